@@ -1,0 +1,104 @@
+"""Controllers: how many tokens to draft (gamma) and how strictly to judge them (lenience)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from specdec_core.border.spec import PluginConfig
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step as controllers and observers see it; B numbers each.
+
+    Four raw counts from which the rest is derived (block efficiency, acceptance, cost coefficient).
+
+    Attributes:
+        step: Number of the target call, from 0.
+        drafted: Draft tokens verified in each row.
+        accepted: Draft tokens kept in each row.
+        committed: The tokens appended to each row, recovered or bonus token last.
+        finished: Whether each row has ended.
+        draft_tokens: The draft of each row, rejected tokens included.
+        draft_seconds: Wall time of the drafter's `propose` and `commit`.
+        verify_seconds: Wall time of the target's forward, up to the wait for its result.
+        step_seconds: Wall time of the whole step.
+    """
+
+    step: int
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    committed: tuple[tuple[int, ...], ...]
+    finished: tuple[bool, ...]
+    draft_tokens: tuple[tuple[int, ...], ...]
+    draft_seconds: float
+    verify_seconds: float
+    step_seconds: float
+
+    @property
+    def draft_calls(self) -> int:
+        """How many tokens deep the draft went: the longest row."""
+        return max(self.drafted, default=0)
+
+
+class GammaSession(ABC):
+    """A gamma controller while one batch is decoded."""
+
+    watches_confidence: ClassVar[bool] = False
+    """True to be asked after each drafted token; costs a wait for the device a token."""
+
+    @abstractmethod
+    def gamma(self) -> Sequence[int]:
+        """Return how many tokens each of the B rows should draft next; 0 skips speculation."""
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        """Say which rows draft on, given q(x) of the token each row has just drafted."""
+        return [True] * len(confidence)
+
+    def observe(self, report: StepReport) -> None:  # noqa: B027  (a fixed gamma learns nothing)
+        """Learn what became of a step."""
+
+
+class GammaController(ABC):
+    """Chooses gamma, the number of tokens drafted in a step (section 3.5 of arXiv 2211.17192)."""
+
+    Config: ClassVar[type[PluginConfig]] = PluginConfig
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def max_gamma(self) -> int:
+        """The most tokens it will ever ask for."""
+
+    @abstractmethod
+    def open(self, batch_size: int) -> GammaSession:
+        """Begin a batch."""
+
+
+class LenienceSession(ABC):
+    """A lenience controller while one batch is decoded."""
+
+    @abstractmethod
+    def lenience(self) -> Sequence[float]:
+        """Return l in (0, 1] for each of the B rows; 1 is lossless."""
+
+    def observe(self, report: StepReport) -> None:  # noqa: B027  (a constant learns nothing)
+        """Learn what became of a step."""
+
+
+class LenienceController(ABC):
+    """Chooses lenience, the factor l that q is multiplied with before the comparison (appendix A.5)."""
+
+    Config: ClassVar[type[PluginConfig]] = PluginConfig
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def open(self, batch_size: int) -> LenienceSession:
+        """Begin a batch."""

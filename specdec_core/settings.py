@@ -1,0 +1,48 @@
+"""Settings of a generation, as a study may state them. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SamplingSettings(BaseModel):
+    """How logits become the distribution that is sampled (standardised sampling, section 2.2).
+
+    Each setting maps to the Hugging Face logits processor of the same name, applied in the order of the fields
+    with `repetition_penalty` first, as the library's own `generate` does. Nothing is applied unasked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """0 is argmax; 1 leaves the model's distribution as it is."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """Keep the k most probable tokens."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Keep the smallest set of tokens whose probabilities sum to at least this (nucleus sampling)."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Keep tokens at least this fraction as probable as the most probable one."""
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    """Divide the scores of tokens that stand in the prefix; 1 is off."""
+
+    @property
+    def argmax(self) -> bool:
+        """Whether the most probable token is taken always."""
+        return self.temperature == 0
+
+
+class GenerationSettings(BaseModel):
+    """How long to decode and from which seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    """The most tokens appended to a prompt."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Strings that end a sequence; the token that completes one is the last one kept."""
+    ignore_eos: bool = False
+    """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Sequence number i of a call is drawn from its own generator, seeded with (seed, i)."""
