@@ -1,0 +1,138 @@
+"""Algorithm 1: how many draft tokens are kept, and which token follows them.
+
+Words: an *accepted* token is a draft token that is kept; a *recovered* token replaces the first one that is
+not; a *bonus* token follows when all were kept. No model, no cache, no state: tensors in, tensors out.
+
+References:
+    Leviathan et al. 2023, Algorithm 1, section 2.3, appendices A.1 and A.5 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_core.border import Dense, Distribution, PointMass, Proposal
+from specdec_core.randomness import draw
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What Algorithm 1 says of one step.
+
+    Attributes:
+        accepted: `[B]` int64, n: how many draft tokens of each row are kept.
+        token: `[B]` int64, the recovered token (n < length) or the bonus token (n = length).
+    """
+
+    accepted: Tensor
+    token: Tensor
+
+
+def accept(
+    proposal: Proposal, p: Tensor, lenience: Tensor, uniforms: Tensor, granted: Tensor | None = None
+) -> Verdict:
+    """Accept or reject a draft, and draw the token that follows.
+
+    Draft token x at position i is kept when `r < p(x) / (l q(x))`, up to the first that is not. The next token
+    is drawn from `norm(max(0, p - l q))` after a rejection and from p otherwise. With l = 1 the result has
+    the distribution p (appendix A.1); with l < 1 no token has a probability above p(x) / l:
+
+        where l q(x) >= p(x), the residual is 0 and P(x) = q(x) * p(x) / (l q(x)) = p(x) / l;
+        elsewhere P(x) = q + (1 - b) / (1 - l b) * (p - l q), where b is the acceptance probability,
+        and as (1 - b) <= (1 - l b), P(x) <= p + (1 - l) q <= p + (1 - l) p / l = p / l.
+
+    Args:
+        proposal: Draft tokens `[B, K]`, lengths, and q in any of its three forms.
+        p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
+        lenience: `[B]` float, l in (0, 1].
+        uniforms: `[B, K + 1]` float64: r_1 ... r_K, then the number that draws the next token.
+        granted: `[B, K]` bool, tokens that are kept without the comparison (lenience for argmax), or None.
+
+    Returns:
+        The verdict. What was drafted beyond a row's length has no influence on it.
+    """
+    batch, width = proposal.tokens.shape
+    rows = torch.arange(batch, device=p.device)
+    lengths = torch.tensor(proposal.lengths, device=p.device)
+    if width == 0:
+        return Verdict(torch.zeros_like(rows), draw(p[:, 0], uniforms[:, 0]))
+
+    p_x = p[:, :width].gather(2, proposal.tokens[..., None])[..., 0]
+    keep = uniforms[:, :width] * lenience[:, None] * density(proposal.q, proposal.tokens) < p_x
+    if granted is not None:
+        keep = keep | granted
+    keep &= torch.arange(width, device=p.device) < lengths[:, None]
+    accepted = keep.long().cumprod(dim=1).sum(dim=1)
+
+    follows = p[rows, accepted]
+    at = accepted.clamp(max=width - 1)
+    share = lenience * (accepted < lengths)  # l after a rejection, 0 where all were kept
+    weights = residual(follows, proposal.q, proposal.tokens[rows, at], at, share)
+    return Verdict(accepted, draw(weights, uniforms[:, width]))
+
+
+def density(q: Distribution, tokens: Tensor) -> Tensor:
+    """Return q(x) of each draft token.
+
+    Args:
+        q: The distributions the tokens were drawn from.
+        tokens: `[B, K]` int64.
+
+    Returns:
+        `[B, K]` float.
+    """
+    if isinstance(q, PointMass):
+        return torch.ones_like(tokens, dtype=torch.float32)
+    if isinstance(q, Dense):
+        return q.probabilities[:, : tokens.shape[1]].gather(2, tokens[..., None])[..., 0]
+    width = tokens.shape[1]
+    return (q.probabilities[:, :width] * (q.ids[:, :width] == tokens[..., None])).sum(dim=2)
+
+
+def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, share: Tensor) -> Tensor:
+    """Return `max(0, p - share * q)`, not normalised, at one position of each row.
+
+    Args:
+        p: `[B, V]`, the target's distribution at that position.
+        q: The distributions of the whole draft.
+        token: `[B]` int64, the draft token at that position.
+        position: `[B]` int64, which position of the draft it is.
+        share: `[B]` float, the factor on q; where it is 0, p comes back.
+
+    Returns:
+        `[B, V]` weights. Where rounding leaves nothing of a row, p itself: then p and q are equal as far as
+        floats can tell, and p is what has to be drawn from.
+    """
+    rows = torch.arange(p.shape[0], device=p.device)
+    share = share.to(p.dtype)[:, None]
+    if isinstance(q, PointMass):
+        rest = p.scatter_add(1, token[:, None], -share)
+    elif isinstance(q, Dense):
+        rest = p - share * q.probabilities[rows, position]
+    else:
+        rest = p.scatter_add(1, q.ids[rows, position], -share * q.probabilities[rows, position].to(p.dtype))
+    rest = rest.clamp_(min=0)
+    return torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, p)
+
+
+def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor) -> Tensor:
+    """Return which draft tokens argmax decoding with lenience keeps: `p(x) >= l * max p`.
+
+    For argmax, lenience acts before standardisation (appendix A.5; the paper prints the inequality the other
+    way round). p is the softmax of the scores, whose normaliser cancels.
+
+    Args:
+        scores: `[B, K, V]` or longer in K, the target's scores after its processors.
+        tokens: `[B, K]` int64.
+        lenience: `[B]` float in (0, 1]. At 1 nothing is granted: argmax itself decides, ties included.
+
+    Returns:
+        `[B, K]` bool.
+    """
+    scores = scores[:, : tokens.shape[1]]
+    x = scores.gather(2, tokens[..., None])[..., 0]
+    lenient = lenience[:, None] < 1
+    return lenient & (x >= scores.max(dim=2).values + lenience[:, None].log())

@@ -1,0 +1,85 @@
+"""Random numbers: one generator a sequence, so that no row depends on the rows beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_BLOCK = 512
+
+
+class RowStreams:
+    """A stream of uniform numbers for each row of a batch, read forward only.
+
+    A number is never used twice, also not after a rejection: a controller may have looked at the rejected
+    tokens when it chose the next gamma, and a reused number would then no longer be uniform.
+
+    Args:
+        seeds: One seed a row.
+        device: Where the numbers are wanted.
+    """
+
+    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
+        # Drawn on the CPU, so that a seed means the same tokens on every device.
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._device = device
+        self._blocks = [self._draw(generator) for generator in self._generators]
+        self._cursors = [0] * len(seeds)
+
+    @staticmethod
+    def _draw(generator: torch.Generator) -> list[float]:
+        return torch.rand(_BLOCK, generator=generator, dtype=torch.float64).tolist()
+
+    def _take(self, row: int, count: int) -> list[float]:
+        taken: list[float] = []
+        while len(taken) < count:
+            if self._cursors[row] == _BLOCK:
+                self._blocks[row] = self._draw(self._generators[row])
+                self._cursors[row] = 0
+            start = self._cursors[row]
+            part = self._blocks[row][start : start + count - len(taken)]
+            self._cursors[row] += len(part)
+            taken += part
+        return taken
+
+    def uniforms(self, counts: Sequence[int], width: int) -> Tensor:
+        """Draw `counts[b]` numbers in [0, 1) for each row b.
+
+        Args:
+            counts: How many numbers each row uses up.
+            width: Columns of the result, at least the largest count.
+
+        Returns:
+            `[B, width]` float64; one half where a row draws nothing.
+        """
+        rows = [self._take(row, count) + [0.5] * (width - count) for row, count in enumerate(counts)]
+        return torch.tensor(rows, dtype=torch.float64).to(self._device, non_blocking=True)
+
+
+def row_seed(seed: int, index: int) -> int:
+    """Return the seed of the sequence with this index in a call: well mixed, so that (0, 1) is not (1, 0)."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + index * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & (2**64 - 1)
+    mixed ^= mixed >> 31
+    mixed = (mixed * 0xD6E8FEB86659FD93) & (2**64 - 1)
+    return mixed ^ (mixed >> 32)
+
+
+def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """Draw one index a row in proportion to its weights, by inversion.
+
+    Args:
+        weights: `[B, V]` float, not negative, need not sum to 1.
+        uniforms: `[B]` float64 in [0, 1).
+
+    Returns:
+        `[B]` int64. An index of weight zero is never returned, unless all weights of the row are zero.
+    """
+    sums = weights.cumsum(dim=-1, dtype=torch.float64)
+    total = sums[:, -1:]
+    # Rounding may carry u * total up to the total itself, which no index exceeds.
+    below = torch.nextafter(total, torch.zeros_like(total))
+    point = torch.minimum(uniforms[:, None] * total, below)
+    index = torch.searchsorted(sums, point, right=True)[:, 0]
+    return index.clamp_(max=weights.shape[1] - 1)

@@ -1,0 +1,146 @@
+"""Algorithm 1 as a pure function, held against the probabilities it must have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from specdec_core.acceptance import accept, density, granted_by_argmax_lenience, residual
+from specdec_core.border import Dense, PointMass, Proposal, Sparse
+from specdec_core.randomness import draw
+
+N, V, K = 200_000, 5, 2
+P = torch.tensor([[0.40, 0.05, 0.25, 0.30, 0.00], [0.10, 0.20, 0.30, 0.15, 0.25], [0.02, 0.08, 0.50, 0.00, 0.40]])
+Q = torch.tensor([[0.10, 0.45, 0.00, 0.30, 0.15], [0.50, 0.05, 0.05, 0.40, 0.00]])
+
+
+def uniforms(rows, columns, seed=0):
+    return torch.rand(rows, columns, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn_from(q, seed=1):
+    numbers = uniforms(N, K, seed)
+    return torch.stack([draw(q[i].expand(N, V), numbers[:, i]) for i in range(K)], dim=1)
+
+
+def forms(form):
+    """Return draft tokens `[N, K]` and their q in one of the three forms."""
+    if form == "point":
+        return torch.tensor([1, 3]).expand(N, K), PointMass()
+    tokens = drawn_from(Q)
+    if form == "dense":
+        return tokens, Dense(Q.expand(N, K, V))
+    ids = torch.tensor([[3, 1, 0, 4], [0, 3, 2, 1]])
+    return tokens, Sparse(ids.expand(N, K, 4), Q.gather(1, ids).expand(N, K, 4))
+
+
+def outcome_counts(proposal, verdict):
+    """Count what stands at the first two positions, given what the verdict keeps."""
+    first = torch.where(verdict.accepted > 0, proposal.tokens[:, 0], verdict.token)
+    second = torch.where(verdict.accepted > 1, proposal.tokens[:, 1], verdict.token)
+    return first, second[verdict.accepted > 0]
+
+
+@pytest.mark.parametrize("form", ["point", "sparse", "dense"])
+def test_each_position_has_the_targets_distribution(form):
+    tokens, q = forms(form)
+    proposal = Proposal(tokens, (K,) * N, q)
+    verdict = accept(proposal, P.expand(N, K + 1, V), torch.ones(N), uniforms(N, K + 1))
+    first, second = outcome_counts(proposal, verdict)
+    third = verdict.token[verdict.accepted == 2]
+    for sample, p in zip((first, second, third), P, strict=True):
+        counts = torch.bincount(sample, minlength=V)
+        assert counts[p == 0].sum() == 0
+        assert chisquare(counts[p > 0], p[p > 0].double() / p.double().sum() * len(sample)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("form", ["sparse", "dense"])
+def test_acceptance_rate_is_the_overlap_of_p_and_q(form):
+    tokens, q = forms(form)
+    verdict = accept(Proposal(tokens, (K,) * N, q), P.expand(N, K + 1, V), torch.ones(N), uniforms(N, K + 1))
+    beta = torch.minimum(P[0], Q[0]).sum().item()  # Theorem 3.5
+    assert (verdict.accepted > 0).double().mean().item() == pytest.approx(beta, abs=0.005)
+
+
+@pytest.mark.parametrize("lenience", [0.7, 0.3, 0.1])
+def test_lenience_keeps_its_bound_and_gives_its_acceptance(lenience):
+    tokens, q = forms("dense")
+    strict = torch.full((N,), lenience)
+    verdict = accept(Proposal(tokens, (K,) * N, q), P.expand(N, K + 1, V), strict, uniforms(N, K + 1))
+    first = torch.where(verdict.accepted > 0, tokens[:, 0], verdict.token)
+    frequency = torch.bincount(first, minlength=V) / N
+    assert (frequency <= P[0] / lenience + 0.005).all()
+    alpha = torch.minimum(P[0] / lenience, Q[0]).sum().item()  # appendix A.5
+    assert (verdict.accepted > 0).double().mean().item() == pytest.approx(alpha, abs=0.005)
+    rest = (P[0] - lenience * Q[0]).clamp(min=0)
+    expected = torch.minimum(P[0] / lenience, Q[0]) + (1 - alpha) * rest / rest.sum()
+    torch.testing.assert_close(frequency, expected, atol=0.005, rtol=0)
+
+
+def test_the_three_forms_agree_on_the_same_draft():
+    tokens = torch.tensor([[1, 3], [2, 0], [4, 1]])
+    one_hot = torch.nn.functional.one_hot(tokens, V).float()
+    sparse = Sparse(tokens[..., None], torch.ones(3, 2, 1))
+    numbers = uniforms(3, K + 1)
+    verdicts = [
+        accept(Proposal(tokens, (2, 1, 0), q), P.expand(3, K + 1, V), torch.ones(3), numbers)
+        for q in (PointMass(), sparse, Dense(one_hot))
+    ]
+    for verdict in verdicts[1:]:
+        assert torch.equal(verdict.accepted, verdicts[0].accepted)
+        assert torch.equal(verdict.token, verdicts[0].token)
+
+
+def test_argmax_is_a_one_hot_distribution():
+    best = torch.tensor([2, 0, 3])
+    p = torch.nn.functional.one_hot(best, V).float().expand(3, 3, V)
+    tokens = torch.tensor([[2, 0], [2, 1], [1, 0]])
+    verdict = accept(Proposal(tokens, (2, 2, 2), PointMass()), p, torch.ones(3), uniforms(3, 3))
+    # The fast way: count equal tokens from the left, then take the argmax.
+    equal = (tokens == best[:2]).long().cumprod(dim=1).sum(dim=1)
+    assert verdict.accepted.tolist() == equal.tolist() == [2, 1, 0]
+    assert verdict.token.tolist() == best[equal].tolist()
+
+
+def test_rows_may_differ_in_length_and_ignore_what_lies_beyond():
+    tokens = torch.tensor([[0, 0], [0, 0], [0, 0]])
+    q = Dense(torch.tensor([1.0, 0, 0, 0, 0]).expand(3, 2, V))
+    p = torch.tensor([1.0, 0, 0, 0, 0]).expand(3, 3, V)
+    verdict = accept(Proposal(tokens, (2, 1, 0), q), p, torch.ones(3), uniforms(3, 3))
+    assert verdict.accepted.tolist() == [2, 1, 0]
+    poisoned = Proposal(tokens, (0, 0, 0), Dense(torch.full((3, 2, V), float("nan"))))
+    assert accept(poisoned, p, torch.ones(3), uniforms(3, 3)).token.tolist() == [0, 0, 0]
+
+
+def test_an_empty_proposal_draws_from_p():
+    p = P[0].expand(N, 1, V)
+    verdict = accept(Proposal.empty(N), p, torch.ones(N), uniforms(N, 1))
+    counts = torch.bincount(verdict.token, minlength=V)
+    assert counts[4] == 0
+    assert chisquare(counts[:4], P[0, :4].double() / P[0].double().sum() * N).pvalue > 1e-4
+
+
+def test_residual_falls_back_to_p_when_rounding_leaves_nothing():
+    p = P[:1]
+    rest = residual(p, Dense(p[:, None]), torch.tensor([0]), torch.tensor([0]), torch.tensor([1.0]))
+    assert torch.equal(rest, p)
+
+
+def test_density_of_an_id_that_sparse_q_does_not_name_is_zero():
+    q = Sparse(torch.tensor([[[3, 1]]]), torch.tensor([[[0.25, 0.75]]]))
+    assert density(q, torch.tensor([[1]])).item() == 0.75
+    assert density(q, torch.tensor([[2]])).item() == 0
+
+
+def test_argmax_lenience_is_measured_before_standardisation():
+    scores = torch.log(torch.tensor([[[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]])).repeat(3, 1, 1)
+    tokens = torch.tensor([[1, 2], [1, 2], [0, 1]])
+    granted = granted_by_argmax_lenience(scores, tokens, torch.tensor([0.6 - 1e-6, 0.3, 1.0]))
+    assert granted.tolist() == [[True, False], [True, True], [False, False]]
+
+
+def test_draw_never_returns_an_index_of_weight_zero():
+    weights = torch.tensor([[0.0, 1e-30, 0.0, 1.0, 0.0]]).expand(4, 5)
+    numbers = torch.tensor([0.0, 0.5, 1 - 2**-53, 1e-40], dtype=torch.float64)
+    assert draw(weights, numbers).tolist() == [1, 3, 3, 1]
