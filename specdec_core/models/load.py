@@ -1,0 +1,213 @@
+"""Loading any Hugging Face model that decodes, from a folder, a hub name or the built-in pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import PreTrainedModel as _PreTrainedModel
+
+from specdec_core.border import TargetInfo
+from specdec_core.errors import ModelError, unknown_name
+from specdec_core.models.family import Family, inspect_family
+
+BUILTIN_PREFIX = "builtin:"
+_BUILTIN_FOLDER = Path(__file__).parent.parent / "builtin"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode, with what the framework needs to know of it.
+
+    Attributes:
+        model: The Hugging Face model; never modified.
+        tokenizer: Its tokenizer, or None where the folder has none.
+        name: What the user called it.
+        family: What its cache and its forward allow.
+        vocab_size: V, the number of logits.
+        eos_ids: Ids that end a sequence.
+        start_id: The decoder's first token for encoder-decoder models, else None.
+        max_positions: The most tokens it takes, or None where there is no bound.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    family: Family
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    start_id: int | None
+    max_positions: int | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where its first weights lie; inputs go there."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether it reads a source with an encoder."""
+        return self.family.encoder_decoder
+
+    def info(self, folder: Path = Path()) -> TargetInfo:
+        """Return what drafters may know of this model as a target.
+
+        Args:
+            folder: Where relative paths in plugin settings are meant from.
+        """
+        return TargetInfo(
+            vocab_size=self.vocab_size,
+            eos_ids=self.eos_ids,
+            device=self.device,
+            tokenizer=self.tokenizer,
+            encoder_decoder=self.encoder_decoder,
+            folder=folder,
+        )
+
+
+def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
+    """Take a model that is already in memory.
+
+    Args:
+        model: A Hugging Face decoder-only or encoder-decoder model with a language-model head.
+        tokenizer: Its tokenizer, if prompts are to be given as text.
+        name: What messages should call it.
+
+    Raises:
+        ModelError: The family cannot be decoded exactly by this framework; the message says why.
+    """
+    model.eval()
+    family = inspect_family(model)
+    text_config = model.config.get_text_config(decoder=True)
+    generation = getattr(model, "generation_config", None)
+    eos = getattr(generation, "eos_token_id", None)
+    if eos is None:
+        eos = getattr(text_config, "eos_token_id", None)
+    head = model.get_output_embeddings()
+    start = getattr(generation, "decoder_start_token_id", None)
+    if start is None:
+        start = getattr(model.config, "decoder_start_token_id", None)
+    if family.encoder_decoder and start is None:
+        raise ModelError(f"{name or type(model).__name__}: its config gives no decoder_start_token_id; add one.")
+    return LoadedModel(
+        model=model,
+        tokenizer=tokenizer,
+        name=name or type(model).__name__,
+        family=family,
+        vocab_size=head.weight.shape[0] if head is not None else text_config.vocab_size,
+        eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
+        start_id=start if family.encoder_decoder else None,
+        max_positions=family.max_positions,
+    )
+
+
+def load_model(
+    model: str | Path,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    device_map: str | Mapping[str, Any] | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    folder: Path = Path(),
+) -> LoadedModel:
+    """Load a model and its tokenizer.
+
+    Args:
+        model: A folder, a hub name, or `builtin:target` and `builtin:drafter`, the pair that ships.
+        dtype: `auto` (as stored; float32 on CPU, where half precision is slow), or a torch dtype's name.
+        device: `auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1`.
+        device_map: Passed to `from_pretrained` as it is; leave out for one device.
+        revision: A hub revision.
+        trust_remote_code: Whether code from the model's repository may run. Off unless said.
+        folder: Where a relative folder is meant from.
+
+    Raises:
+        ModelError: The folder or its config is missing, the weights do not load, or the family is refused.
+    """
+    place = _locate(str(model), folder)
+    common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if revision is not None:
+        common["revision"] = revision
+    where = _device(device)
+    try:
+        config = AutoConfig.from_pretrained(place, **common)
+        auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        loaded = auto.from_pretrained(
+            place, dtype=_dtype(dtype, where), device_map=device_map, use_safetensors=True, **common
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelError(_loading_failed(str(model), place, error)) from error
+    if device_map is None:
+        loaded = loaded.to(where)
+    return wrap_model(loaded, _tokenizer(place, common), str(model))
+
+
+def _locate(model: str, folder: Path) -> str:
+    """Return what `from_pretrained` should be given: an absolute folder, or a hub name as it is."""
+    if model.startswith(BUILTIN_PREFIX):
+        name = model.removeprefix(BUILTIN_PREFIX)
+        there = sorted(p.name for p in _BUILTIN_FOLDER.iterdir() if (p / "config.json").is_file())
+        if name not in there:
+            raise ModelError(unknown_name("built-in model", model, [BUILTIN_PREFIX + n for n in there]))
+        return str(_BUILTIN_FOLDER / name)
+    path = (folder / Path(model).expanduser()).resolve()
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise ModelError(
+                f"{model}: the folder has no config.json. A model folder is what save_pretrained() writes: "
+                "config.json and model.safetensors, with the tokenizer beside them."
+            )
+        return str(path)
+    # A hub name is `name` or `owner/name`; anything else was meant as a path.
+    if path.is_file() or model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise ModelError(
+            f"{model}: there is no such folder. Give a folder written by save_pretrained(), a hub name such as "
+            "owner/name, or builtin:target."
+        )
+    return model
+
+
+def _loading_failed(model: str, place: str, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if Path(place).is_dir():
+        return f"{model}: the folder cannot be loaded: {reason}"
+    return (
+        f"{model}: it is no folder here, and the hub did not give it: {reason} "
+        "Check the name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
+    )
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(f"device {device!r} is not known to torch: use auto, cpu, cuda or cuda:N.") from error
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {device!r} was asked for, but torch sees no GPU here: use cpu or auto.")
+    return where
+
+
+def _dtype(dtype: str, device: torch.device) -> torch.dtype | str:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    found = getattr(torch, dtype, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        allowed = ("float32", "float16", "bfloat16", "auto")
+        raise ModelError(unknown_name("dtype", dtype, allowed))
+    return found
+
+
+def _tokenizer(place: str, common: Mapping[str, Any]) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(place, **common)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # A model without a tokenizer is legal (token ids in, token ids out); a prompt in text will say so.
+        return None

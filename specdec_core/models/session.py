@@ -1,0 +1,215 @@
+"""A model while one batch is decoded: forward over what is new, roll back what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from specdec_core.models.cache import SlotCache, WritePlan
+from specdec_core.models.family import FULL, SLIDING
+from specdec_core.models.load import LoadedModel
+
+
+@dataclass(frozen=True)
+class Block:
+    """The tokens of one forward, laid out so that the verified positions share their columns.
+
+    Row b reads: padding, its committed tokens not cached yet, its draft, padding. The last committed tokens of
+    all rows stand in one column, so the logits that judge draft token i are in one column for all rows.
+
+    Attributes:
+        tokens: `[B, T]` int64.
+        leads: Padding in front of each row.
+        counts: Real tokens of each row.
+        keep: How many of the last columns need logits.
+    """
+
+    tokens: Tensor
+    leads: tuple[int, ...]
+    counts: tuple[int, ...]
+    keep: int
+
+
+class ModelSession:
+    """Cached forwards of one batch, with rollback in O(1).
+
+    Args:
+        loaded: The model.
+        batch_size: B.
+        capacity: The most tokens a row will hold at any moment, drafts included.
+        sources: The encoder's input ids of each row, for encoder-decoder models.
+
+    Attributes:
+        lengths: Tokens cached for each row.
+        calls: Forwards made so far (a pass a row counts once).
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        batch_size: int,
+        capacity: int,
+        sources: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self._loaded = loaded
+        self._family = loaded.family
+        self._device = loaded.device
+        self.lengths = [0] * batch_size
+        self.calls = 0
+        self._cache: SlotCache | None = SlotCache(loaded.family.layers, batch_size, capacity)
+        self._memory = _EncoderMemory(loaded, sources) if loaded.encoder_decoder else None
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget all but the first `lengths[b]` tokens of each row b. O(1): nothing is copied."""
+        self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self._cache = None
+        self._memory = None
+
+    @torch.inference_mode()
+    def forward(
+        self, fresh: Sequence[Sequence[int]], draft: Tensor | None = None, drafted: Sequence[int] | None = None
+    ) -> Tensor:
+        """Run the model once over what it has not seen, and cache it.
+
+        Args:
+            fresh: For each row its committed tokens that are not cached yet (possibly none).
+            draft: `[B, K]` int64, further tokens to follow them; may be on any device.
+            drafted: How many of the K count in each row; all of them when None.
+
+        Returns:
+            Logits `[B, K + 1, V]`: after the last fresh token and after each draft token. Where no row has a
+            fresh token, `[B, K, V]`. What lies beyond a row's own tokens is undefined.
+        """
+        block = self._lay_out(fresh, draft, drafted)
+        self.calls += 1
+        if len(set(self.lengths)) == 1 and not any(block.leads) and min(block.counts) > 0:
+            logits = self._pass(block.tokens, self.lengths[0], slice(None), block.keep)
+        elif self._family.ragged:
+            logits = self._ragged_pass(block)
+        else:
+            logits = self._pass_a_row(block)
+        self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
+        return logits
+
+    def _lay_out(
+        self, fresh: Sequence[Sequence[int]], draft: Tensor | None, drafted: Sequence[int] | None
+    ) -> Block:
+        longest = max(len(row) for row in fresh)
+        width = 0 if draft is None else draft.shape[1]
+        extra = [width] * len(fresh) if drafted is None else drafted
+        counts = tuple(len(row) + more for row, more in zip(fresh, extra, strict=True))
+        # A row with neither fresh tokens nor drafts has only padding; its lead must not count as a shift.
+        leads = tuple(longest - len(row) for row in fresh)
+        head = torch.tensor([[0] * lead + list(row) for lead, row in zip(leads, fresh, strict=True)])
+        head = head.long().to(self._device, non_blocking=True)
+        tokens = head if draft is None else torch.cat([head, draft.to(self._device)], dim=1)
+        return Block(tokens, leads, counts, width + (1 if longest else 0))
+
+    def _pass(
+        self, tokens: Tensor, start: int, batch: slice, keep: int, extra: dict[str, Any] | None = None
+    ) -> Tensor:
+        """Run the model over rows that begin at one slot; masks and positions are the library's own."""
+        assert self._cache is not None, "the session is closed"
+        if extra is None:
+            self._cache.plan = WritePlan(batch, start, start + tokens.shape[1])
+        keywords: dict[str, Any] = {"use_cache": True, **(extra or {})}
+        if self._family.trims_logits:
+            keywords["logits_to_keep"] = keep
+        if self._memory is not None:
+            keywords |= self._memory.keywords(self._cache, batch)
+            keywords["decoder_input_ids"] = tokens
+        else:
+            keywords["input_ids"] = tokens
+            keywords["past_key_values"] = self._cache
+        logits: Tensor = self._loaded.model(**keywords).logits
+        return logits if logits.shape[1] == keep else logits[:, -keep:]
+
+    def _ragged_pass(self, block: Block) -> Tensor:
+        """Run rows at different positions in one forward, with positions, slots and masks of our own."""
+        assert self._cache is not None, "the session is closed"
+        starts = torch.tensor(
+            [[length - lead] for length, lead in zip(self.lengths, block.leads, strict=True)], device=self._device
+        )
+        ends = torch.tensor(
+            [[length + count] for length, count in zip(self.lengths, block.counts, strict=True)],
+            device=self._device,
+        )
+        begins = torch.tensor(self.lengths, device=self._device)[:, None]
+        positions = starts + torch.arange(block.tokens.shape[1], device=self._device)
+        real = (positions >= begins) & (positions < ends)
+        slots = torch.where(real, positions, self._cache.capacity)
+        positions = torch.where(real, positions, 0)
+        end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
+        self._cache.plan = WritePlan(slice(None), min(self.lengths), end, slots)
+        extra = {"position_ids": positions, "attention_mask": self._masks(positions, end)}
+        return self._pass(block.tokens, 0, slice(None), block.keep, extra)
+
+    def _masks(self, positions: Tensor, end: int) -> Tensor | dict[str, Tensor]:
+        """Return who sees whom, `[B, 1, T, end]`, or one such mask for each kind of layer."""
+        slots = torch.arange(end, device=self._device)
+        causal = slots <= positions[:, None, :, None]
+        masks = {FULL: causal}
+        if self._family.window is not None:
+            masks[SLIDING] = causal & (slots > positions[:, None, :, None] - self._family.window)
+        masks = {kind: self._as_wanted(mask) for kind, mask in masks.items() if kind in self._family.layer_types}
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _as_wanted(self, mask: Tensor) -> Tensor:
+        if not self._family.float_mask:
+            return mask
+        dtype = self._loaded.model.dtype
+        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
+
+    def _pass_a_row(self, block: Block) -> Tensor:
+        """Run each row by itself: for families whose forward knows only one position for all rows."""
+        out: Tensor | None = None
+        for row, (lead, count) in enumerate(zip(block.leads, block.counts, strict=True)):
+            if count == 0:
+                continue
+            tokens = block.tokens[row : row + 1, lead : lead + count]
+            # Of the kept columns, this row's own tokens fill those from `first` on.
+            kept_from = block.tokens.shape[1] - block.keep
+            first = max(lead - kept_from, 0)
+            keep = lead + count - kept_from - first
+            logits = self._pass(tokens, self.lengths[row], slice(row, row + 1), keep)
+            if out is None:
+                out = logits.new_zeros(len(block.counts), block.keep, logits.shape[2])
+            out[row, first : first + keep] = logits[0]
+        assert out is not None, "a forward without a single token"
+        return out
+
+
+class _EncoderMemory:
+    """The encoder's output, computed once, and the cross-attention keys made from it."""
+
+    def __init__(self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> None:
+        if sources is None:
+            raise ValueError("an encoder-decoder model needs the sources of its batch")
+        device = loaded.device
+        width = max(len(source) for source in sources)
+        pad = loaded.model.config.get_text_config().pad_token_id or 0
+        ids = torch.tensor([list(s) + [pad] * (width - len(s)) for s in sources], device=device)
+        mask = torch.tensor([[1] * len(s) + [0] * (width - len(s)) for s in sources], device=device)
+        with torch.inference_mode():
+            output = loaded.model.get_encoder()(input_ids=ids, attention_mask=mask)
+        self._states: Tensor = output.last_hidden_state
+        self._mask = mask
+        self._caches: dict[int | None, DynamicCache] = {}
+
+    def keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
+        """Return what the model's forward needs to attend to the sources of some rows."""
+        both = EncoderDecoderCache(cache, self._caches.setdefault(batch.start, DynamicCache()))
+        return {
+            "encoder_outputs": BaseModelOutput(last_hidden_state=self._states[batch]),
+            "attention_mask": self._mask[batch],
+            "past_key_values": both,
+        }

@@ -1,0 +1,74 @@
+"""The cached, ragged, rolled-back forward equals a fresh forward on the same tokens, for every family."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core.models import ModelSession, wrap_model
+from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
+
+SOURCES = ((3, 4, 5, 6, 7), (8, 9), (10, 11, 12))
+
+
+def fresh_logits(loaded, row, source):
+    ids = torch.tensor([row])
+    with torch.inference_mode():
+        if source is None:
+            return loaded.model(input_ids=ids, use_cache=False).logits[0]
+        return loaded.model(input_ids=torch.tensor([source]), decoder_input_ids=ids, use_cache=False).logits[0]
+
+
+def random_tokens(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(2, 40, (count,), generator=generator).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows):
+    loaded = wrap_model(tiny_model(family))
+    sources = SOURCES[:rows] if family in ENCODER_DECODER else None
+    session = ModelSession(loaded, rows, 64, sources)
+    prompts = [[0]] * rows if sources else [random_tokens(n, n) for n in (9, 4, 6)[:rows]]
+    committed = [list(prompt) for prompt in prompts]
+    cached = [0] * rows
+    script = [
+        (3, (3, 1, 0), (2, 0, 0)),
+        (2, (2, 2, 1), (0, 2, 1)),
+        (0, (0, 0, 0), (0, 0, 0)),
+        (4, (4, 0, 3), (4, 0, 1)),
+    ]
+    for step, (width, drafted, accepted) in enumerate(script):
+        draft = (
+            torch.tensor([random_tokens(width, 100 * step + row) for row in range(rows)])
+            .reshape(rows, width)
+            .long()
+        )
+        fresh = [row[done:] for row, done in zip(committed, cached, strict=True)]
+        logits = session.forward(fresh, draft, drafted[:rows])
+        assert logits.shape[:2] == (rows, width + 1)
+        for row in range(rows):
+            text = committed[row] + draft[row, : drafted[row]].tolist()
+            expected = fresh_logits(loaded, text, sources and sources[row])[-drafted[row] - 1 :]
+            torch.testing.assert_close(logits[row, : drafted[row] + 1], expected, atol=2e-4, rtol=1e-4)
+            committed[row] += draft[row, : accepted[row]].tolist()
+            cached[row] = len(committed[row])
+            committed[row] += random_tokens(1, 7 * step + row)
+        session.rollback(cached)
+        assert session.lengths == cached
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_row_without_tokens_is_left_alone(family):
+    loaded = wrap_model(tiny_model(family))
+    sources = SOURCES[:2] if family in ENCODER_DECODER else None
+    session = ModelSession(loaded, 2, 64, sources)
+    rows = [[0], [0]] if sources else [random_tokens(6, 1), random_tokens(3, 2)]
+    session.forward(rows)
+    logits = session.forward([[], [7]])
+    expected = fresh_logits(loaded, [*rows[1], 7], sources and sources[1])[-1]
+    torch.testing.assert_close(logits[1, 0], expected, atol=2e-4, rtol=1e-4)
+    logits = session.forward([[5], []])
+    expected = fresh_logits(loaded, [*rows[0], 5], sources and sources[0])[-1]
+    torch.testing.assert_close(logits[0, 0], expected, atol=2e-4, rtol=1e-4)
