@@ -1,0 +1,225 @@
+"""One batch while it is decoded: the step of Algorithm 1, again and again, until all rows have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from specdec_core.acceptance import accept, granted_by_argmax_lenience
+from specdec_core.border import Outcome, Proposal, StepReport
+from specdec_core.decoding.checking import FAULTS, inspect_draft
+from specdec_core.decoding.result import Metrics
+from specdec_core.decoding.speculation import Fence, Speculation
+from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.errors import NumericsError
+from specdec_core.models import ModelSession
+from specdec_core.randomness import RowStreams
+from specdec_core.sampling import Standardiser
+
+
+@dataclass
+class Row:
+    """One sequence while it is decoded.
+
+    Attributes:
+        tokens: All committed tokens, the prompt first (for encoder-decoder targets the start token).
+        begin: How many of them were there before decoding.
+        limit: The most tokens it may hold.
+        full: What it is called when the limit is reached.
+        reason: Why it ended, or None while it goes on.
+    """
+
+    tokens: list[int]
+    begin: int
+    limit: int
+    full: FinishReason
+    reason: FinishReason | None = field(default=None)
+
+    @property
+    def room(self) -> int:
+        """How many tokens may be drafted: the last place is for the token that the target draws."""
+        return 0 if self.reason else self.limit - len(self.tokens) - 1
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """The numbers of a step, fetched from the device in one transfer; a list entry a row.
+
+    Attributes:
+        accepted: n of Algorithm 1.
+        token: The recovered or bonus token.
+        fault: What is wrong with the draft, 0 for nothing.
+        sound: Whether p, where the token was drawn, was a distribution.
+        draft: The draft tokens.
+    """
+
+    accepted: list[int]
+    token: list[int]
+    fault: list[int]
+    sound: list[int]
+    draft: list[list[int]]
+
+
+class Batch:
+    """The state of one batch, and its step.
+
+    Args:
+        rows: The sequences.
+        target: The target's cached forward.
+        speculation: The guessing side.
+        standardiser: The target's settings.
+        streams: The rows' random numbers.
+        stops: When a row ends.
+        fence: Where plugin failures go.
+        vocab_size: V.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        target: ModelSession,
+        speculation: Speculation,
+        standardiser: Standardiser,
+        streams: RowStreams,
+        stops: StopRule,
+        fence: Fence,
+        vocab_size: int,
+    ) -> None:
+        self.rows = rows
+        self.metrics = Metrics()
+        self._target = target
+        self._speculation = speculation
+        self._standardise = standardiser
+        self._streams = streams
+        self._stops = stops
+        self._fence = fence
+        self._vocab_size = vocab_size
+
+    @property
+    def done(self) -> bool:
+        """Whether every row has ended."""
+        return all(row.reason for row in self.rows)
+
+    @torch.inference_mode()
+    def step(self) -> StepReport:
+        """Draft, verify with one target call, commit; return what happened.
+
+        Raises:
+            NumericsError: The target's logits are no distribution.
+        """
+        begun = perf_counter()
+        room = [max(row.room, 0) for row in self.rows]
+        proposal, trusted = self._speculation.propose([row.tokens for row in self.rows], room)
+        asked = perf_counter()
+        proposal, fault = inspect_draft(proposal, self._vocab_size, trusted=trusted)
+        logits = self._forward(proposal)
+        proposal, judged = self._verify(proposal, logits, fault)
+        answered = perf_counter()
+        return self._commit(proposal, judged, begun, answered - asked)
+
+    def _forward(self, proposal: Proposal) -> Tensor:
+        """Run the target over what is new: the last committed token (at first the prompt) and the draft."""
+        fresh = [
+            () if row.reason else row.tokens[cached:]
+            for row, cached in zip(self.rows, self._target.lengths, strict=True)
+        ]
+        if proposal.longest == 0:
+            return self._target.forward(fresh)
+        return self._target.forward(fresh, proposal.tokens, proposal.lengths)
+
+    def _verify(self, proposal: Proposal, logits: Tensor, fault: Tensor) -> tuple[Proposal, _Judged]:
+        """Judge the draft; if the draft itself turns out wrong, go on as if there had been none."""
+        judged = self._judge(proposal, logits, fault)
+        if any(judged.fault):
+            self._speculation.reject(FAULTS[max(judged.fault)].format(last=self._vocab_size - 1))
+            proposal = Proposal.empty(len(self.rows), logits.device)
+            judged = self._judge(proposal, logits[:, :1], torch.zeros_like(fault))
+        for index, (row, sound) in enumerate(zip(self.rows, judged.sound, strict=True)):
+            if not sound and row.reason is None:
+                raise NumericsError(
+                    f"the target's logits after {len(row.tokens)} tokens of row {index} are no distribution: NaN, "
+                    "infinity, or nothing left after filtering. Check the weights, the dtype (float16 overflows "
+                    "where bfloat16 does not) and custom logits processors."
+                )
+        return proposal, judged
+
+    def _judge(self, proposal: Proposal, logits: Tensor, fault: Tensor) -> _Judged:
+        """Apply Algorithm 1 to a draft, and fetch the result: the one wait for the device of a step."""
+        batch, width = proposal.tokens.shape
+        prefixes = self._prefixes(proposal) if self._standardise.needs_prefix else None
+        flat = logits.reshape(batch * (width + 1), -1)
+        granted = None
+        lenience = self._speculation.lenience()
+        l_row = torch.tensor(lenience, device=logits.device)
+        if self._standardise.argmax and width and min(lenience) < 1:
+            scores = self._standardise.scores(flat, prefixes).view(batch, width + 1, -1)
+            granted = granted_by_argmax_lenience(scores, proposal.tokens, l_row)
+            # Granted or refused: what the one-hot p says of a draft token is not softened a second time.
+            l_row = torch.ones_like(l_row)
+        p = self._standardise(flat, prefixes).view(batch, width + 1, -1)
+        counts = [0 if row.reason else n + 1 for row, n in zip(self.rows, proposal.lengths, strict=True)]
+        verdict = accept(proposal, p, l_row, self._uniforms(counts, width), granted)
+        sound = p[torch.arange(batch, device=p.device), verdict.accepted].sum(dim=1) > 0
+        parts = [verdict.accepted[:, None], verdict.token[:, None], fault[:, None], sound[:, None].long()]
+        numbers = torch.cat([*parts, proposal.tokens], dim=1).tolist()
+        columns = list(zip(*numbers, strict=True))
+        draft = [row[4 : 4 + n] for row, n in zip(numbers, proposal.lengths, strict=True)]
+        return _Judged(list(columns[0]), list(columns[1]), list(columns[2]), list(columns[3]), draft)
+
+    def _uniforms(self, counts: list[int], width: int) -> Tensor:
+        """Draw r_1 ... r_n and the number for the next token; the latter always stands in the last column."""
+        drawn = self._streams.uniforms(counts, width + 1)
+        # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
+        last = torch.tensor([max(count - 1, 0) for count in counts], device=drawn.device)
+        drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
+        return drawn
+
+    def _prefixes(self, proposal: Proposal) -> list[list[int]]:
+        """Return the prefix of every verified position, row by row: each draft position has its own."""
+        drafts = proposal.tokens.tolist()
+        return [
+            row.tokens + draft[:position]
+            for row, draft in zip(self.rows, drafts, strict=True)
+            for position in range(proposal.tokens.shape[1] + 1)
+        ]
+
+    def _commit(self, proposal: Proposal, judged: _Judged, begun: float, verify_seconds: float) -> StepReport:
+        """Append what was kept, roll back the rest, and tell everyone."""
+        active = [row.reason is None for row in self.rows]
+        committed: list[tuple[int, ...]] = []
+        for row, n, token, draft in zip(self.rows, judged.accepted, judged.token, judged.draft, strict=True):
+            committed.append(() if row.reason else self._append(row, [*draft[:n], token]))
+        self._target.rollback([len(row.tokens) - 1 for row in self.rows])
+        drafted = proposal.lengths
+        accepted = tuple(min(n, len(new)) for n, new in zip(judged.accepted, committed, strict=True))
+        finished = tuple(row.reason is not None for row in self.rows)
+        used = proposal.longest > 0
+        self._speculation.commit(Outcome(drafted, accepted, tuple(committed), finished, used))
+        report = StepReport(
+            step=self.metrics.target_calls,
+            drafted=drafted,
+            accepted=accepted,
+            committed=tuple(committed),
+            finished=finished,
+            draft_tokens=tuple(tuple(draft) for draft in judged.draft),
+            draft_seconds=self._speculation.seconds,
+            verify_seconds=verify_seconds,
+            step_seconds=perf_counter() - begun,
+        )
+        rejected = sum(n < m for n, m, on in zip(judged.accepted, drafted, active, strict=True) if on)
+        self.metrics += Metrics.of_step(report, rejected)
+        self._fence.step = self.metrics.target_calls
+        self._speculation.observe(report)
+        return report
+
+    def _append(self, row: Row, new: list[int]) -> tuple[int, ...]:
+        """Add tokens to a row up to where it ends; return those that were added."""
+        kept, row.reason = self._stops.clip(row.tokens[row.begin :], new)
+        row.tokens += kept
+        if row.reason is None and len(row.tokens) >= row.limit:
+            row.reason = row.full
+        return tuple(kept)

@@ -1,0 +1,146 @@
+"""The core's half of drafting: it draws the tokens and keeps the q each was drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec_core.border import Dense, GammaSession, PointMass, Proposal
+from specdec_core.errors import PluginError
+from specdec_core.randomness import RowStreams, draw
+from specdec_core.sampling import Standardiser
+
+
+class DraftRecorder:
+    """Draws draft tokens for a batch, step after step, into buffers that are reused.
+
+    Args:
+        standardiser: The settings for drafts; may differ from the target's (section 6), still lossless.
+        streams: The rows' random numbers.
+        batch_size: B.
+        vocab_size: V.
+        max_gamma: The most tokens of a step.
+        device: Where the proposal is wanted.
+    """
+
+    def __init__(
+        self,
+        standardiser: Standardiser,
+        streams: RowStreams,
+        batch_size: int,
+        vocab_size: int,
+        max_gamma: int,
+        device: torch.device | str,
+    ) -> None:
+        self._standardise = standardiser
+        self._streams = streams
+        self._vocab = vocab_size
+        self._tokens = torch.zeros(batch_size, max_gamma, dtype=torch.long, device=device)
+        self._q: Tensor | None = None
+        self._shape = (batch_size, max_gamma, vocab_size)
+        self._begin((), (0,) * batch_size, None)
+
+    def _begin(
+        self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], watcher: GammaSession | None
+    ) -> None:
+        self._prefixes = prefixes
+        self._left = list(budget)
+        self._lengths = [0] * len(budget)
+        self._watcher = watcher
+        self._count = 0
+        self._own = False
+        self._drawn_directly = False
+
+    def start(
+        self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], gamma: GammaSession | None
+    ) -> None:
+        """Forget the last step's draft and begin another.
+
+        Args:
+            prefixes: The committed tokens of each row.
+            budget: The most tokens of each row.
+            gamma: The controller, if it wants to stop drafts by their confidence.
+        """
+        watcher = gamma if gamma is not None and gamma.watches_confidence else None
+        self._begin(prefixes, budget, watcher)
+
+    def sample(self, logits: Tensor) -> Tensor:
+        """Standardise, draw and record; see `DraftRequest.sample`."""
+        self._check(logits, "logits")
+        with torch.inference_mode():
+            prefixes = self._current_prefixes() if self._standardise.needs_prefix else None
+            if self._standardise.argmax and self._watcher is None and not self._drawn_directly:
+                # q is one-hot on the drawn token: a point mass says so without V numbers a token.
+                token = self._standardise.scores(logits, prefixes).argmax(dim=-1)
+                return self._record(token, None)
+            q = self._standardise(logits, prefixes, out=self._slot())
+            return self._record(draw(q, self._uniforms()), q)
+
+    def draw(self, probabilities: Tensor) -> Tensor:
+        """Draw from a finished distribution and record it; see `DraftRequest.draw`."""
+        self._check(probabilities, "probabilities")
+        with torch.inference_mode():
+            self._spread_point_masses()
+            self._drawn_directly = True
+            q = self._slot().copy_(probabilities)
+            return self._record(draw(q, self._uniforms()), q)
+
+    def wants_more(self) -> bool:
+        """Whether any row may still take a token."""
+        return any(self._left)
+
+    def proposal(self) -> Proposal:
+        """Return all that was drawn since `start`, as views on the buffers: valid until the next step."""
+        width = self._count
+        q = PointMass() if self._q is None or not self._dense else Dense(self._q[:, :width])
+        self._own = True
+        return Proposal(self._tokens[:, :width], tuple(self._lengths), q)
+
+    def vouches_for(self, proposal: Proposal) -> bool:
+        """Whether this proposal was recorded from logits here, so that its q needs no further check."""
+        return self._own and not self._drawn_directly and proposal.tokens.data_ptr() == self._tokens.data_ptr()
+
+    @property
+    def _dense(self) -> bool:
+        return self._drawn_directly or not (self._standardise.argmax and self._watcher is None)
+
+    def _slot(self) -> Tensor:
+        if self._q is None:
+            self._q = torch.zeros(self._shape, device=self._tokens.device)
+        return self._q[:, self._count]
+
+    def _spread_point_masses(self) -> None:
+        """Write the one-hot q of tokens that were sampled by argmax before, so that all have one form."""
+        if not self._dense:
+            self._slot()
+            assert self._q is not None
+            tokens = self._tokens[:, : self._count, None]
+            self._q[:, : self._count].zero_().scatter_(2, tokens, 1.0)
+
+    def _record(self, token: Tensor, q: Tensor | None) -> Tensor:
+        self._tokens[:, self._count] = token
+        self._count += 1
+        self._lengths = [n + (left > 0) for n, left in zip(self._lengths, self._left, strict=True)]
+        self._left = [max(left - 1, 0) for left in self._left]
+        if self._watcher is not None and q is not None:
+            confidence = q.gather(1, token[:, None])[:, 0].tolist()
+            on = self._watcher.keep_drafting(confidence)
+            self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
+        return token
+
+    def _uniforms(self) -> Tensor:
+        # Rows whose budget is spent use up no random number: their tokens must not depend on their neighbours.
+        return self._streams.uniforms([int(left > 0) for left in self._left], 1)[:, 0]
+
+    def _current_prefixes(self) -> list[list[int]]:
+        drafted = self._tokens[:, : self._count].tolist()
+        return [list(row) + new for row, new in zip(self._prefixes, drafted, strict=True)]
+
+    def _check(self, values: Tensor, what: str) -> None:
+        if not self.wants_more():
+            raise PluginError("the drafter drew a token although wants_more() was False: its budget was spent.")
+        expected = (self._shape[0], self._vocab)
+        if tuple(values.shape) != expected:
+            raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")

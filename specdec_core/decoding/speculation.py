@@ -1,0 +1,207 @@
+"""Drafter and controllers during one batch, fenced off: what they do wrong costs speed, never a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TypeVar
+
+import torch
+
+from specdec_core.border import (
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    GammaSession,
+    LenienceController,
+    LenienceSession,
+    Outcome,
+    Proposal,
+    SessionInfo,
+    StepReport,
+)
+from specdec_core.decoding.checking import check_form, trim
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.result import PluginFailure
+from specdec_core.errors import PluginError
+from specdec_core.randomness import RowStreams
+from specdec_core.sampling import Standardiser
+
+T = TypeVar("T")
+
+
+class Fence:
+    """Calls into plugins; records what goes wrong instead of passing it on, unless strict.
+
+    Args:
+        strict: Raise instead.
+    """
+
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
+        self.step = 0
+        self.failures: list[PluginFailure] = []
+
+    def call(self, plugin: object, function: Callable[[], T]) -> T | None:
+        """Return what the function returns, or None when the plugin failed."""
+        try:
+            return function()
+        except Exception as error:
+            self.fail(plugin, error)
+            return None
+
+    def fail(self, plugin: object, error: Exception) -> None:
+        """Record a failure.
+
+        Raises:
+            PluginError: Under `strict`, with the plugin's name.
+        """
+        name = type(plugin).__name__
+        message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+        if self._strict:
+            raise PluginError(f"{name} failed at step {self.step}: {message}") from error
+        self.failures.append(PluginFailure(name, self.step, message))
+
+
+class Speculation:
+    """The guessing side of a batch: who drafts, how much, and what is told to whom.
+
+    Args:
+        drafter: Who drafts; None for plain decoding.
+        gamma: How much.
+        lenience: How strictly the draft is judged; None for exactly.
+        standardiser: The settings for drafts.
+        streams: The rows' random numbers.
+        session: What plugins may know of the batch.
+        fence: Where failures go.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter | None,
+        gamma: GammaController | None,
+        lenience: LenienceController | None,
+        standardiser: Standardiser,
+        streams: RowStreams,
+        session: SessionInfo,
+        fence: Fence,
+    ) -> None:
+        self._info = session
+        self._fence = fence
+        self._device = torch.device(session.device)
+        self._drafter = drafter
+        self._session: DraftSession | None = None
+        self._gamma: GammaSession | None = None
+        self._lenience: LenienceSession | None = None
+        batch = session.batch_size
+        self._last_gamma = (0,) * batch
+        self._last_lenience = (1.0,) * batch
+        self._recorder = DraftRecorder(
+            standardiser, streams, batch, session.vocab_size, session.max_gamma, self._device
+        )
+        if drafter is not None and gamma is not None:
+            self._session = fence.call(drafter, lambda: drafter.open(session))
+            self._gamma = fence.call(gamma, lambda: gamma.open(batch))
+        if lenience is not None:
+            self._lenience = fence.call(lenience, lambda: lenience.open(batch))
+        self.seconds = 0.0
+        """Time the drafter took since the last `observe`."""
+
+    def propose(self, tokens: Sequence[Sequence[int]], room: Sequence[int]) -> tuple[Proposal, bool]:
+        """Ask for a draft.
+
+        Args:
+            tokens: The committed tokens of each row.
+            room: How many tokens each row could take before its last one; 0 for finished rows.
+
+        Returns:
+            The proposal on the target's device, and whether its q needs no further check.
+        """
+        nothing = Proposal.empty(len(tokens), self._device), True
+        session = self._session
+        if session is None:
+            return nothing
+        wanted = self._next_gamma()
+        budget = tuple(min(most, left) for most, left in zip(wanted, room, strict=True))
+        if not any(budget):
+            return nothing
+        begun = perf_counter()
+        self._recorder.start(tokens, budget, self._gamma)
+        request = DraftRequest(tokens=tokens, budget=budget, sampler=self._recorder)
+        made = self._guard(lambda: check_form(session.propose(request), budget, self._info.vocab_size))
+        self.seconds += perf_counter() - begun
+        if made is None:
+            return nothing
+        return trim(made, self._device), self._recorder.vouches_for(made)
+
+    def _guard(self, function: Callable[[], T]) -> T | None:
+        """Call into the drafter; a drafter that fails is not asked again in this batch."""
+        result = self._fence.call(self._drafter, function)
+        if result is None:
+            self._drop()
+        return result
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._fence.call(self._drafter, session.close)
+
+    def reject(self, message: str) -> None:
+        """Switch the drafter off: what it proposed was found wrong when it was verified."""
+        self._fence.fail(self._drafter, PluginError(message))
+        self._drop()
+
+    def _next_gamma(self) -> tuple[int, ...]:
+        gamma = self._gamma
+        if gamma is not None:
+            asked = self._fence.call(gamma, lambda: self._legal_gamma(gamma.gamma()))
+            if asked is not None:
+                self._last_gamma = asked
+        return self._last_gamma
+
+    def _legal_gamma(self, asked: Sequence[int]) -> tuple[int, ...]:
+        most = self._info.max_gamma
+        if len(asked) != self._info.batch_size or not all(isinstance(n, int) and 0 <= n <= most for n in asked):
+            raise PluginError(
+                f"gamma {list(asked)} was asked for; {self._info.batch_size} whole numbers from 0 to max_gamma "
+                f"({most}) are allowed. The last good gamma is kept."
+            )
+        return tuple(asked)
+
+    def lenience(self) -> tuple[float, ...]:
+        """Return l of each row."""
+        session = self._lenience
+        if session is not None:
+            asked = self._fence.call(session, lambda: self._legal_lenience(session.lenience()))
+            if asked is not None:
+                self._last_lenience = asked
+        return self._last_lenience
+
+    def _legal_lenience(self, asked: Sequence[float]) -> tuple[float, ...]:
+        if len(asked) != self._info.batch_size or not all(0 < value <= 1 for value in asked):
+            raise PluginError(
+                f"lenience {list(asked)} was asked for; {self._info.batch_size} numbers in (0, 1] are allowed. "
+                "The last good lenience is kept."
+            )
+        return tuple(float(value) for value in asked)
+
+    def commit(self, outcome: Outcome) -> None:
+        """Tell the drafter what was kept."""
+        session = self._session
+        if session is None:
+            return
+        begun = perf_counter()
+        self._guard(lambda: session.commit(outcome) or True)  # type: ignore[func-returns-value]
+        self.seconds += perf_counter() - begun
+
+    def observe(self, report: StepReport) -> None:
+        """Tell the controllers what became of the step."""
+        for controller in (self._gamma, self._lenience):
+            if controller is not None:
+                self._fence.call(controller, lambda one=controller: one.observe(report))  # type: ignore[misc]
+        self.seconds = 0.0
+
+    def close(self) -> None:
+        """Close the drafter's session."""
+        self._drop()

@@ -1,0 +1,104 @@
+"""Losslessness by enumeration: the exact distribution of short continuations, and a chi-square against it.
+
+The oracle is written apart from the code it judges: fresh forwards without a cache, and filters spelled out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from scipy.stats import chisquare
+
+from specdec_core.decoding import Decoder
+from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from tests.tiny import tiny_model
+
+VOCAB, LENGTH, EOS = 6, 3, 1
+PROMPT = (2, 3, 5, 2, 3)
+SETTINGS = {
+    "argmax": SamplingSettings(temperature=0),
+    "temperature-1": SamplingSettings(temperature=1),
+    "temperature-0.7-top-p-0.9": SamplingSettings(temperature=0.7, top_p=0.9),
+    "top-k-3": SamplingSettings(top_k=3),
+}
+
+
+def small_target(family: str = "gpt2", seed: int = 0) -> LoadedModel:
+    """A random model small enough to enumerate; the entropy of its continuations is some 4 of 5 nats."""
+    return wrap_model(tiny_model(family, VOCAB, seed, sharpness=0.6))
+
+
+def next_token(loaded: LoadedModel, prefix: Sequence[int], settings: SamplingSettings) -> torch.Tensor:
+    """The adjusted distribution after a prefix, from a fresh forward."""
+    ids = torch.tensor([list(prefix)], device=loaded.device)
+    with torch.inference_mode():
+        if loaded.encoder_decoder:
+            source = torch.tensor([PROMPT], device=loaded.device)
+            logits = loaded.model(input_ids=source, decoder_input_ids=ids, use_cache=False).logits[0, -1]
+        else:
+            logits = loaded.model(input_ids=ids, use_cache=False).logits[0, -1]
+    logits = logits.double().cpu().clone()
+    if settings.repetition_penalty != 1:
+        for token in set(prefix):
+            factor = settings.repetition_penalty
+            logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+    if settings.argmax:
+        return torch.nn.functional.one_hot(logits.argmax(), VOCAB).double()
+    p = torch.softmax(logits / settings.temperature, dim=0)
+    if settings.top_k is not None:
+        p = torch.where(p >= p.sort(descending=True).values[settings.top_k - 1], p, 0)
+        p = p / p.sum()
+    if settings.top_p is not None:
+        order = p.argsort(descending=True)
+        before = p[order].cumsum(0) - p[order]
+        p[order[before >= settings.top_p]] = 0
+    return p / p.sum()
+
+
+def enumerate_continuations(
+    loaded: LoadedModel, settings: SamplingSettings, prompt: Sequence[int] = PROMPT
+) -> dict[tuple[int, ...], float]:
+    """Every continuation of up to LENGTH tokens, with its exact probability."""
+    begin = [loaded.start_id] if loaded.encoder_decoder else list(prompt)
+    finished: dict[tuple[int, ...], float] = {}
+    open_ones: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(LENGTH):
+        longer: dict[tuple[int, ...], float] = {}
+        for tokens, weight in open_ones.items():
+            p = next_token(loaded, [*begin, *tokens], settings)
+            for token in range(VOCAB):
+                if p[token] > 0:
+                    where = finished if token == EOS else longer
+                    where[(*tokens, token)] = weight * float(p[token])
+        open_ones = longer
+    return finished | open_ones
+
+
+def sample(decoder: Decoder, batch: int, count: int, prompt: Sequence[int] = PROMPT) -> Counter[tuple[int, ...]]:
+    """Decode `count` continuations, `batch` at a time, each call from a seed of its own."""
+    seen: Counter[tuple[int, ...]] = Counter()
+    for seed in range(-(-count // batch)):
+        result = decoder.generate([list(prompt)] * batch, GenerationSettings(max_new_tokens=LENGTH, seed=seed))
+        assert not result.failures, result.failures
+        assert result.metrics.target_calls <= LENGTH
+        seen.update(row.tokens for row in result.rows)
+    return seen
+
+
+def p_value(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    """Chi-square of what was seen; 0 where something impossible was seen. Rare outcomes share a bin."""
+    if set(seen) - set(expected):
+        return 0.0
+    total = sum(seen.values())
+    common = [key for key, p in expected.items() if p * total >= 5]
+    observed = [float(seen[key]) for key in common]
+    wanted = [expected[key] * total for key in common]
+    if total - sum(wanted) > 1e-6:
+        observed.append(total - sum(observed))
+        wanted.append(total - sum(wanted))
+    if len(wanted) == 1:
+        return 1.0
+    return float(chisquare(observed, wanted, sum_check=False).pvalue)
