@@ -1,0 +1,215 @@
+"""Read n-gram models from ARPA files over token ids.
+
+References:
+    The format as `lmplz` and SRILM write it: `ngram-format(5)` of SRILM; https://kheafield.com/code/kenlm/.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from specdec_core.errors import ConfigError
+from specdec_drafters.ngram_tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+KENLM_BINARY = b"mmap lm http://kheafield.com/code"
+LN_10 = math.log(10.0)
+# What KenLM scores an unlisted word with when the file has no `<unk>`.
+MISSING_UNKNOWN_LOG10 = -100.0
+
+
+def read_arpa(path: Path, vocab_size: int, order: int | None = None) -> NgramTables:
+    """Return the n-grams of an ARPA file, up to `order` or all of them.
+
+    Args:
+        path: The file. Its words are token ids in decimal, `<s>`, `</s>` and `<unk>`.
+        vocab_size: V of the target; an id at or above it means that the file is over another vocabulary.
+        order: The longest n-grams wanted.
+
+    Raises:
+        ConfigError: naming file and line, what stands there and what was expected.
+    """
+    with _ArpaReader(path, vocab_size) as reader:
+        counts = reader.read_counts()
+        if order is not None and order > len(counts):
+            raise ConfigError(
+                f"{path} holds n-grams of order 1 to {len(counts)}; order {order} was asked for. "
+                f"Give an order of at most {len(counts)}, or a file of a higher order."
+            )
+        levels = [reader.read_unigrams(counts[0])]
+        known = reader.known
+        for _ in range(2, (order or len(counts)) + 1):
+            levels.append(reader.read_level(levels, counts[len(levels)]))
+        if len(levels) == len(counts):
+            reader.read_end()
+    return NgramTables(vocab_size, levels, known)
+
+
+class _ArpaReader:
+    """Walks through a file line by line and says where it is when something is wrong."""
+
+    def __init__(self, path: Path, vocab_size: int) -> None:
+        self.known = np.zeros(vocab_size + len(SPECIAL_WORDS), dtype=bool)
+        self._path = path
+        self._vocab_size = vocab_size
+        self._special = {word: vocab_size + place for place, word in enumerate(SPECIAL_WORDS)}
+        try:
+            self._file = path.open("rb")
+        except OSError as error:
+            raise ConfigError(f"cannot read the ARPA file {path}: {error.strerror}.") from error
+        self._lines: Iterator[bytes] = iter(self._file)
+        self._number = 0
+        self._line = ""
+
+    def __enter__(self) -> _ArpaReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def _fail(self, expected: str, number: int | None = None) -> NoReturn:
+        found = f"found {self._line[:60]!r}" if number is None else "found none"
+        raise ConfigError(f"{self._path}:{number or self._number}: expected {expected}; {found}.")
+
+    def _next(self, expected: str) -> str:
+        """Read on to the next line that is not blank."""
+        for line in self._lines:
+            self._number += 1
+            if self._number == 1 and line.startswith(KENLM_BINARY):
+                raise ConfigError(f"{self._path} is a KenLM binary; give the ARPA file it was made from.")
+            try:
+                self._line = line.decode().strip()
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{self._path}:{self._number}: not a text file in UTF-8.") from error
+            if self._line:
+                return self._line
+        raise ConfigError(
+            f"{self._path}:{self._number + 1}: the file ends where {expected} was expected; is it cut short?"
+        )
+
+    def read_counts(self) -> list[int]:
+        """Read the head: how many n-grams of each order the file says it holds."""
+        while self._next("\\data\\, the head of an ARPA file,") != "\\data\\":
+            pass
+        counts: list[int] = []
+        while not self._next("'ngram 1=COUNT'").startswith("\\"):
+            label, _, count = self._line.partition("=")
+            if label.split() != ["ngram", str(len(counts) + 1)] or not count.strip().isdecimal():
+                self._fail(f"'ngram {len(counts) + 1}=COUNT' or '\\1-grams:'")
+            counts.append(int(count))
+        if not counts:
+            self._fail("'ngram 1=COUNT'")
+        return counts
+
+    def read_unigrams(self, count: int) -> Level:
+        """Read the words; ids that are not among them get the score of `<unk>`."""
+        words, log_p, log_backoff, numbers = self._read_section(1, count)
+        listed = words[:, 0]
+        self._refuse_repeats(listed.astype(np.int64), numbers)
+        width = len(self.known)
+        self.known[listed] = True
+        probability = np.full(width, MISSING_UNKNOWN_LOG10 * LN_10, dtype=np.float32)
+        backoff = np.zeros(width, dtype=np.float32)
+        probability[listed], backoff[listed] = log_p, log_backoff
+        unlisted = ~self.known
+        unlisted[self._vocab_size :] = False
+        probability[unlisted] = probability[self._special["<unk>"]]
+        return build_level(
+            np.zeros(width, dtype=np.int64), np.arange(width, dtype=np.int32), probability, backoff, 1
+        )
+
+    def read_level(self, levels: list[Level], count: int) -> Level:
+        """Read the n-grams one order above `levels`."""
+        order = len(levels) + 1
+        words, log_p, log_backoff, numbers = self._read_section(order, count)
+        width = len(self.known)
+        contexts = find_contexts(levels, words[:, :-1], width)
+        missing = np.flatnonzero(contexts < 0)
+        if len(missing):
+            context = " ".join(self._name(word) for word in words[missing[0], :-1])
+            self._fail(f"the context '{context}' among the {order - 1}-grams", int(numbers[missing[0]]))
+        self._refuse_repeats(contexts * width + words[:, -1], numbers)
+        return build_level(contexts, words[:, -1], log_p, log_backoff, len(levels[-1].words))
+
+    def read_end(self) -> None:
+        """Read the last line."""
+        if self._line != "\\end\\":
+            self._fail("'\\end\\' after the last n-gram")
+
+    def _name(self, word: int) -> str:
+        return str(word) if word < self._vocab_size else SPECIAL_WORDS[word - self._vocab_size]
+
+    def _refuse_repeats(self, keys: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Fail at the second of two lines with one key."""
+        order = np.argsort(keys, kind="stable")
+        again = np.flatnonzero(np.diff(keys[order]) == 0)
+        if len(again):
+            first, second = numbers[order[again[0]]], numbers[order[again[0] + 1]]
+            raise ConfigError(f"{self._path}:{second}: this n-gram stands in line {first} already.")
+
+    def _read_section(
+        self, order: int, count: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+        r"""Read `\N-grams:` and its lines, up to the next line that begins with a backslash.
+
+        Returns:
+            words `[E, order]`, ln p `[E]`, ln back-off `[E]`, and the line number of each `[E]`.
+        """
+        if self._line != f"\\{order}-grams:":
+            self._fail(f"'\\{order}-grams:'")
+        words: list[int] = []
+        scores: list[tuple[float, float]] = []
+        numbers: list[int] = []
+        while not self._next(f"a {order}-gram or the end of its section").startswith("\\"):
+            fields = self._line.split()
+            if len(fields) not in (order + 1, order + 2):
+                self._fail(f"a log-probability, {order} word(s) and at most one back-off weight")
+            words.extend(self._word(field) for field in fields[1 : order + 1])
+            backoff = self._number_of(fields[-1], "back-off weight") if len(fields) == order + 2 else 0.0
+            scores.append((self._probability(fields[0]), backoff))
+            numbers.append(self._number)
+        if len(numbers) != count:
+            raise ConfigError(
+                f"{self._path}:{self._number}: {len(numbers)} {order}-grams end here, but the file's head "
+                f"announces {count}; it was cut or edited."
+            )
+        columns = np.array(scores, dtype=np.float64).reshape(-1, 2) * LN_10
+        ids = np.array(words, dtype=np.int32).reshape(-1, order)
+        scaled = columns.astype(np.float32)
+        return ids, scaled[:, 0], scaled[:, 1], np.array(numbers, dtype=np.int64)
+
+    def _number_of(self, field: str, what: str) -> float:
+        try:
+            number = float(field)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            self._fail(f"a {what} (a decimal number), not {field!r}")
+        return number
+
+    def _probability(self, field: str) -> float:
+        number = self._number_of(field, "log10 probability")
+        if number > 0:
+            self._fail(f"a log10 probability of at most 0, not {field}")
+        return number
+
+    def _word(self, field: str) -> int:
+        special = self._special.get(field)
+        if special is not None:
+            return special
+        if not (field.isascii() and field.isdecimal()):
+            self._fail(f"token ids as words; {field!r} is none. Estimate the model on token ids, not on text")
+        if int(field) >= self._vocab_size:
+            self._fail(
+                f"token ids below {self._vocab_size}, the target's vocabulary; {field} is not. "
+                "The file is over another vocabulary"
+            )
+        return int(field)

@@ -1,0 +1,74 @@
+"""What a study may say about each drafter. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from specdec_core.border import PluginConfig
+
+BUILTIN_TEXTS = ("builtin:stdlib",)
+
+
+class RandomConfig(PluginConfig):
+    """The random drafter has nothing to set."""
+
+
+class PromptCopyConfig(PluginConfig):
+    """How much of the end of a sequence must be met again before it is copied."""
+
+    min_match: Annotated[int, Field(ge=1)] = 2
+    """The fewest tokens that must agree; shorter matches draft nothing."""
+    max_match: Annotated[int, Field(ge=1)] = 8
+    """The most tokens compared; of the places that agree in as many, the latest is copied."""
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    """The most tokens copied in a step; without it, as many as the gamma controller allows."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> PromptCopyConfig:
+        if self.min_match > self.max_match:
+            raise ValueError(f"min_match ({self.min_match}) must not exceed max_match ({self.max_match})")
+        return self
+
+
+class NgramConfig(PluginConfig):
+    """Where the n-grams come from: exactly one of `arpa` and `text`."""
+
+    arpa: Path | None = None
+    """An ARPA file whose words are token ids in decimal, as `lmplz` makes of a text of token ids."""
+    text: Annotated[str, Field(min_length=1)] | None = None
+    """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the library of this Python."""
+    order: Annotated[int, Field(ge=1)] | None = None
+    """The longest n-grams used: 1 is a unigram, 2 a bigram. By default all in `arpa`; 2 for `text`."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of text counted; by default a whole file, or 4 MB of `builtin:stdlib`."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> NgramConfig:
+        if (self.arpa is None) == (self.text is None):
+            given = "neither" if self.arpa is None else "both"
+            raise ValueError(f"give either 'arpa' (an ARPA file) or 'text' (a text to count); {given} was given")
+        if self.arpa is not None and self.max_bytes is not None:
+            raise ValueError("'max_bytes' limits a text that is counted; it has no meaning for 'arpa'")
+        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
+            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
+        return self
+
+
+class TransformerConfig(PluginConfig):
+    """Which model drafts, and how it is loaded."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """A folder, a hub name, or `builtin:drafter`; its vocabulary must be the target's."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; `auto` is float32 on a CPU, else the format they were saved in."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` takes the target's."""
+    device_map: str | dict[str, Any] | None = None
+    """How to spread the weights over devices, e.g. `auto`; needs accelerate."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model. Only for sources you trust."""

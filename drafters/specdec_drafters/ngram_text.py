@@ -1,0 +1,110 @@
+"""The texts that n-grams are counted from: a file, or the library that every Python brings along."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+import tokenize
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+BUILTIN_STDLIB = "builtin:stdlib"
+BUILTIN_STDLIB_BYTES = 4_000_000
+
+
+def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
+    """Return the documents of a text: one of a file, many of `builtin:stdlib`.
+
+    Args:
+        text: A path, or `builtin:stdlib`.
+        folder: Where a relative path is meant from.
+        max_bytes: The most bytes read.
+
+    Raises:
+        ConfigError: if the file cannot be read, is not UTF-8, or has nothing in it.
+    """
+    if text == BUILTIN_STDLIB:
+        return _library_modules(max_bytes or BUILTIN_STDLIB_BYTES)
+    path = folder / Path(text).expanduser()
+    try:
+        with path.open("rb") as file:
+            raw = file.read(-1 if max_bytes is None else max_bytes)
+        document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
+    except OSError as error:
+        raise ConfigError(f"cannot read the text {path}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the text {path} is not UTF-8 (at byte {error.start}).") from error
+    if not document.strip():
+        raise ConfigError(f"the text {path} is empty; n-grams need something to count.")
+    return [document]
+
+
+def tokenize_documents(documents: list[str], tokenizer: Any) -> list[NDArray[np.int32]]:
+    """Return the token ids of each document, without special tokens: one array `[T]` each.
+
+    Args:
+        documents: The texts.
+        tokenizer: A Hugging Face tokenizer.
+    """
+    # Not verbose: a text longer than the model's context is no mistake here.
+    encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
+    return [np.array(ids, dtype=np.int32) for ids in encoded]
+
+
+def _decode(raw: bytes, *, cut: bool) -> str:
+    """Decode UTF-8; where a limit cut the bytes, up to three of a last character are left out."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        if cut and error.reason == "unexpected end of data":
+            return raw[: error.start].decode()
+        raise
+
+
+def _library_modules(max_bytes: int) -> list[str]:
+    """Return the top-level modules of the running Python's library in order of name, up to a size.
+
+    Left out are the modules that the built-in prompts were cut from: a drafter that has read what follows a
+    prompt would be measured on its memory.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    held_out = _prompt_sources()
+    documents: list[str] = []
+    left = max_bytes
+    for path in sorted(root.glob("*.py")):
+        if path.name in held_out:
+            continue
+        size = path.stat().st_size
+        if size > left:
+            break
+        left -= size
+        with tokenize.open(path) as file:
+            documents.append(file.read())
+    if not documents:
+        raise ConfigError(
+            f"{BUILTIN_STDLIB}: no library source of at most {max_bytes} bytes in {root}. "
+            "Raise max_bytes, or give a text file."
+        )
+    return documents
+
+
+def _prompt_sources() -> set[str]:
+    """Return the library files that the built-in prompts come from, relative to the library."""
+    prompts = resources.files("specdec_core") / "builtin" / "prompts.jsonl"
+    return set(_sources(prompts.read_text(encoding="utf-8").splitlines()))
+
+
+def _sources(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        name, _, _ = json.loads(line)["source"].rpartition(":")
+        yield name

@@ -1,0 +1,1 @@
+"""The controllers that come with specdec, one module each; `plugin` announces them."""

@@ -1,0 +1,33 @@
+"""The constant lenience: the same factor l in every step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdec_core.border import LenienceController, LenienceSession
+from specdec_plugins.configs import ConstantLenienceConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ConstantLenience(LenienceController):
+    """Multiplies q by the same `lenience` in every comparison, of every row.
+
+    References:
+        Appendix A.5 of arXiv 2211.17192.
+    """
+
+    Config = ConstantLenienceConfig
+
+    def open(self, batch_size: int) -> LenienceSession:
+        """Begin a batch."""
+        return _ConstantLenienceSession(float(self.config.lenience), batch_size)
+
+
+class _ConstantLenienceSession(LenienceSession):
+    def __init__(self, lenience: float, batch_size: int) -> None:
+        self._leniences = (lenience,) * batch_size
+
+    def lenience(self) -> Sequence[float]:
+        return self._leniences

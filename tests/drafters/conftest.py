@@ -1,0 +1,17 @@
+"""A tokenizer small enough to read."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+
+@pytest.fixture(scope="session")
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """Words a to h are the ids 0 to 7, anything else is 8."""
+    inner = Tokenizer(WordLevel({word: id_ for id_, word in enumerate([*"abcdefgh", "?"])}, unk_token="?"))
+    inner.pre_tokenizer = Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="?")

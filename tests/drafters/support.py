@@ -1,0 +1,78 @@
+"""What the drafter tests share: a sampler that needs no decoder, and one step of a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec_core.border import Dense, Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo
+
+
+class SeededSampler:
+    """Temperature 1, one generator a row: the least that the border promises of the core's sampler."""
+
+    def __init__(self, budget: Sequence[int], seed: int = 0) -> None:
+        self.budget = budget
+        self.generators = [torch.Generator().manual_seed(seed + row) for row in range(len(budget))]
+        self.tokens: list[Tensor] = []
+        self.q: list[Tensor] = []
+
+    def sample(self, logits: Tensor) -> Tensor:
+        assert torch.isfinite(logits).any(-1).all()
+        assert not torch.isnan(logits).any()
+        return self.draw(logits.softmax(-1))
+
+    def draw(self, probabilities: Tensor) -> Tensor:
+        assert self.wants_more(), "a token was drawn beyond every budget"
+        torch.testing.assert_close(probabilities.sum(-1), torch.ones(len(self.budget)), atol=1e-5, rtol=0)
+        pairs = zip(probabilities, self.generators, strict=True)
+        drawn = torch.cat([torch.multinomial(row, 1, generator=generator) for row, generator in pairs])
+        self.tokens.append(drawn)
+        self.q.append(probabilities.clone())
+        return drawn
+
+    def wants_more(self) -> bool:
+        return len(self.tokens) < max(self.budget)
+
+    def proposal(self) -> Proposal:
+        if not self.tokens:
+            return Proposal.empty(len(self.budget))
+        return Proposal(torch.stack(self.tokens, 1), tuple(self.budget), Dense(torch.stack(self.q, 1)))
+
+
+def request_for(tokens: Sequence[Sequence[int]], budget: Sequence[int], seed: int = 0) -> DraftRequest:
+    return DraftRequest(tokens, tuple(budget), SeededSampler(budget, seed))
+
+
+def info_for(batch_size: int, vocab_size: int, sources: Sequence[Sequence[int]] | None = None) -> SessionInfo:
+    return SessionInfo(batch_size, vocab_size, capacity=512, max_gamma=16, device="cpu", sources=sources)
+
+
+def rows_of(proposal: Proposal) -> list[list[int]]:
+    return [row[:length] for row, length in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
+
+
+def commit(
+    session: DraftSession, tokens: Sequence[list[int]], proposal: Proposal, kept: Sequence[int], last: int = 1
+) -> None:
+    """Keep the first `kept[b]` drafted tokens of each row and the token `last`, as the core would."""
+    drafts = rows_of(proposal)
+    committed = tuple((*draft[:n], last) for draft, n in zip(drafts, kept, strict=True))
+    for row, new in zip(tokens, committed, strict=True):
+        row.extend(new)
+    finished = (False,) * len(tokens)
+    session.commit(Outcome(proposal.lengths, tuple(kept), committed, finished))
+
+
+def assert_as_fresh(
+    drafter: Drafter, info: SessionInfo, session: DraftSession, tokens: Sequence[list[int]]
+) -> None:
+    """Fail unless `session` proposes what a session opened just now would, with the same q."""
+    budget = [4] * len(tokens)
+    used = session.propose(request_for(tokens, budget, seed=5))
+    fresh = drafter.open(info).propose(request_for(tokens, budget, seed=5))
+    assert rows_of(used) == rows_of(fresh)
+    if isinstance(used.q, Dense) and isinstance(fresh.q, Dense):
+        torch.testing.assert_close(used.q.probabilities, fresh.q.probabilities, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,150 @@
+"""The n-gram drafter through the border: its q, its sources of text, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from specdec_core.border import Dense, TargetInfo
+from specdec_core.errors import ConfigError
+from specdec_drafters import ngram_text
+from specdec_drafters.configs import NgramConfig
+from specdec_drafters.ngram import NgramDrafter
+from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+
+DATA = Path(__file__).parent / "data"
+V = 1000
+CONTEXTS = [[2, 619, 689, 13, 34, 46], [34], [62, 45, 699]]
+
+
+def drafter_from(arpa, order=None):
+    return NgramDrafter(NgramConfig(arpa=arpa, order=order), TargetInfo(V, folder=DATA))
+
+
+@pytest.mark.parametrize(("arpa", "order"), [("small.2.arpa", 1), ("small.2.arpa", 2), ("small.3.arpa", None)])
+def test_q_is_the_model_renormalised_over_the_vocabulary(arpa, order):
+    drafter = drafter_from(arpa, order)
+    proposal = drafter.open(info_for(3, V)).propose(request_for(CONTEXTS, [3, 3, 3]))
+    assert isinstance(proposal.q, Dense)
+    for row, draft in enumerate(rows_of(proposal)):
+        for place in range(3):
+            context = drafter.tables.context([*CONTEXTS[row], *draft[:place]])
+            model = np.exp(drafter.tables.row(context)[:V].astype(float))
+            assert abs(model.sum() - 1) > 1e-4  # '</s>' takes some, and every unlisted id scores as '<unk>'
+            q = proposal.q.probabilities[row, place].numpy()
+            np.testing.assert_allclose(q, model / model.sum(), rtol=1e-4, atol=1e-9)
+            assert q.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_the_drafts_follow_the_counts(word_tokenizer, tmp_path):
+    (tmp_path / "text").write_text("a b c d " * 200)
+    target = TargetInfo(9, tokenizer=word_tokenizer, folder=tmp_path)
+    drafter = NgramDrafter(NgramConfig(text="text"), target)
+    assert drafter.tables.order == 2
+    proposal = drafter.open(info_for(2, 9)).propose(request_for([[0], [3, 2]], [4, 2]))
+    assert rows_of(proposal) == [[1, 2, 3, 0], [3, 0]]
+
+
+def test_rows_are_independent():
+    drafter = drafter_from("small.3.arpa")
+    together = drafter.open(info_for(3, V)).propose(request_for(CONTEXTS, [4, 0, 2]))
+    for row, budget in ((0, 4), (2, 2)):
+        alone = drafter.open(info_for(1, V)).propose(request_for([CONTEXTS[row]], [budget], seed=row))
+        assert rows_of(alone)[0] == rows_of(together)[row]
+    assert together.lengths == (4, 0, 2)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_zero_budget_and_empty_context(order):
+    session = drafter_from("small.2.arpa", order).open(info_for(2, V))
+    assert session.propose(request_for([[1], [2]], [0, 0])).lengths == (0, 0)
+    assert session.propose(request_for([[], [2]], [2, 1])).lengths == (2, 1)
+
+
+@pytest.mark.parametrize("arpa", ["small.2.arpa", "small.3.arpa"])
+def test_state_after_commits_equals_a_fresh_session(arpa):
+    drafter, info = drafter_from(arpa), info_for(3, V)
+    tokens = [list(context) for context in CONTEXTS]
+    session = drafter.open(info)
+    for kept in ((2, 0, 1), (0, 0, 0), (1, 2, 3)):
+        proposal = session.propose(request_for(tokens, [3, 3, 3]))
+        commit(session, tokens, proposal, kept)
+        assert_as_fresh(drafter, info, session, tokens)
+
+
+def test_a_unigram_computes_its_row_once():
+    session = drafter_from("small.2.arpa", 1).open(info_for(2, V))
+    proposal = session.propose(request_for([[1], [2]], [3, 3]))
+    q = proposal.q.probabilities
+    torch.testing.assert_close(q, q[:1, :1].expand_as(q))
+    assert session._constant.untyped_storage().nbytes() == 4 * V
+
+
+def test_builtin_library_text_leaves_the_held_out_modules_out(word_tokenizer, monkeypatch):
+    documents = ngram_text.read_documents("builtin:stdlib", Path(), 300_000)
+    assert len(documents) > 1
+    assert sum(len(document.encode()) for document in documents) <= 300_000
+    assert {"calendar.py", "textwrap.py", "csv.py"} <= ngram_text._prompt_sources()
+    whole = ngram_text.read_documents("builtin:stdlib", Path(), 50_000_000)
+    assert not any(document.startswith('"""Calendar printing functions') for document in whole)
+    assert any("class Enum(" in document for document in whole)
+    target = TargetInfo(9, tokenizer=word_tokenizer)
+    assert NgramDrafter(NgramConfig(text="builtin:stdlib", max_bytes=20_000), target).tables.order == 2
+
+
+def test_builtin_library_limit_too_low():
+    with pytest.raises(ConfigError, match=r"no library source of at most 3 bytes .* Raise max_bytes"):
+        ngram_text.read_documents("builtin:stdlib", Path(), 3)
+
+
+def test_max_bytes_may_fall_within_a_character(tmp_path):
+    (tmp_path / "text").write_text("aé" * 10, encoding="utf-8")
+    assert ngram_text.read_documents("text", tmp_path, 8) == ["aéaéa"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the text .* is empty"),
+        (b" \n\n", "the text .* is empty"),
+        (b"ab\xffcd", r"is not UTF-8 \(at byte 2\)"),
+        (None, "cannot read the text .*: No such file"),
+        (b"a", r"has 1 token\(s\) in a row; n-grams of order 2 need at least 2"),
+    ],
+)
+def test_texts_that_cannot_be_counted(content, message, word_tokenizer, tmp_path):
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        NgramDrafter(NgramConfig(text="text"), TargetInfo(9, tokenizer=word_tokenizer, folder=tmp_path))
+
+
+def test_text_needs_a_tokenizer():
+    with pytest.raises(ConfigError, match=r"cannot count the text 'x\.txt': the target has no tokenizer"):
+        NgramDrafter(NgramConfig(text="x.txt"), TargetInfo(9))
+
+
+def test_arpa_over_another_vocabulary():
+    with pytest.raises(ConfigError, match="token ids below 50, the target's vocabulary"):
+        NgramDrafter(NgramConfig(arpa=DATA / "small.2.arpa"), TargetInfo(50))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "give either 'arpa' .* or 'text' .*; neither was given"),
+        ({"arpa": "a", "text": "b"}, "both was given"),
+        ({"arpa": "a", "order": 0}, "greater than or equal to 1"),
+        ({"arpa": "a", "max_bytes": 5}, "'max_bytes' limits a text"),
+        ({"text": "builtin:stdlb"}, "unknown built-in text 'builtin:stdlb'. Available: builtin:stdlib"),
+        ({"text": ""}, "at least 1 character"),
+        ({"arpa": "a", "n": 2}, "Extra inputs"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        NgramConfig(**settings)

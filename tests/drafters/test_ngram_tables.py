@@ -1,0 +1,273 @@
+"""Back-off by hand, and every score of the reference models against KenLM's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specdec_core.errors import ConfigError
+from specdec_drafters.arpa import read_arpa
+from specdec_drafters.ngram_counts import FALLBACK_DISCOUNT, count_ngrams, discount
+
+DATA = Path(__file__).parent / "data"
+V = 1000  # the vocabulary of the reference models
+LN_10 = math.log(10)
+
+HAND_MADE = """
+\\data\\
+ngram 1=6
+ngram 2=5
+ngram 3=2
+
+\\1-grams:
+-1.5\t<unk>\t0
+-99\t<s>\t-0.3
+-1.0\t</s>
+-0.5\t0\t-0.2
+-0.7\t1\t-0.4
+-0.9\t2
+
+\\2-grams:
+-0.1\t0 1\t-0.25
+-0.6\t<s> 0\t-0.15
+-0.8\t1 </s>
+-0.45\t1 <unk>
+-0.35\t<unk> 2
+
+\\3-grams:
+-0.05\t<s> 0 1
+-0.02\t0 1 2
+
+\\end\\
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="model.arpa"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("context", "word", "log10"),
+    [
+        ([0, 0, 1], 2, -0.02),  # the trigram itself; the first 0 is too far away
+        ([0, 0, 1], 0, -0.25 - 0.4 - 0.5),  # backs off from '0 1' and from '1'
+        ([0, 0, 1], 3, -0.25 - 0.45),  # 3 is not listed, so it is '<unk>' after '1'
+        ([2, 2, 0], 1, -0.1),  # '2 0' is no context: no back-off weight
+        ([2, 2, 0], 2, -0.2 - 0.9),
+        ([2, 2, 3], 2, -0.35),  # the context is '<unk>'
+        ([2, 2, 3], 4, -1.5),
+        ([0], 1, -0.05),  # a sequence of one token begins with '<s>'
+        ([0], 2, -0.15 - 0.2 - 0.9),
+    ],
+)
+def test_back_off_by_hand(write, context, word, log10):
+    tables = read_arpa(write(HAND_MADE), vocab_size=5)
+    row = tables.row(tables.context(context))
+    assert row[word] == pytest.approx(log10 * LN_10, abs=1e-5)
+
+
+def test_a_lower_order_than_the_file_holds(write):
+    tables = read_arpa(write(HAND_MADE), vocab_size=5, order=2)
+    assert tables.order == 2
+    assert tables.row(tables.context([0, 0, 1]))[2] == pytest.approx((-0.4 - 0.9) * LN_10, abs=1e-5)
+
+
+def arpa_entries(path):
+    """Read an ARPA file in the plainest way: words to (log10 p, back-off)."""
+    entries = {}
+    for line in path.read_text().splitlines():
+        fields = line.split("\t")
+        if len(fields) >= 2:
+            entries[tuple(fields[1].split())] = (float(fields[0]), float(fields[2]) if fields[2:] else 0.0)
+    return entries
+
+
+def plain_score(entries, context, word):
+    ngram = (*context, word)
+    if ngram in entries:
+        return entries[ngram][0]
+    if not context:
+        return entries[("<unk>",)][0]
+    return entries.get(context, (0, 0.0))[1] + plain_score(entries, context[1:], word)
+
+
+def contexts_of(count):
+    """Return contexts that occur, that occur in part, and that do not occur."""
+    tokens = [int(word) for word in (DATA / "small.txt").read_text().split()]
+    occurring = [tokens[i : i + 3] for i in range(0, len(tokens) - 3, max(1, len(tokens) // count))]
+    return [*occurring, [1, 2, 3], [tokens[0], 7, tokens[5]], [7, tokens[0], tokens[5]], [999, 999, 999]]
+
+
+@pytest.mark.parametrize("name", ["small.2.arpa", "small.3.arpa", "tokens.2.arpa"])
+def test_every_word_of_the_reference_models_by_plain_back_off(name):
+    tables, entries = read_arpa(DATA / name, V), arpa_entries(DATA / name)
+    listed = {words[0] for words in entries if len(words) == 1}
+    for context in contexts_of(12):
+        words = tuple(str(t) if str(t) in listed else "<unk>" for t in context[-(tables.order - 1) :])
+        expected = [plain_score(entries, words, str(w) if str(w) in listed else "<unk>") for w in range(V)]
+        found = tables.row(tables.context(context))[:V] / LN_10
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["small.2.arpa", "small.3.arpa", "tokens.2.arpa"])
+def test_every_word_of_the_reference_models_as_kenlm_scores_it(name):
+    kenlm = pytest.importorskip("kenlm", exc_type=ImportError)
+    config = kenlm.Config()
+    config.show_progress = False
+    config.arpa_complain = kenlm.ARPALoadComplain.NONE
+    oracle, tables = kenlm.Model(str(DATA / name), config), read_arpa(DATA / name, V)
+    begin, empty = kenlm.State(), kenlm.State()
+    oracle.BeginSentenceWrite(begin)
+    oracle.NullContextWrite(empty)
+    for context in [*contexts_of(12), [689]]:
+        state = begin if len(context) < tables.order - 1 else empty
+        for token in context:
+            after = kenlm.State()
+            oracle.BaseScore(state, str(token), after)
+            state = after
+        unused = kenlm.State()
+        expected = [oracle.BaseScore(state, str(word), unused) for word in range(V)]
+        found = tables.row(tables.context(context))[:V] / LN_10
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def broken(old, new):
+    assert old in HAND_MADE
+    return HAND_MADE.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"model.arpa:1: the file ends where .*\\data\\.* was expected; is it cut short"),
+        ("some prose\n", r"the file ends where .*\\data\\"),
+        ("\\data\\\n\\1-grams:\n", r":2: expected 'ngram 1=COUNT'; found '.*1-grams"),
+        (broken("ngram 2=5", "ngram 3=5"), ":4: expected 'ngram 2=COUNT'"),
+        (broken("ngram 2=5", "ngram 2=five"), ":4: expected 'ngram 2=COUNT'"),
+        (broken("ngram 2=5", "ngram 2=6"), ":22: 5 2-grams end here, but the file's head announces 6"),
+        (broken("\\2-grams:", "\\3-grams:"), ":15: expected .*2-grams:'; found"),
+        (broken("-0.7\t1\t-0.4", "-0.7"), ":12: expected a log-probability, 1 word"),
+        (broken("-0.7\t1\t-0.4", "-0.7\t1 2 3"), ":12: expected a log-probability, 1 word"),
+        (broken("-0.7\t1", "x\t1"), ":12: expected a log10 probability .* not 'x'"),
+        (broken("-0.7\t1", "0.7\t1"), ":12: expected a log10 probability of at most 0, not 0.7"),
+        (broken("-0.7\t1\t-0.4", "-0.7\t1\tnan"), ":12: expected a back-off weight .* not 'nan'"),
+        (broken("-0.7\t1", "-0.7\tthe"), "12: expected token ids as words; 'the' is none"),
+        (broken("-0.7\t1", "-0.7\t-1"), "12: expected token ids as words; '-1' is none"),
+        (broken("-0.9\t2", "-0.9\t5"), "13: expected token ids below 5, .* 5 is not.*another vocabulary"),
+        (broken("-0.9\t2", "-0.9\t1"), "13: this n-gram stands in line 12 already"),
+        (broken("-0.6\t<s> 0", "-0.6\t0 1"), ":17: this n-gram stands in line 16 already"),
+        (broken("-0.05\t<s> 0 1", "-0.05\t2 0 1"), ":23: expected the context '2 0' among the 2-grams"),
+        (HAND_MADE[: HAND_MADE.index("\\end")], "is it cut short"),
+        (HAND_MADE[: HAND_MADE.index("-0.02")], "the file ends where a 3-gram"),
+        (broken("\\end\\", "\\4-grams:"), r":26: expected '.*end.*' after the last n-gram"),
+        (b"\\data\\\n\xff\xfe\n", ":2: not a text file in UTF-8"),
+        (
+            b"mmap lm http://kheafield.com/code format version 5\n\x00",
+            "is a KenLM binary; give the ARPA file",
+        ),
+    ],
+)
+def test_malformed_files_say_where_and_what(write, text, message):
+    with pytest.raises(ConfigError, match=message):
+        read_arpa(write(text), vocab_size=5)
+
+
+def test_order_above_what_the_file_holds(write):
+    with pytest.raises(ConfigError, match="holds n-grams of order 1 to 3; order 4 was asked for"):
+        read_arpa(write(HAND_MADE), 5, order=4)
+
+
+def test_missing_file_and_folder(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read the ARPA file .*none.arpa: No such file"):
+        read_arpa(tmp_path / "none.arpa", 5)
+    with pytest.raises(ConfigError, match=r"cannot read the ARPA file .*: Is a directory"):
+        read_arpa(tmp_path, 5)
+
+
+def test_a_file_without_unk_gives_unlisted_ids_next_to_nothing(write):
+    text = "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3\t0\n-0.3\t1\n\n\\end\\\n"
+    row = np.exp(read_arpa(write(text), 4).row(())[:4])
+    np.testing.assert_allclose(row, [10**-0.3, 10**-0.3, 0, 0], atol=1e-6)
+
+
+# Counted tables
+
+DOCUMENTS = [
+    np.array([0, 1, 2, 0, 1, 3, 0, 1], np.int32),
+    np.array([2, 0], np.int32),
+    np.array([1], np.int32),
+]
+
+
+def plain_discounted(documents, vocab_size, context, word):
+    """Interpolated absolute discounting straight from its definition."""
+    size = len(context) + 1
+    ngrams = [tuple(d[i : i + size]) for d in documents for i in range(len(d) - size + 1)]
+    counts = {ngram: ngrams.count(ngram) for ngram in set(ngrams)}
+    values = list(counts.values())
+    d = values.count(1) / (values.count(1) + 2 * values.count(2)) if {1, 2} <= set(values) else FALLBACK_DISCOUNT
+    followers = {ngram: n for ngram, n in counts.items() if ngram[:-1] == tuple(context)}
+    lower = plain_discounted(documents, vocab_size, context[1:], word) if context else 1 / vocab_size
+    total = sum(followers.values())
+    if not total:
+        return lower
+    own = max(followers.get((*context, word), 0) - d, 0)
+    return own / total + d * len(followers) / total * lower
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_counted_tables_equal_the_definition_and_sum_to_one(order):
+    vocab_size = 6  # 4 and 5 never occur
+    tables = count_ngrams(DOCUMENTS, vocab_size, order)
+    documents = [document.tolist() for document in DOCUMENTS]
+    for context in itertools.product(range(5), repeat=order - 1):
+        row = np.exp(tables.row(tables.context(context))[:vocab_size].astype(float))
+        expected = [plain_discounted(documents, vocab_size, context, word) for word in range(vocab_size)]
+        np.testing.assert_allclose(row, expected, rtol=1e-5)
+        assert row.sum() == pytest.approx(1, abs=1e-6)
+        assert row.min() > 0
+
+
+def test_ngrams_do_not_reach_over_the_end_of_a_document():
+    apart = count_ngrams([np.array([0, 1], np.int32), np.array([2, 3], np.int32)], 4, 2)
+    row = np.exp(apart.row((1,)))
+    assert row[2] == pytest.approx(row[3])
+
+
+def test_discount_falls_back_where_it_has_no_estimate():
+    assert discount(np.array([1, 1, 2, 5])) == pytest.approx(0.5)
+    assert discount(np.array([1, 1, 1, 2])) == pytest.approx(3 / 5)
+    assert discount(np.array([3, 4])) == FALLBACK_DISCOUNT
+    assert discount(np.array([1, 1])) == FALLBACK_DISCOUNT
+
+
+def test_text_shorter_than_the_order():
+    with pytest.raises(ConfigError, match=r"has 2 token\(s\) in a row; n-grams of order 3 need at least 3"):
+        count_ngrams([np.array([0, 1], np.int32), np.array([2], np.int32)], 4, 3)
+    with pytest.raises(ConfigError, match=r"has 0 token\(s\)"):
+        count_ngrams([], 4, 1)
+
+
+def test_ids_beyond_the_vocabulary():
+    with pytest.raises(ConfigError, match="token id 9 of the text; the target's vocabulary ends at 3"):
+        count_ngrams([np.array([0, 9], np.int32)], 4, 1)
+
+
+def test_rows_are_cached_within_bounds_and_stay_right():
+    tables = count_ngrams(DOCUMENTS, 6, 3)
+    tables._max_rows = 2
+    contexts = list(itertools.product(range(5), repeat=2))
+    first = {context: tables.row(context).copy() for context in contexts}
+    for context in reversed(contexts):
+        np.testing.assert_array_equal(tables.row(context), first[context])
+    assert len(tables._rows) <= 2

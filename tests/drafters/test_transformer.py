@@ -1,0 +1,229 @@
+"""The transformer drafter against its model run afresh on the same tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
+
+from specdec_core.border import Outcome, TargetInfo
+from specdec_core.errors import ModelError
+from specdec_drafters.configs import TransformerConfig
+from specdec_drafters.transformer import TransformerDrafter
+from specdec_drafters.vocabulary import check_vocabulary
+from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+from tests.tiny import tiny_model
+
+V = 40
+SOURCES = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+PROMPTS = [[2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
+STEPS = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0)), ((1, 1, 1), (1, 1, 1))]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """Save each tiny model once; return the folder of a family."""
+    root = tmp_path_factory.mktemp("models")
+
+    def folder(family="llama", vocab=V, tokenizer=None):
+        path = root / f"{family}-{vocab}-{0 if tokenizer is None else len(tokenizer)}"
+        if not path.exists():
+            tiny_model(family, vocab).save_pretrained(path)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(path)
+        return path
+
+    return folder
+
+
+def drafter_for(path, **target):
+    target = {"vocab_size": V, "device": "cpu", **target}
+    return TransformerDrafter(TransformerConfig(model=str(path)), TargetInfo(**target))
+
+
+def tokenizer_of(words):
+    inner = Tokenizer(WordLevel({word: id_ for id_, word in enumerate(words)}, unk_token=words[0]))
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token=words[0])
+
+
+def model_q(drafter, tokens, source=None):
+    """Return q after `tokens` by the model alone, without a cache: `[V]`."""
+    ids = torch.tensor([tokens])
+    names = (
+        {"input_ids": ids} if source is None else {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
+    )
+    with torch.inference_mode():
+        return drafter.loaded.model(**names, use_cache=False).logits[0, -1].softmax(-1)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "t5"])
+def test_q_is_the_models_own_through_drafts_commits_and_ragged_rows(folder, family):
+    drafter = drafter_for(folder(family), encoder_decoder=family == "t5")
+    sources = SOURCES if family == "t5" else None
+    info = info_for(3, V, sources)
+    session, tokens = drafter.open(info), [list(prompt) for prompt in PROMPTS]
+    for seed, (budget, kept) in enumerate(STEPS):
+        proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
+        assert proposal.lengths == budget
+        for row, draft in enumerate(rows_of(proposal)):
+            for place in range(len(draft)):
+                source = sources and sources[row]
+                expected = model_q(drafter, [*tokens[row], *draft[:place]], source)
+                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+        commit(session, tokens, proposal, kept, last=20 + seed)
+    assert_as_fresh(drafter, info, session, tokens)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_state_after_each_commit_equals_a_fresh_session(folder, seed):
+    drafter, info = drafter_for(folder()), info_for(3, V)
+    tokens = [list(prompt) for prompt in PROMPTS]
+    session = drafter.open(info)
+    for budget, kept in STEPS:
+        proposal = session.propose(request_for(tokens, budget, seed=seed))
+        commit(session, tokens, proposal, kept)
+        assert_as_fresh(drafter, info, session, tokens)
+        session.commit(Outcome((0,) * 3, (0,) * 3, ((),) * 3, (False,) * 3, used=False))
+
+
+def test_commits_of_steps_in_which_another_drafter_was_used(folder):
+    drafter, info = drafter_for(folder()), info_for(2, V)
+    tokens = [[2, 3, 4], [5]]
+    session = drafter.open(info)
+    session.propose(request_for(tokens, [3, 3]))
+    # What another drafter proposed was accepted: not a word about our own draft.
+    for row in tokens:
+        row.extend([30, 31, 32])
+    session.commit(Outcome((2, 2), (2, 2), ((30, 31, 32),) * 2, (False, False), used=False))
+    assert_as_fresh(drafter, info, session, tokens)
+    # Not asked at all, twice.
+    for row in tokens:
+        row.extend([33, 34])
+    for token in (33, 34):
+        session.commit(Outcome((0, 0), (0, 0), ((token,),) * 2, (False, False), used=False))
+    assert_as_fresh(drafter, info, session, tokens)
+
+
+def test_a_proposal_that_was_never_judged_is_forgotten(folder):
+    drafter, info = drafter_for(folder()), info_for(1, V)
+    session, tokens = drafter.open(info), [[2, 3]]
+    session.propose(request_for(tokens, [3]))
+    assert_as_fresh(drafter, info, session, tokens)
+    commit(session, tokens, session.propose(request_for(tokens, [1])), kept=(1,))
+    assert_as_fresh(drafter, info, session, tokens)
+
+
+def test_an_end_of_sequence_cuts_what_was_accepted(folder):
+    drafter, info = drafter_for(folder()), info_for(1, V)
+    session, tokens = drafter.open(info), [[2, 3]]
+    draft = rows_of(session.propose(request_for(tokens, [4])))[0]
+    tokens[0].extend(draft[:2])
+    session.commit(Outcome((4,), (4,), (tuple(draft[:2]),), (False,)))
+    assert_as_fresh(drafter, info, session, tokens)
+
+
+def test_the_last_drafted_token_is_not_run_through_the_model(folder):
+    session = drafter_for(folder()).open(info_for(2, V))
+    session.propose(request_for([[2, 3], [4]], [3, 2]))
+    assert session._model.calls == 3
+    assert session._model.lengths == [2 + 2, 1 + 1]
+    session.propose(request_for([[2, 3], [4]], [0, 0]))
+    assert session._model.calls == 3
+
+
+def test_rows_are_independent(folder):
+    drafter = drafter_for(folder())
+    together = drafter.open(info_for(3, V)).propose(request_for(PROMPTS, [4, 0, 2]))
+    for row, budget in ((0, 4), (2, 2)):
+        alone = drafter.open(info_for(1, V)).propose(request_for([PROMPTS[row]], [budget], seed=row))
+        assert rows_of(alone)[0] == rows_of(together)[row]
+
+
+def test_a_row_beyond_the_drafters_positions_drafts_nothing(folder):
+    drafter = drafter_for(folder())
+    limit = drafter.loaded.max_positions
+    info = replace(info_for(3, V), capacity=2 * limit)
+    tokens = [[3] * (limit - 1), [3] * (limit + 1), [2, 3]]
+    session = drafter.open(info)
+    assert session.propose(request_for(tokens, [4, 4, 4])).lengths == (2, 0, 4)
+    assert session.propose(request_for(tokens, [0, 4, 0])).lengths == (0, 0, 0)
+
+
+def test_the_model_is_not_changed(folder):
+    drafter = drafter_for(folder())
+    config = drafter.loaded.model.config.to_dict()
+    session = drafter.open(info_for(1, V))
+    session.propose(request_for([[2, 3]], [3]))
+    session.close()
+    assert drafter.loaded.model.config.to_dict() == config
+    assert not drafter.loaded.model.training
+
+
+WORDS = [f"w{number}" for number in range(V)]
+
+
+@pytest.mark.parametrize("target_size", [V - 4, V + 8])
+def test_padded_vocabularies_are_cut_or_filled(folder, target_size):
+    tokenizer = tokenizer_of(WORDS[: V - 4])
+    drafter = drafter_for(folder(tokenizer=tokenizer), vocab_size=target_size, tokenizer=tokenizer)
+    # The target may commit an id that the drafter has no embedding for.
+    tokens = [[2, target_size - 1], [3]]
+    proposal = drafter.open(info_for(2, target_size)).propose(request_for(tokens, [2, 2]))
+    q = proposal.q.probabilities
+    assert q.shape[2] == target_size
+    assert (q[..., V:] == 0).all()
+    expected = model_q(drafter, [3])[:target_size]
+    torch.testing.assert_close(q[1, 0, :V], expected / expected.sum(), atol=1e-5, rtol=1e-3)
+
+
+def test_vocabularies_that_differ_are_refused_with_sizes_and_entries(folder):
+    own = tokenizer_of(WORDS)
+    path = folder("gpt2", tokenizer=own)
+    other = tokenizer_of([*WORDS[:7], "other", *WORDS[8:30]])
+    with pytest.raises(ModelError) as raised:
+        drafter_for(path, tokenizer=other)
+    message = str(raised.value)
+    assert "has 40 entries, the target's 30, and 11 differ" in message
+    assert "id 7: target 'other', drafter 'w7'; id 30: target nothing, drafter 'w30'" in message
+    assert "choose a drafter of the target's family" in message
+
+
+def test_sizes_that_differ_without_tokenizers_are_refused(folder):
+    with pytest.raises(ModelError, match="has 40 entries, the target's 41, and without both tokenizers"):
+        drafter_for(folder(), vocab_size=41)
+
+
+def test_equal_entries_pass(folder):
+    tokenizer = tokenizer_of(WORDS)
+    drafter = drafter_for(folder(tokenizer=tokenizer), tokenizer=tokenizer)
+    check_vocabulary(TargetInfo(V, tokenizer=tokenizer), drafter.loaded)
+
+
+def test_an_encoder_needs_a_target_with_a_source(folder):
+    with pytest.raises(ModelError, match="has an encoder, which needs a source"):
+        drafter_for(folder("t5"))
+
+
+def test_a_decoder_only_drafter_for_an_encoder_decoder_target(folder):
+    drafter = drafter_for(folder(), encoder_decoder=True)
+    proposal = drafter.open(info_for(1, V, [[5, 6]])).propose(request_for([[0]], [2]))
+    torch.testing.assert_close(proposal.q.probabilities[0, 0], model_q(drafter, [0]), atol=1e-5, rtol=1e-3)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    config = TransformerConfig(model="./none")
+    with pytest.raises(ModelError, match="none: there is no such folder"):
+        TransformerDrafter(config, TargetInfo(V, folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"model": ""}, {"model": "x", "dtype": "int8"}, {"model": "x", "size": 3}]
+)
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(ValidationError):
+        TransformerConfig(**settings)

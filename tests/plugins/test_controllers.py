@@ -1,0 +1,48 @@
+"""The fixed gamma and the constant lenience."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from specdec_core.border import StepReport
+from specdec_plugins.configs import ConstantLenienceConfig, FixedGammaConfig
+from specdec_plugins.constant_lenience import ConstantLenience
+from specdec_plugins.fixed_gamma import FixedGamma
+
+REPORT = StepReport(0, (5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False), ((), ()), 0.1, 0.1, 0.2)
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 7])
+def test_gamma_is_what_was_said_in_every_step(gamma):
+    controller = FixedGamma(FixedGammaConfig(gamma=gamma))
+    session = controller.open(2)
+    assert controller.max_gamma == gamma
+    assert list(session.gamma()) == [gamma, gamma]
+    session.observe(REPORT)
+    assert list(session.gamma()) == [gamma, gamma]
+    assert not session.watches_confidence
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.15])
+def test_lenience_is_what_was_said_in_every_step(lenience):
+    session = ConstantLenience(ConstantLenienceConfig(lenience=lenience)).open(2)
+    assert list(session.lenience()) == [lenience, lenience]
+    session.observe(REPORT)
+    assert list(session.lenience()) == [lenience, lenience]
+
+
+@pytest.mark.parametrize("gamma", [-1, 2.5, "5", True, None])
+def test_gammas_that_are_refused(gamma):
+    with pytest.raises(ValidationError):
+        FixedGammaConfig(gamma=gamma)
+
+
+@pytest.mark.parametrize("lenience", [0, -0.1, 1.01, float("nan"), None])
+def test_leniences_that_are_refused(lenience):
+    with pytest.raises(ValidationError):
+        ConstantLenienceConfig(lenience=lenience)
+
+
+def test_lenience_is_lossless_unless_said():
+    assert ConstantLenienceConfig().lenience == 1
