@@ -1,7 +1,8 @@
 """Models: loading them, and running them with a cache that rolls back."""
 
 from specdec_core.models.family import Family, inspect_family
+from specdec_core.models.inflate import inflate
 from specdec_core.models.load import LoadedModel, load_model, wrap_model
 from specdec_core.models.session import ModelSession
 
-__all__ = ["Family", "LoadedModel", "ModelSession", "inspect_family", "load_model", "wrap_model"]
+__all__ = ["Family", "LoadedModel", "ModelSession", "inflate", "inspect_family", "load_model", "wrap_model"]
