@@ -8,6 +8,7 @@ step; sliding-window layers keep all slots too (the window is in the mask), so t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,16 +86,15 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """One `SlotLayer` a layer of the model, all following the same plan.
+    """One `SlotLayer` a layer of the model, all following the same plan; layers appear as the model asks.
 
     Args:
-        layers: Number of attention layers.
         batch_size: B.
         capacity: The most tokens a row may hold.
     """
 
-    def __init__(self, layers: int, batch_size: int, capacity: int) -> None:
+    def __init__(self, batch_size: int, capacity: int) -> None:
         self.rows = batch_size
         self.capacity = capacity
         self.plan = WritePlan(slice(None), 0, 0)
-        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+        super().__init__(layer_class_to_replicate=partial(SlotLayer, self))

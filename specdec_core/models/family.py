@@ -17,7 +17,6 @@ class Family:
 
     Attributes:
         encoder_decoder: It reads a source with an encoder.
-        layers: Number of decoder layers that hold keys and values.
         layer_types: The kinds of attention among them.
         window: The sliding window in tokens, where there is one.
         ragged: One forward may hold rows at different positions (else a pass a row is made).
@@ -27,7 +26,6 @@ class Family:
     """
 
     encoder_decoder: bool
-    layers: int
     layer_types: frozenset[str]
     window: int | None
     ragged: bool
@@ -52,10 +50,8 @@ def inspect_family(model: Any) -> Family:
     _refuse_states_that_cannot_be_cut(model, config, kinds)
     parameters = inspect.signature(model.forward).parameters
     attention = getattr(config, "_attn_implementation", "eager")
-    layers = getattr(config, "decoder_layers", None) or getattr(config, "num_decoder_layers", None)
     return Family(
         encoder_decoder=encoder_decoder,
-        layers=layers if encoder_decoder and layers else config.num_hidden_layers,
         layer_types=kinds,
         window=window if SLIDING in kinds else None,
         # Flash kernels take no mask of ours, and without position_ids all rows would share one position.

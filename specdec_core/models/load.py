@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers import PreTrainedModel as _PreTrainedModel
+from transformers.utils import logging as library_logging
 
 from specdec_core.border import TargetInfo
 from specdec_core.errors import ModelError, unknown_name
@@ -138,14 +141,27 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(place, **common)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        loaded = auto.from_pretrained(
-            place, dtype=_dtype(dtype, where), device_map=device_map, use_safetensors=True, **common
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        with _without_progress_bar():
+            loaded = auto.from_pretrained(
+                place, dtype=_dtype(dtype, where), device_map=device_map, use_safetensors=True, **common
+            )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         raise ModelError(_loading_failed(str(model), place, error)) from error
     if device_map is None:
         loaded = loaded.to(where)
     return wrap_model(loaded, _tokenizer(place, common), str(model))
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Keep the library from drawing a bar for each model: a study loads several and has a bar of its own."""
+    shown = library_logging.is_progress_bar_enabled()
+    library_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            library_logging.enable_progress_bar()
 
 
 def _locate(model: str, folder: Path) -> str:
@@ -205,9 +221,16 @@ def _dtype(dtype: str, device: torch.device) -> torch.dtype | str:
     return found
 
 
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+
+
 def _tokenizer(place: str, common: Mapping[str, Any]) -> Any:
+    folder = Path(place)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        # A model without a tokenizer is legal (token ids in, token ids out), and a prompt in text will say so;
+        # the library would make up an empty one for some families.
+        return None
     try:
         return AutoTokenizer.from_pretrained(place, **common)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # A model without a tokenizer is legal (token ids in, token ids out); a prompt in text will say so.
-        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{place}: the tokenizer beside the model cannot be loaded: {error}") from error

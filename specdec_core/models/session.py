@@ -62,7 +62,7 @@ class ModelSession:
         self._device = loaded.device
         self.lengths = [0] * batch_size
         self.calls = 0
-        self._cache: SlotCache | None = SlotCache(loaded.family.layers, batch_size, capacity)
+        self._cache: SlotCache | None = SlotCache(batch_size, capacity)
         self._memory = _EncoderMemory(loaded, sources) if loaded.encoder_decoder else None
 
     def rollback(self, lengths: Sequence[int]) -> None:

@@ -19,7 +19,7 @@ def test_inflating_keeps_the_distribution_and_the_original(family):
     with torch.inference_mode():
         assert torch.equal(larger.model(ids).logits, loaded.model(ids).logits)
     assert larger.model.num_parameters() > size == loaded.model.num_parameters()
-    assert larger.family.layers == loaded.family.layers + 3
+    assert larger.model.config.num_hidden_layers == loaded.model.config.num_hidden_layers + 3
 
 
 def test_other_shapes_are_refused():

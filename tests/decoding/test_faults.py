@@ -1,0 +1,228 @@
+"""What plugins do wrong costs speed and never a token; under strict it raises; bad prompts say what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core.border import (
+    Dense,
+    Drafter,
+    DraftSession,
+    PluginConfig,
+    PointMass,
+    Proposal,
+    SessionInfo,
+    Sparse,
+    TargetInfo,
+)
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ConfigError, NumericsError, PluginError, PromptError
+from specdec_core.models import wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter
+
+V = 40
+PROMPTS = ([3, 4, 5], [7, 8])
+SETTINGS = GenerationSettings(max_new_tokens=10, ignore_eos=True)
+ARGMAX = SamplingSettings(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return wrap_model(tiny_model("llama", V))
+
+
+class Scripted(Drafter):
+    """Drafts well-behaved tokens twice, then does what the script says."""
+
+    def __init__(self, script, when="propose"):
+        super().__init__(PluginConfig(), TargetInfo(vocab_size=V))
+        self.script, self.when = script, when
+        self.closed = 0
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        if self.when == "open":
+            self.script(None)
+        return _ScriptedSession(self)
+
+
+class _ScriptedSession(DraftSession):
+    def __init__(self, drafter):
+        self.drafter, self.step = drafter, 0
+
+    def propose(self, request):
+        self.step += 1
+        if self.step > 2 and self.drafter.when == "propose":
+            return self.drafter.script(request)
+        return Proposal.from_rows([[5] * n for n in request.budget])
+
+    def commit(self, outcome):
+        if self.step > 2 and self.drafter.when == "commit":
+            self.drafter.script(outcome)
+
+    def close(self):
+        self.drafter.closed += 1
+
+
+def boom(_):
+    raise RuntimeError("the drafter's own bug")
+
+
+def tokens(request, fill=5):
+    return torch.full((len(request.budget), max(request.budget)), fill)
+
+
+def dense(request, change):
+    q = torch.full((len(request.budget), max(request.budget), V), 1 / V)
+    change(q)
+    return Proposal(tokens(request), request.budget, Dense(q))
+
+
+def sparse(request, ids, weights):
+    shape = (len(request.budget), max(request.budget), len(ids))
+    q = Sparse(torch.tensor(ids).expand(shape), torch.tensor(weights).expand(shape))
+    return Proposal(tokens(request), request.budget, q)
+
+
+FAULTS = {
+    "raises": (boom, "RuntimeError: the drafter's own bug"),
+    "returns nothing": (lambda _: None, "returned NoneType"),
+    "too many tokens": (lambda r: Proposal.from_rows([[5] * (n + 1) for n in r.budget]), "its budget was"),
+    "wrong batch": (lambda r: Proposal.from_rows([[5]]), "shape"),
+    "lengths beyond columns": (lambda r: Proposal(tokens(r)[:, :0], r.budget, PointMass()), "columns"),
+    "float tokens": (lambda r: Proposal(tokens(r).float(), r.budget, PointMass()), "int64"),
+    "id too large": (lambda r: Proposal(tokens(r, V), r.budget, PointMass()), "outside the vocabulary"),
+    "id negative": (lambda r: Proposal(tokens(r, -1), r.budget, PointMass()), "outside the vocabulary"),
+    "q does not sum to 1": (lambda r: dense(r, lambda q: q.mul_(0.9)), "sum to 1"),
+    "q is NaN": (lambda r: dense(r, lambda q: q.fill_(float("nan"))), "NaN"),
+    "q is negative": (lambda r: dense(r, lambda q: q[..., 0:2].add_(torch.tensor([-0.5, 0.5]))), "negative"),
+    "q gives its own token 0": (lambda r: dense(r, lambda q: q[..., 5:7].copy_(torch.tensor([0, 2 / V]))), "gives 0"),
+    "q of another width": (
+        lambda r: Proposal(tokens(r), r.budget, Dense(torch.ones(2, max(r.budget), 3) / 3)),
+        "dense q",
+    ),
+    "sparse sum": (lambda r: sparse(r, [5, 6], [0.5, 0.2]), "sum to 1"),
+    "sparse own": (lambda r: sparse(r, [4, 6], [0.5, 0.5]), "gives 0"),
+    "sparse id": (lambda r: sparse(r, [5, V], [0.5, 0.5]), "outside the vocabulary"),
+    "q of no form": (lambda r: Proposal(tokens(r), r.budget, "dense"), "must be PointMass"),
+    "logits of another width": (lambda r: r.sample(torch.zeros(2, 3)), "[B, V]"),
+    "NaN logits": (lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1], "NaN"),
+    "draws past its budget": (lambda r: [r.sample(torch.zeros(2, V)) for _ in range(9)], "budget was spent"),
+}
+
+
+def decode(target, drafter, *, strict=False, sampling=ARGMAX, gamma=None, lenience=None):
+    decoder = Decoder(
+        target, drafter, gamma=gamma or Gamma(3), lenience=lenience, sampling=sampling, strict=strict
+    )
+    return decoder.generate(PROMPTS, SETTINGS)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_drafter_that_does_wrong_loses_no_token(target, fault):
+    script, message = FAULTS[fault]
+    drafter = Scripted(script)
+    # "NaN logits" shows in q only where q is recorded in full, so that one drafts with a temperature.
+    sampling = SamplingSettings() if fault == "NaN logits" else ARGMAX
+    result = decode(target, drafter, sampling=sampling)
+    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    if sampling is ARGMAX:
+        plain = Decoder(target, sampling=ARGMAX).generate(PROMPTS, SETTINGS)
+        assert [row.tokens for row in result.rows] == [row.tokens for row in plain.rows]
+    (failure,) = result.failures
+    assert failure.plugin == "Scripted"
+    assert failure.step == 2
+    assert message in failure.message
+    assert result.metrics.target_calls <= 10
+    assert drafter.closed == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_under_strict_it_raises_with_the_plugins_name(target, fault):
+    script, _ = FAULTS[fault]
+    sampling = SamplingSettings() if fault == "NaN logits" else ARGMAX
+    with pytest.raises(PluginError, match="Scripted failed at step 2"):
+        decode(target, Scripted(script), strict=True, sampling=sampling)
+
+
+@pytest.mark.parametrize("when", ["open", "commit"])
+def test_a_drafter_may_fail_at_any_call(target, when):
+    result = decode(target, Scripted(boom, when))
+    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert len(result.failures) == 1
+
+
+def test_argmax_drafts_from_nan_logits_are_still_verified(target):
+    # Under argmax a NaN gives some token; whatever it is, it is kept only if it is the target's own.
+    nan = lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1]  # noqa: E731
+    result = decode(target, Scripted(nan))
+    plain = Decoder(target, sampling=ARGMAX).generate(PROMPTS, SETTINGS)
+    assert [row.tokens for row in result.rows] == [row.tokens for row in plain.rows]
+
+
+class WildGamma(Gamma):
+    def open(self, batch_size):
+        session = super().open(batch_size)
+        wild = iter([[2, 2], [2, 99]])
+        session.gamma = lambda: next(wild)
+        return session
+
+
+def test_a_controller_that_does_wrong_is_reported_and_the_last_good_value_kept(target):
+    result = decode(target, CountingDrafter(V), gamma=WildGamma(3))
+    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert "gamma [2, 99]" in result.failures[0].message
+    assert "whole numbers from 0 to max_gamma (3)" in result.failures[0].message
+
+
+def test_a_lenience_out_of_range_is_reported(target):
+    result = decode(target, CountingDrafter(V), lenience=Lenience(1.5))
+    assert "(0, 1]" in result.failures[0].message
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
+@pytest.mark.parametrize("sampling", [ARGMAX, SamplingSettings()])
+def test_a_targets_nan_logits_stop_with_the_reason(value, sampling):
+    model = tiny_model("llama", V)
+    loaded = wrap_model(model)
+    calls = []
+
+    def spoil(_module, _inputs, output):
+        calls.append(1)
+        if len(calls) > 2:
+            output.logits.fill_(value)
+
+    model.register_forward_hook(spoil)
+    for drafter in (None, CountingDrafter(V)):
+        calls.clear()
+        decoder = Decoder(loaded, drafter, gamma=Gamma(2), sampling=sampling)
+        with pytest.raises(NumericsError, match="no distribution"):
+            decoder.generate(PROMPTS, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], "no prompt"),
+        ([[]], "prompt 0 is empty"),
+        ([[3], []], "prompt 1 is empty"),
+        ([[3, V]], f"token id {V}"),
+        (["text"], "no tokenizer"),
+        ([[3] * 256], "takes 256"),
+    ],
+)
+def test_bad_prompts_say_what_to_do(target, prompts, message):
+    with pytest.raises(PromptError, match=message):
+        Decoder(target).generate(prompts)
+
+
+def test_a_drafter_needs_a_gamma(target):
+    with pytest.raises(ConfigError, match="gamma"):
+        Decoder(target, TableDrafter(V))
+
+
+def test_stop_strings_need_a_tokenizer(target):
+    with pytest.raises(ConfigError, match="no tokenizer"):
+        Decoder(target).generate(PROMPTS, GenerationSettings(stop=("x",)))

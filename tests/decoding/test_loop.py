@@ -1,0 +1,206 @@
+"""Ends, limits, seeds, streaming and observers of the one loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder, Observer, ProgressObserver, TraceObserver
+from specdec_core.decoding.stopping import StopRule
+from specdec_core.models import wrap_model
+from specdec_core.randomness import RowStreams, row_seed
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter
+
+V = 40
+ARGMAX = SamplingSettings(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return wrap_model(tiny_model("qwen3", V))
+
+
+class Parrot(CountingDrafter):
+    """Drafts a text it was given, right or wrong."""
+
+    def __init__(self, text):
+        super().__init__(V)
+        self.text = text
+
+    def draft(self, tokens, budget):
+        return self.text[len(tokens) : len(tokens) + budget]
+
+
+def plain(target, prompt, count, **settings):
+    run = Decoder(target, sampling=ARGMAX).generate([prompt], GenerationSettings(max_new_tokens=count, **settings))
+    return run.rows[0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+@pytest.mark.parametrize("gamma", [1, 4, 9])
+def test_never_more_tokens_than_asked_and_never_more_calls_than_plain(target, count, gamma):
+    text = [3, 4, *plain(target, [3, 4], 20, ignore_eos=True).tokens]
+    decoder = Decoder(target, Parrot(text), gamma=Gamma(gamma), sampling=ARGMAX, strict=True)
+    result = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=count, ignore_eos=True))
+    assert list(result.rows[0].tokens) == text[2 : 2 + count]
+    assert result.rows[0].finish_reason == "length"
+    assert result.metrics.target_calls == -(-count // (gamma + 1))
+    assert result.metrics.tokens == count
+
+
+def test_an_end_inside_an_accepted_draft_ends_the_row(target):
+    text = [3, 4, *plain(target, [3, 4], 12, ignore_eos=True).tokens]
+    end = text[6]
+    model = wrap_model(target.model)
+    several = StopRule(frozenset({end, 39}))
+    assert several.clip([], text[2:]) == (text[2 : text.index(end, 2) + 1], "eos")
+    object.__setattr__(model, "eos_ids", (39, end))
+    decoder = Decoder(model, Parrot(text), gamma=Gamma(6), sampling=ARGMAX, strict=True)
+    trace = TraceObserver()
+    result = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=12), [trace])
+    kept = text[2 : text.index(end, 2) + 1]
+    assert list(result.rows[0].tokens) == kept
+    assert result.rows[0].finish_reason == "eos"
+    assert sum(len(report.committed[0]) for report in trace.reports) == len(kept)
+    assert all(report.accepted[0] <= len(report.committed[0]) for report in trace.reports)
+
+
+class Letters:
+    """A tokenizer of one letter a token, with a multi-letter one to be found inside it."""
+
+    def decode(self, ids, skip_special_tokens=False):
+        return "".join("xyz" if i == 39 else chr(97 + i % 26) for i in ids)
+
+
+def test_stop_strings_end_at_the_token_that_completes_them():
+    rule = StopRule(frozenset(), ("cde", "y"), Letters())
+    assert rule.clip([0, 2], [3, 4, 5, 6]) == ([3, 4], "stop")
+    assert rule.clip([0], [1, 39, 5]) == ([1, 39], "stop")
+    assert rule.clip([0], [1, 5]) == ([1, 5], None)
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 5])
+def test_stop_strings_give_the_same_tokens_with_and_without_a_draft(target, gamma):
+    loaded = wrap_model(target.model, Letters())
+    text = [3, 4, *plain(target, [3, 4], 16, ignore_eos=True).tokens]
+    word = Letters().decode(text[7:9])
+    settings = GenerationSettings(max_new_tokens=16, ignore_eos=True, stop=(word,))
+    decoder = Decoder(loaded, Parrot(text), gamma=Gamma(gamma, gamma), sampling=ARGMAX, strict=True)
+    row = decoder.generate([[3, 4]], settings).rows[0]
+    letters = Letters().decode(text[2:])
+    assert row.text == letters[: letters.index(word) + 2]
+    assert row.finish_reason == "stop"
+
+
+def test_the_models_length_is_a_limit_that_is_named(target):
+    settings = GenerationSettings(max_new_tokens=100, ignore_eos=True)
+    decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(4), sampling=ARGMAX, strict=True)
+    result = decoder.generate([[3] * 250, [4, 5]], settings)
+    assert [len(row.tokens) for row in result.rows] == [6, 100]
+    assert [row.finish_reason for row in result.rows] == ["context", "length"]
+
+
+def test_same_seed_same_tokens_and_another_seed_others(target):
+    decoder = Decoder(target, TableDrafter(V), gamma=Gamma(3))
+    def run(seed):
+        settings = GenerationSettings(max_new_tokens=16, seed=seed, ignore_eos=True)
+        return [row.tokens for row in decoder.generate([[3, 4], [3, 4]], settings).rows]
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+    assert run(5)[0] != run(5)[1]
+
+
+def test_streams_do_not_depend_on_how_they_are_read_or_on_neighbours():
+    one = RowStreams([row_seed(1, 0)])
+    all_at_once = one.uniforms([1200], 1200)[0]
+    two = RowStreams([row_seed(1, 0), row_seed(1, 1)])
+    pieces = [two.uniforms([n, 3], max(n, 3))[0, :n] for n in (1, 511, 1, 600, 0, 87)]
+    assert torch.equal(torch.cat(pieces), all_at_once)
+    assert row_seed(0, 1) != row_seed(1, 0)
+
+
+def test_the_stream_yields_every_step_and_returns_the_result(target):
+    decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(2), sampling=ARGMAX)
+    seen, counted = [], []
+
+    class Watcher(Observer):
+        def on_start(self, session, prompts):
+            seen.append(("start", session.batch_size, [list(p) for p in prompts]))
+
+        def on_end(self, result):
+            seen.append(("end", result.metrics.tokens))
+
+    run = decoder.stream(
+        [[3, 4], [5]], GenerationSettings(max_new_tokens=6, ignore_eos=True), [Watcher(), ProgressObserver(counted.append)]
+    )
+    reports = []
+    try:
+        while True:
+            reports.append(next(run))
+    except StopIteration as end:
+        result = end.value
+    for row in range(2):
+        assert tuple(t for report in reports for t in report.committed[row]) == result.rows[row].tokens
+    assert [report.step for report in reports] == list(range(len(reports)))
+    assert seen == [("start", 2, [[3, 4], [5]]), ("end", 12)]
+    assert sum(counted) == 12
+    assert all(r.step_seconds >= r.verify_seconds > 0 and r.draft_seconds >= 0 for r in reports)
+
+
+def test_leaving_a_stream_early_closes_the_drafters_session(target):
+    closed = []
+
+    class Closing(CountingDrafter):
+        def open(self, session):
+            inner = super().open(session)
+            inner.close = lambda: closed.append(True)
+            return inner
+
+    run = Decoder(target, Closing(V), gamma=Gamma(2)).stream([[3, 4]])
+    next(run)
+    run.close()
+    assert closed == [True]
+
+
+def test_metrics_are_counts_that_add_up(target):
+    text = [3, 4, *plain(target, [3, 4], 20, ignore_eos=True).tokens]
+    wrong = [t if n % 4 else (t + 1) % V for n, t in enumerate(text)]
+    trace = TraceObserver()
+    decoder = Decoder(target, Parrot(wrong), gamma=Gamma(3), sampling=ARGMAX, strict=True)
+    metrics = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=20, ignore_eos=True), [trace]).metrics
+    assert metrics.tokens == 20 == sum(len(r.committed[0]) for r in trace.reports)
+    assert metrics.accepted == sum(r.accepted[0] for r in trace.reports)
+    assert metrics.rejected == sum(r.accepted[0] < r.drafted[0] for r in trace.reports)
+    assert metrics.alpha == metrics.accepted / (metrics.accepted + metrics.rejected)
+    assert metrics.block_efficiency == 20 / metrics.target_calls
+    assert (metrics + metrics).tokens == 40
+
+
+def test_argmax_with_lenience_keeps_near_misses(target):
+    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
+    def run(lenience):
+        decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(3), lenience=Lenience(lenience), sampling=ARGMAX)
+        return decoder.generate([[3, 4]], settings)
+    strict, loose = run(1.0), run(1e-6)
+    assert strict.rows[0].tokens == plain(target, [3, 4], 24, ignore_eos=True).tokens
+    assert loose.metrics.accepted > strict.metrics.accepted
+
+
+def test_what_a_drafter_is_told_is_what_was_kept(target):
+    told = []
+
+    class Listening(CountingDrafter):
+        def open(self, session):
+            inner = super().open(session)
+            inner.commit = told.append
+            return inner
+
+    result = Decoder(target, Listening(V), gamma=Gamma(2, 0)).generate(
+        [[3, 4], [5]], GenerationSettings(max_new_tokens=8, ignore_eos=True)
+    )
+    for row in range(2):
+        assert tuple(t for outcome in told for t in outcome.committed[row]) == result.rows[row].tokens
+    assert any(not outcome.used for outcome in told) or len(told) < 3
+    assert told[-1].finished == (True, True)

@@ -1,0 +1,173 @@
+"""Loading: folders, names, dtypes and devices; what is refused says why."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoTokenizer, DynamicCache
+
+from specdec_core.errors import ModelError
+from specdec_core.models import ModelSession, load_model, wrap_model
+from tests.tiny import FAMILIES, RECURRENT, tiny_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    tiny_model("llama").save_pretrained(place / "llama")
+    tiny_model("t5").save_pretrained(place / "t5")
+    return place
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_folder_loads_from_safetensors(folder, name):
+    loaded = load_model(name, folder=folder)
+    assert loaded.encoder_decoder == (name == "t5")
+    assert loaded.vocab_size == 40
+    assert loaded.eos_ids == (1,)
+    assert loaded.tokenizer is None
+    assert not loaded.model.training
+    info = loaded.info(folder)
+    assert (info.vocab_size, info.folder, info.encoder_decoder) == (40, folder, name == "t5")
+
+
+def test_dtype_is_passed_through(folder):
+    assert load_model(folder / "llama", dtype="bfloat16").model.dtype == torch.bfloat16
+    assert load_model(folder / "llama").model.dtype == torch.float32
+
+
+def test_device_map_and_revision_are_passed_through(folder, monkeypatch):
+    given = {}
+
+    def record(place, **options):
+        given.update(options)
+        return tiny_model("llama")
+
+    monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
+    load_model(folder / "llama", device_map="auto", revision="v1")
+    assert given["device_map"] == "auto"
+    assert given["revision"] == "v1"
+    assert given["use_safetensors"] is True
+    assert given["trust_remote_code"] is False
+
+
+@pytest.mark.parametrize("name", ["target", "drafter"])
+def test_the_builtin_pair_loads_and_its_tokenizer_round_trips(name):
+    loaded = load_model(f"builtin:{name}")
+    text = "def add(a, b):\n    return a + b\n"
+    assert loaded.tokenizer.decode(loaded.tokenizer(text)["input_ids"]) == text
+    assert loaded.vocab_size == len(loaded.tokenizer) == 4096
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./nowhere", "there is no such folder"),
+        ("a/b/c", "there is no such folder"),
+        ("builtin:targte", "Did you mean 'builtin:target'"),
+        ("llama/config.json", "there is no such folder"),
+        ("", "no config.json"),
+    ],
+)
+def test_a_wrong_place_is_named(folder, name, message):
+    with pytest.raises(ModelError, match=message):
+        load_model(name, folder=folder)
+
+
+def test_a_hub_name_without_a_hub_says_what_to_check(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError, match="the hub did not give it"):
+        load_model("no-such-owner/no-such-model")
+
+
+def test_a_config_that_is_none_and_weights_cut_short_are_refused(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "a")
+    weights = tmp_path / "a" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.json").write_text(json.dumps({"model_type": "not-a-model"}))
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(tmp_path / "b")
+    (tmp_path / "b" / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(tmp_path / "b")
+
+
+def test_pickled_weights_are_never_read(tmp_path):
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"dtype": "int8"}, "unknown dtype 'int8'"), ({"dtype": "float23"}, "float32"), ({"device": "qpu"}, "not known")],
+)
+def test_wrong_options_say_what_is_allowed(folder, options, message):
+    with pytest.raises(ModelError, match=message):
+        load_model(folder / "llama", **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there(folder):
+    with pytest.raises(ModelError, match="no GPU"):
+        load_model(folder / "llama", device="cuda")
+
+
+@pytest.mark.parametrize("family", RECURRENT)
+def test_states_that_cannot_be_cut_are_refused_with_the_reason(family):
+    with pytest.raises(ModelError, match="cannot be cut back"):
+        wrap_model(tiny_model(family))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_buffers_are_allocated_once_and_written_in_place(family):
+    loaded = wrap_model(tiny_model(family))
+    session = ModelSession(loaded, 1, 32, [[3, 4, 5]] if loaded.encoder_decoder else None)
+    session.forward([[0, 4, 5]])
+    layers = session._cache.layers
+    places = [(layer.keys.data_ptr(), layer.keys.shape) for layer in layers]
+    assert len(layers) == 2
+    for token in range(2, 20):
+        session.forward([[token]], torch.tensor([[3, 4]]))
+        session.rollback([session.lengths[0] - 2])
+    assert [(layer.keys.data_ptr(), layer.keys.shape) for layer in layers] == places
+    assert session.lengths == [21]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "qwen3", "mistral"])
+def test_only_verified_logits_are_computed(family, monkeypatch):
+    model = tiny_model(family)
+    rows = []
+    head = model.get_output_embeddings()
+    head.register_forward_hook(lambda _m, inputs, _o: rows.append(inputs[0].shape[1]))
+    session = ModelSession(wrap_model(model), 2, 64)
+    session.forward([[3] * 20, [4] * 7], torch.tensor([[5, 6, 7], [5, 6, 7]]))
+    session.rollback([20, 7])
+    session.forward([[3], [4]], torch.tensor([[5], [6]]))
+    assert rows == [4, 2]
+
+
+def test_the_librarys_cache_would_concatenate_where_ours_does_not():
+    # The reason for a cache of our own, kept as a test so that it is noticed when it no longer holds.
+    cache = DynamicCache()
+    states = torch.zeros(1, 1, 4, 2)
+    cache.update(states, states, 0)
+    before = cache.layers[0].keys.data_ptr()
+    cache.update(states, states, 0)
+    assert cache.layers[0].keys.data_ptr() != before
+
+
+def test_a_tokenizer_beside_the_model_is_loaded(tmp_path):
+    tiny_model("llama", vocab=4096).save_pretrained(tmp_path)
+    builtin = load_model("builtin:drafter")
+    builtin.tokenizer.save_pretrained(tmp_path)
+    assert isinstance(load_model(tmp_path).tokenizer, type(AutoTokenizer.from_pretrained(tmp_path)))
