@@ -9,13 +9,14 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specdec_core.border import Dense, Distribution, PointMass, Proposal
-from specdec_core.randomness import draw
+from specdec_core.randomness import draw_with_total
 
 
 @dataclass(frozen=True)
@@ -25,10 +26,12 @@ class Verdict:
     Attributes:
         accepted: `[B]` int64, n: how many draft tokens of each row are kept.
         token: `[B]` int64, the recovered token (n < length) or the bonus token (n = length).
+        sound: `[B]` bool, whether the token was drawn from a distribution, and not from NaN.
     """
 
     accepted: Tensor
     token: Tensor
+    sound: Tensor
 
 
 def accept(
@@ -55,23 +58,49 @@ def accept(
         The verdict. What was drafted beyond a row's length has no influence on it.
     """
     batch, width = proposal.tokens.shape
-    rows = torch.arange(batch, device=p.device)
-    lengths = torch.tensor(proposal.lengths, device=p.device)
     if width == 0:
-        return Verdict(torch.zeros_like(rows), draw(p[:, 0], uniforms[:, 0]))
+        token, total = draw_with_total(p[:, 0], uniforms[:, 0])
+        return Verdict(torch.zeros_like(token), token, total > 0)
 
     p_x = p[:, :width].gather(2, proposal.tokens[..., None])[..., 0]
-    keep = uniforms[:, :width] * lenience[:, None] * density(proposal.q, proposal.tokens) < p_x
-    if granted is not None:
-        keep = keep | granted
-    keep &= torch.arange(width, device=p.device) < lengths[:, None]
-    accepted = keep.long().cumprod(dim=1).sum(dim=1)
+    keep = uniforms[:, :width] * (lenience[:, None] * density(proposal.q, proposal.tokens)) < p_x
+    accepted, rejected = _count(keep if granted is None else keep | granted, proposal.lengths)
 
-    follows = p[rows, accepted]
+    rows = torch.arange(batch, device=p.device)
     at = accepted.clamp(max=width - 1)
-    share = lenience * (accepted < lengths)  # l after a rejection, 0 where all were kept
-    weights = residual(follows, proposal.q, proposal.tokens[rows, at], at, share)
-    return Verdict(accepted, draw(weights, uniforms[:, width]))
+    x = proposal.tokens[rows, at]
+    share = lenience * rejected  # l after a rejection, 0 where all were kept
+    token, total = draw_with_total(residual(p[rows, accepted], proposal.q, x, at, share), uniforms[:, width])
+    # Nothing is left where p and q are equal as far as floats can tell; then x itself is a draw from p.
+    return Verdict(accepted, torch.where(total == 0, x, token), total >= 0)
+
+
+def accept_argmax(proposal: Proposal, scores: Tensor, granted: Tensor | None = None) -> Verdict:
+    """Do what `accept` does where every p is one-hot, by comparing tokens.
+
+    Whatever q is, a draft token is kept when it is the argmax and refused when it is not, and what follows is
+    the argmax.
+
+    Args:
+        proposal: Draft tokens `[B, K]` and lengths.
+        scores: `[B, K + 1, V]`, the target's scores after its processors.
+        granted: `[B, K]` bool, tokens that are kept without the comparison (lenience), or None.
+    """
+    width = proposal.tokens.shape[1]
+    top, best = scores.max(dim=2)
+    keep = proposal.tokens == best[:, :width]
+    accepted, _ = _count(keep if granted is None else keep | granted, proposal.lengths)
+    at = accepted[:, None]
+    return Verdict(accepted, best.gather(1, at)[:, 0], top.gather(1, at)[:, 0].isfinite())
+
+
+def _count(keep: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return how many tokens are kept from the left, `[B]`, and whether a rejection ended them, `[B]` bool."""
+    limits = torch.tensor(lengths, device=keep.device)
+    if min(lengths, default=0) < keep.shape[1]:
+        keep = keep & (torch.arange(keep.shape[1], device=keep.device) < limits[:, None])
+    accepted = keep.long().cumprod(dim=1).sum(dim=1)
+    return accepted, accepted < limits
 
 
 def density(q: Distribution, tokens: Tensor) -> Tensor:
@@ -103,19 +132,17 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, share:
         share: `[B]` float, the factor on q; where it is 0, p comes back.
 
     Returns:
-        `[B, V]` weights. Where rounding leaves nothing of a row, p itself: then p and q are equal as far as
-        floats can tell, and p is what has to be drawn from.
+        `[B, V]` weights.
     """
-    rows = torch.arange(p.shape[0], device=p.device)
     share = share.to(p.dtype)[:, None]
     if isinstance(q, PointMass):
-        rest = p.scatter_add(1, token[:, None], -share)
-    elif isinstance(q, Dense):
-        rest = p - share * q.probabilities[rows, position]
-    else:
-        rest = p.scatter_add(1, q.ids[rows, position], -share * q.probabilities[rows, position].to(p.dtype))
-    rest = rest.clamp_(min=0)
-    return torch.where(rest.sum(dim=1, keepdim=True) > 0, rest, p)
+        return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
+    rows = torch.arange(p.shape[0], device=p.device)
+    # Selected, not multiplied by 0: what lies beyond a draft may be anything, NaN included.
+    taken = torch.where(share > 0, share * q.probabilities[rows, position], 0)
+    if isinstance(q, Dense):
+        return (p - taken).clamp_(min=0)
+    return p.scatter_add(1, q.ids[rows, position], -taken.to(p.dtype)).clamp_(min=0)
 
 
 def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor) -> Tensor:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+LARGEST_UNIFORM = 1 - 2**-52
+"""The largest uniform number handed out: times any total, it stays below the total after rounding."""
+
 _BLOCK = 512
 
 
@@ -30,7 +33,8 @@ class RowStreams:
 
     @staticmethod
     def _draw(generator: torch.Generator) -> list[float]:
-        return torch.rand(_BLOCK, generator=generator, dtype=torch.float64).tolist()
+        numbers = torch.rand(_BLOCK, generator=generator, dtype=torch.float64)
+        return numbers.clamp_(max=LARGEST_UNIFORM).tolist()
 
     def _take(self, row: int, count: int) -> list[float]:
         taken: list[float] = []
@@ -45,7 +49,7 @@ class RowStreams:
         return taken
 
     def uniforms(self, counts: Sequence[int], width: int) -> Tensor:
-        """Draw `counts[b]` numbers in [0, 1) for each row b.
+        """Draw `counts[b]` numbers in [0, 1 - 2**-52] for each row b.
 
         Args:
             counts: How many numbers each row uses up.
@@ -71,15 +75,18 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
     Args:
         weights: `[B, V]` float, not negative, need not sum to 1.
-        uniforms: `[B]` float64 in [0, 1).
+        uniforms: `[B]` float64 in [0, 1 - 2**-52], as `RowStreams` gives them.
 
     Returns:
         `[B]` int64. An index of weight zero is never returned, unless all weights of the row are zero.
     """
+    return draw_with_total(weights, uniforms)[0]
+
+
+def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw as `draw` does, and return also the sum of each row's weights, `[B]` float64 (NaN if any was)."""
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
-    total = sums[:, -1:]
-    # Rounding may carry u * total up to the total itself, which no index exceeds.
-    below = torch.nextafter(total, torch.zeros_like(total))
-    point = torch.minimum(uniforms[:, None] * total, below)
-    index = torch.searchsorted(sums, point, right=True)[:, 0]
-    return index.clamp_(max=weights.shape[1] - 1)
+    total = sums[:, -1]
+    # u is at most 1 - 2**-52, so that u * total is rounded to less than the total, and an index is found.
+    index = torch.searchsorted(sums, (uniforms * total)[:, None], right=True)[:, 0]
+    return index.clamp_(max=weights.shape[1] - 1), total

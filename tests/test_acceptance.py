@@ -6,9 +6,9 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec_core.acceptance import accept, density, granted_by_argmax_lenience, residual
+from specdec_core.acceptance import accept, accept_argmax, density, granted_by_argmax_lenience
 from specdec_core.border import Dense, PointMass, Proposal, Sparse
-from specdec_core.randomness import draw
+from specdec_core.randomness import LARGEST_UNIFORM, draw
 
 N, V, K = 200_000, 5, 2
 P = torch.tensor([[0.40, 0.05, 0.25, 0.30, 0.00], [0.10, 0.20, 0.30, 0.15, 0.25], [0.02, 0.08, 0.50, 0.00, 0.40]])
@@ -121,10 +121,41 @@ def test_an_empty_proposal_draws_from_p():
     assert chisquare(counts[:4], P[0, :4].double() / P[0].double().sum() * N).pvalue > 1e-4
 
 
-def test_residual_falls_back_to_p_when_rounding_leaves_nothing():
-    p = P[:1]
-    rest = residual(p, Dense(p[:, None]), torch.tensor([0]), torch.tensor([0]), torch.tensor([1.0]))
-    assert torch.equal(rest, p)
+def test_where_rounding_leaves_no_residual_the_draft_token_stands():
+    # p and q equal as far as floats can tell, and a comparison that rounding turned to a rejection.
+    tokens = torch.tensor([[3]])
+    q = Dense(P[:1, None] * (1 + 1e-6))
+    verdict = accept(Proposal(tokens, (1,), q), P[:1].expand(1, 2, V), torch.ones(1), torch.full((1, 2), LARGEST_UNIFORM))
+    assert verdict.accepted.item() == 0
+    assert verdict.token.item() == 3
+    assert verdict.sound.item()
+
+
+def test_a_p_that_is_no_distribution_is_not_sound():
+    p = P.expand(2, K + 1, V).clone()
+    p[1, 1] = float("nan")
+    tokens = torch.tensor([[0, 2], [0, 2]])
+    verdict = accept(Proposal(tokens, (2, 2), PointMass()), p, torch.ones(2), torch.zeros(2, K + 1))
+    assert verdict.sound.tolist() == [True, False]
+    assert accept_argmax(Proposal(tokens, (2, 2), PointMass()), p).sound.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.4])
+def test_comparing_tokens_equals_the_one_hot_distribution(lenience):
+    generator = torch.Generator().manual_seed(9)
+    scores = torch.randn(500, K + 1, V, generator=generator)
+    tokens = torch.randint(0, V, (500, K), generator=generator)
+    lengths = tuple(torch.randint(0, K + 1, (500,), generator=generator).tolist())
+    p = torch.nn.functional.one_hot(scores.argmax(dim=2), V).float()
+    granted = granted_by_argmax_lenience(scores, tokens, torch.full((500,), lenience))
+    q = Dense(torch.softmax(torch.randn(500, K, V, generator=generator), dim=2))
+    for form in (PointMass(), q):
+        proposal = Proposal(tokens, lengths, form)
+        slow = accept(proposal, p, torch.ones(500), uniforms(500, K + 1), granted)
+        fast = accept_argmax(proposal, scores, granted)
+        assert torch.equal(slow.accepted, fast.accepted)
+        assert torch.equal(slow.token, fast.token)
+    assert fast.accepted.float().mean() > 0.1
 
 
 def test_density_of_an_id_that_sparse_q_does_not_name_is_zero():
@@ -142,5 +173,5 @@ def test_argmax_lenience_is_measured_before_standardisation():
 
 def test_draw_never_returns_an_index_of_weight_zero():
     weights = torch.tensor([[0.0, 1e-30, 0.0, 1.0, 0.0]]).expand(4, 5)
-    numbers = torch.tensor([0.0, 0.5, 1 - 2**-53, 1e-40], dtype=torch.float64)
+    numbers = torch.tensor([0.0, 0.5, LARGEST_UNIFORM, 1e-40], dtype=torch.float64)
     assert draw(weights, numbers).tolist() == [1, 3, 3, 1]

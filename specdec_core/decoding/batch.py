@@ -9,7 +9,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from specdec_core.acceptance import accept, granted_by_argmax_lenience
+from specdec_core.acceptance import Verdict, accept, accept_argmax, granted_by_argmax_lenience
 from specdec_core.border import Outcome, Proposal, StepReport
 from specdec_core.decoding.checking import FAULTS, inspect_draft
 from specdec_core.decoding.result import Metrics
@@ -149,33 +149,39 @@ class Batch:
 
     def _judge(self, proposal: Proposal, logits: Tensor, fault: Tensor) -> _Judged:
         """Apply Algorithm 1 to a draft, and fetch the result: the one wait for the device of a step."""
+        verdict = self._decide(proposal, logits)
+        parts = [verdict.accepted, verdict.token, fault, verdict.sound.long()]
+        numbers = torch.cat([torch.stack(parts, dim=1), proposal.tokens], dim=1).tolist()
+        accepted, token, faults, sound = ([row[n] for row in numbers] for n in range(4))
+        draft = [row[4 : 4 + n] for row, n in zip(numbers, proposal.lengths, strict=True)]
+        return _Judged(accepted, token, faults, sound, draft)
+
+    def _decide(self, proposal: Proposal, logits: Tensor) -> Verdict:
+        """Judge the draft by the target's distributions, with each row's own lenience and random numbers."""
         batch, width = proposal.tokens.shape
         prefixes = self._prefixes(proposal) if self._standardise.needs_prefix else None
         flat = logits.reshape(batch * (width + 1), -1)
-        granted = None
         lenience = self._speculation.lenience()
-        l_row = torch.tensor(lenience, device=logits.device)
-        if self._standardise.argmax and width and min(lenience) < 1:
+        if self._standardise.argmax:
             scores = self._standardise.scores(flat, prefixes).view(batch, width + 1, -1)
-            granted = granted_by_argmax_lenience(scores, proposal.tokens, l_row)
-            # Granted or refused: what the one-hot p says of a draft token is not softened a second time.
-            l_row = torch.ones_like(l_row)
+            granted = None
+            if width and min(lenience) < 1:
+                l_row = torch.tensor(lenience, device=logits.device)
+                granted = granted_by_argmax_lenience(scores, proposal.tokens, l_row)
+            return accept_argmax(proposal, scores, granted)
         p = self._standardise(flat, prefixes).view(batch, width + 1, -1)
-        counts = [0 if row.reason else n + 1 for row, n in zip(self.rows, proposal.lengths, strict=True)]
-        verdict = accept(proposal, p, l_row, self._uniforms(counts, width), granted)
-        sound = p[torch.arange(batch, device=p.device), verdict.accepted].sum(dim=1) > 0
-        parts = [verdict.accepted[:, None], verdict.token[:, None], fault[:, None], sound[:, None].long()]
-        numbers = torch.cat([*parts, proposal.tokens], dim=1).tolist()
-        columns = list(zip(*numbers, strict=True))
-        draft = [row[4 : 4 + n] for row, n in zip(numbers, proposal.lengths, strict=True)]
-        return _Judged(list(columns[0]), list(columns[1]), list(columns[2]), list(columns[3]), draft)
+        l_row = torch.tensor(lenience, device=logits.device)
+        return accept(proposal, p, l_row, self._uniforms(proposal))
 
-    def _uniforms(self, counts: list[int], width: int) -> Tensor:
-        """Draw r_1 ... r_n and the number for the next token; the latter always stands in the last column."""
+    def _uniforms(self, proposal: Proposal) -> Tensor:
+        """Draw r_1 ... r_n of each row, and the number for its next token in the last column."""
+        width = proposal.tokens.shape[1]
+        counts = [0 if row.reason else n + 1 for row, n in zip(self.rows, proposal.lengths, strict=True)]
         drawn = self._streams.uniforms(counts, width + 1)
-        # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
-        last = torch.tensor([max(count - 1, 0) for count in counts], device=drawn.device)
-        drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
+        if min(counts) <= width:
+            # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
+            last = torch.tensor([max(count - 1, 0) for count in counts], device=drawn.device)
+            drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
         return drawn
 
     def _prefixes(self, proposal: Proposal) -> list[list[int]]:

@@ -46,7 +46,9 @@ class DraftRecorder:
         self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], watcher: GammaSession | None
     ) -> None:
         self._prefixes = prefixes
+        self._budget = budget
         self._left = list(budget)
+        self._numbers: Tensor | None = None
         self._lengths = [0] * len(budget)
         self._watcher = watcher
         self._count = 0
@@ -131,8 +133,10 @@ class DraftRecorder:
         return token
 
     def _uniforms(self) -> Tensor:
-        # Rows whose budget is spent use up no random number: their tokens must not depend on their neighbours.
-        return self._streams.uniforms([int(left > 0) for left in self._left], 1)[:, 0]
+        if self._numbers is None:
+            # Each row uses up as many as its own budget, so that its tokens do not depend on its neighbours.
+            self._numbers = self._streams.uniforms(self._budget, max(self._budget))
+        return self._numbers[:, self._count]
 
     def _current_prefixes(self) -> list[list[int]]:
         drafted = self._tokens[:, : self._count].tolist()

@@ -109,10 +109,13 @@ class ModelSession:
         counts = tuple(len(row) + more for row, more in zip(fresh, extra, strict=True))
         # A row with neither fresh tokens nor drafts has only padding; its lead must not count as a shift.
         leads = tuple(longest - len(row) for row in fresh)
-        head = torch.tensor([[0] * lead + list(row) for lead, row in zip(leads, fresh, strict=True)])
-        head = head.long().to(self._device, non_blocking=True)
-        tokens = head if draft is None else torch.cat([head, draft.to(self._device)], dim=1)
-        return Block(tokens, leads, counts, width + (1 if longest else 0))
+        if draft is not None:
+            draft = draft.to(self._device, non_blocking=True)
+            if not longest:
+                return Block(draft, leads, counts, width)
+        padded = [[0] * lead + list(row) for lead, row in zip(leads, fresh, strict=True)]
+        head = torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True)
+        return Block(head if draft is None else torch.cat([head, draft], dim=1), leads, counts, width + 1)
 
     def _pass(
         self, tokens: Tensor, start: int, batch: slice, keep: int, extra: dict[str, Any] | None = None

@@ -1,0 +1,179 @@
+"""Where a step's time goes: the two models' forwards, and what the framework adds around them.
+
+A target and a drafter with random weights and a large vocabulary decode at batch 1. The forwards are timed by
+wrapping them; the rest of a step is the framework's, split by function. Prints one JSON object.
+
+    python benchmarks/overhead.py
+    python benchmarks/overhead.py --vocab 128000 --gamma 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from _common import memory_bandwidth, report, spread
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec_core import default_registry
+from specdec_core.decoding import Decoder, TraceObserver, batch, drafting
+from specdec_core.decoding.speculation import Speculation
+from specdec_core.models import LoadedModel, ModelSession, wrap_model
+from specdec_core.randomness import RowStreams
+from specdec_core.sampling import Standardiser
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters.transformer import TransformerDrafter
+
+
+def main() -> None:
+    """Measure each setting at each context length."""
+    options = parse()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    target = small_llama(options, options.layers)
+    drafter = small_drafter(options, target)
+    results = [
+        measure(options, target, drafter, temperature, context)
+        for temperature in (0.0, 1.0)
+        for context in options.contexts
+    ]
+    size = sum(weight.nbytes for weight in target.model.parameters())
+    report(
+        {
+            "benchmark": "overhead",
+            "vocab": options.vocab,
+            "gamma": options.gamma,
+            "target_bytes": size,
+            "floor_ms_a_target_call": round(1e3 * size / memory_bandwidth(), 3),
+            "results": results,
+        }
+    )
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vocab", type=int, default=32_000)
+    parser.add_argument("--gamma", type=int, default=4)
+    parser.add_argument("--layers", type=int, default=4, help="layers of the target; the drafter has one")
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--contexts", type=int, nargs="+", default=[100, 1000, 4000])
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    return parser.parse_args()
+
+
+def small_llama(options: argparse.Namespace, layers: int) -> LoadedModel:
+    """Build a random model: its cost is small beside the vocabulary's, as in the worst case for a framework."""
+    config = LlamaConfig(
+        vocab_size=options.vocab,
+        hidden_size=options.hidden,
+        intermediate_size=2 * options.hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=8192,
+    )
+    return wrap_model(LlamaForCausalLM(config))
+
+
+def small_drafter(options: argparse.Namespace, target: LoadedModel) -> TransformerDrafter:
+    """Return the transformer drafter on a random model of one layer."""
+    with tempfile.TemporaryDirectory() as folder:
+        small_llama(options, layers=1).model.save_pretrained(folder)
+        return TransformerDrafter(TransformerDrafter.Config(model=folder), target.info())
+
+
+class Clock:
+    """Adds up the seconds spent in wrapped functions; inner ones are taken off the outer ones' account."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, float] = defaultdict(float)
+        self._inner: list[float] = []
+
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, timed."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self._inner.append(0.0)
+            begun = perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent = perf_counter() - begun
+                self.totals[name] += spent - self._inner.pop()
+                if self._inner:
+                    self._inner[-1] += spent
+
+        return timed
+
+
+@contextmanager
+def timed_parts(clock: Clock, target: LoadedModel, drafter: TransformerDrafter) -> Iterator[None]:
+    """Wrap the parts of a step for a while."""
+    parts: list[tuple[Any, str, str]] = [
+        (target.model, "forward", "target forward"),
+        (drafter.loaded.model, "forward", "drafter forward"),
+        (ModelSession, "forward", "laying out blocks"),
+        (Standardiser, "__call__", "standardising"),
+        (RowStreams, "uniforms", "random numbers"),
+        (drafting, "draw", "drawing drafts"),
+        (batch, "accept", "acceptance"),
+        (batch, "inspect_draft", "checking the draft"),
+        (Speculation, "commit", "telling the drafter"),
+        (batch.Batch, "_commit", "committing"),
+    ]
+    kept = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
+    for owner, name, label in parts:
+        setattr(owner, name, clock.wrap(label, getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, function in kept:
+            setattr(owner, name, function)
+
+
+def measure(
+    options: argparse.Namespace,
+    target: LoadedModel,
+    drafter: TransformerDrafter,
+    temperature: float,
+    context: int,
+) -> dict[str, Any]:
+    """Time the steps after a prompt of some length."""
+    registry = default_registry()
+    gamma = registry.create("gamma", "fixed", registry.spec("gamma", "fixed").config(gamma=options.gamma))
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=SamplingSettings(temperature=temperature), strict=True)
+    prompt = torch.randint(0, options.vocab, (context,)).tolist()
+    settings = GenerationSettings(max_new_tokens=options.steps, ignore_eos=True)
+    decoder.generate([prompt], settings)
+    clock, trace = Clock(), TraceObserver()
+    forwards: list[float] = []
+    framework: list[float] = []
+    with timed_parts(clock, target, drafter):
+        run = decoder.stream([prompt], settings, [trace])
+        for step in run:
+            spent = clock.totals["target forward"] + clock.totals["drafter forward"]
+            forwards.append(spent)
+            if step.step:  # the first step holds the prompt
+                framework.append(step.step_seconds - (spent - forwards[-2]))
+    steps = len(trace.reports)
+    return {
+        "temperature": temperature,
+        "context": context,
+        "steps": steps,
+        "framework_ms_a_step": spread([1e3 * value for value in framework]),
+        "step_ms": round(1e3 * median(r.step_seconds for r in trace.reports[1:]), 4),
+        "parts_ms_a_step": {name: round(1e3 * total / steps, 4) for name, total in sorted(clock.totals.items())},
+    }
+
+
+if __name__ == "__main__":
+    main()
