@@ -14,7 +14,7 @@ class SamplingSettings(BaseModel):
     with `repetition_penalty` first, as the library's own `generate` does. Nothing is applied unasked.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """0 is argmax; 1 leaves the model's distribution as it is."""
@@ -36,7 +36,7 @@ class SamplingSettings(BaseModel):
 class GenerationSettings(BaseModel):
     """How long to decode and from which seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
     """The most tokens appended to a prompt."""
@@ -45,4 +45,4 @@ class GenerationSettings(BaseModel):
     ignore_eos: bool = False
     """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Sequence number i of a call is drawn from its own generator, seeded with (seed, i)."""
+    """Each sequence has a generator of its own, seeded with this and the sequence's number."""

@@ -18,6 +18,7 @@ class StepReport:
 
     Attributes:
         step: Number of the target call, from 0.
+        asked: Draft tokens the drafter was asked for at most, in each row.
         drafted: Draft tokens verified in each row.
         accepted: Draft tokens kept in each row.
         committed: The tokens appended to each row, recovered or bonus token last.
@@ -29,6 +30,7 @@ class StepReport:
     """
 
     step: int
+    asked: tuple[int, ...]
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
     committed: tuple[tuple[int, ...], ...]
@@ -40,8 +42,8 @@ class StepReport:
 
     @property
     def draft_calls(self) -> int:
-        """How many tokens deep the draft went: the longest row."""
-        return max(self.drafted, default=0)
+        """How many tokens deep the draft went: the longest row; 1 where the drafter was asked in vain."""
+        return max(*self.drafted, int(any(self.asked)))
 
 
 class GammaSession(ABC):

@@ -1,0 +1,46 @@
+"""Whether a plugin can do what a run asks of it; asked before anything is loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdec_core.errors import PluginError
+from specdec_core.registry.hookspecs import WORD_FOR_KIND
+
+if TYPE_CHECKING:
+    from specdec_core.border import PluginSpec
+
+
+def check_capabilities(
+    spec: PluginSpec,
+    *,
+    encoder_decoder: bool | None = None,
+    batch_size: int | None = None,
+    has_tokenizer: bool | None = None,
+) -> None:
+    """Refuse a run that asks of a plugin what it has declared it cannot do.
+
+    Args:
+        spec: The plugin as it announced itself.
+        encoder_decoder: Whether the target has an encoder; None while that is not known.
+        batch_size: How many sequences are decoded together; None while that is not known.
+        has_tokenizer: Whether the target comes with a tokenizer; None while that is not known.
+
+    Raises:
+        PluginError: With the plugin's name, what it lacks and what to do.
+    """
+    can = spec.capabilities
+    reason = None
+    if can.max_batch is not None and batch_size is not None and batch_size > can.max_batch:
+        reason = (
+            f"drafts for at most {can.max_batch} sequence(s) at once, but batch_size is {batch_size}; "
+            f"set batch_size to {can.max_batch} or less"
+        )
+    elif encoder_decoder is True and not can.encoder_decoder:
+        reason = "works for decoder-only targets, but this target has an encoder; choose another drafter or target"
+    elif encoder_decoder is False and not can.decoder_only:
+        reason = "works for encoder-decoder targets, but this target has none; choose another of them"
+    elif can.needs_tokenizer and has_tokenizer is False:
+        reason = "reads text, but this target comes without a tokenizer; put the tokenizer's files into its folder"
+    if reason is not None:
+        raise PluginError(f"{WORD_FOR_KIND[spec.kind]} {spec.name!r} {reason}.")

@@ -1,0 +1,134 @@
+"""Distributions that are installed for a test only: real files, found the way installed ones are."""
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
+
+import pytest
+
+from specdec_core.registry import default_registry, discovery
+
+TOYS = """
+    from typing import Annotated
+    from pydantic import Field
+    from specdec_core import Capabilities, PluginConfig, PluginSpec, hookimpl
+
+    class EchoConfig(PluginConfig):
+        token: Annotated[int, Field(ge=0)] = 1
+        breaks: bool = False
+
+    class FixedConfig(PluginConfig):
+        gamma: Annotated[int, Field(ge=0)] = 3
+
+    class ConstantConfig(PluginConfig):
+        lenience: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @hookimpl
+    def specdec_drafters():
+        one_row = Capabilities(max_batch=1, encoder_decoder=False)
+        return [
+            PluginSpec("drafter", "echo", "toy_parts:Echo", EchoConfig, "Always the same token."),
+            PluginSpec("drafter", "single", "toy_parts:Echo", EchoConfig, "One row only.", one_row),
+            PluginSpec("drafter", "absent", "toy_nowhere:Echo", EchoConfig, "Its module is missing."),
+        ]
+
+    @hookimpl
+    def specdec_gamma_controllers():
+        return [PluginSpec("gamma", "fixed", "toy_parts:Fixed", FixedConfig, "Fixed.", shorthand="gamma")]
+
+    @hookimpl
+    def specdec_lenience_controllers():
+        return [PluginSpec("lenience", "constant", "toy_parts:Constant", ConstantConfig, shorthand="lenience")]
+"""
+
+PARTS = """
+    from specdec_core import (
+        DeterministicDrafter, GammaController, GammaSession, LenienceController, LenienceSession
+    )
+
+    class Echo(DeterministicDrafter):
+        def draft(self, tokens, budget):
+            if self.config.breaks:
+                raise RuntimeError("the echo broke")
+            return [self.config.token] * budget
+
+    class Fixed(GammaController):
+        @property
+        def max_gamma(self):
+            return self.config.gamma
+
+        def open(self, batch_size):
+            return _Always([self.config.gamma] * batch_size)
+
+    class _Always(GammaSession):
+        def __init__(self, values):
+            self.values = values
+
+        def gamma(self):
+            return self.values
+
+    class Constant(LenienceController):
+        def open(self, batch_size):
+            return _Constantly([self.config.lenience] * batch_size)
+
+    class _Constantly(LenienceSession):
+        def __init__(self, values):
+            self.values = values
+
+        def lenience(self):
+            return self.values
+"""
+
+
+class Site:
+    """A folder of installed distributions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def install(self, distribution: str, module: str, source: str, *, version: str = "1.0") -> None:
+        """Install a distribution that announces one module."""
+        self.module(module, source)
+        info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[specdec]\n{module} = {module}\n")
+        default_registry.cache_clear()
+        importlib.invalidate_caches()
+
+    def module(self, name: str, source: str) -> None:
+        """Write a module."""
+        (self.folder / f"{name}.py").write_text(textwrap.dedent(source))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """An empty place for distributions; what is really installed is not seen."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delenv("SPECDEC_PLUGINS", raising=False)
+
+    def entry_points(group: str) -> list[EntryPoint]:
+        there = distributions(path=[str(folder)])
+        return [entry for dist in there for entry in dist.entry_points if entry.group == group]
+
+    monkeypatch.setattr(discovery, "entry_points", entry_points)
+    before = set(sys.modules)
+    default_registry.cache_clear()
+    yield Site(folder)
+    default_registry.cache_clear()
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__file__", None) and str(folder) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def toys(site: Site) -> Site:
+    """The distribution `specdec-toys`, with drafters and controllers, as the only plugins."""
+    site.module("toy_parts", PARTS)
+    site.install("specdec-toys", "toy_plugin", TOYS)
+    return site

@@ -1,0 +1,1 @@
+from tests.installed import site, toys  # noqa: F401

@@ -1,0 +1,185 @@
+import pytest
+
+from specdec_core import Capabilities, PluginConfig, PluginError, PluginSpec, Registry, TargetInfo
+from specdec_core.registry import check_capabilities, default_registry
+
+ONE = """
+    from specdec_core import PluginSpec, hookimpl
+
+    @hookimpl
+    def specdec_drafters():
+        return [PluginSpec("drafter", "twin", "twin_parts:Twin", summary="One of two.")]
+"""
+
+
+def states(registry):
+    return {(r.distribution, r.name): (r.state, r.reason) for r in registry.records()}
+
+
+def test_a_plugin_is_found_listed_and_made(toys):
+    registry = Registry()
+    record = next(r for r in registry.records() if r.name == "echo")
+    assert (record.kind, record.distribution, record.version, record.state) == (
+        "drafter",
+        "specdec-toys",
+        "1.0",
+        "ready",
+    )
+    assert record.summary == "Always the same token."
+    spec = registry.spec("drafter", "echo")
+    drafter = registry.create("drafter", "echo", spec.config(token=4), TargetInfo(vocab_size=8))
+    assert drafter.draft([1, 2], 3) == [4, 4, 4]
+
+
+def test_loading_twice_finds_the_same(toys):
+    assert Registry().records() == Registry().records()
+    assert default_registry() is default_registry()
+
+
+def test_a_name_that_is_not_there_gets_near_misses(toys):
+    with pytest.raises(
+        PluginError, match=r"unknown drafter 'ecko'\. Did you mean 'echo'.*Available: absent, echo, single"
+    ):
+        Registry().spec("drafter", "ecko")
+
+
+def test_a_plugin_that_fails_to_import_is_listed_and_stops_nothing(toys):
+    toys.install("dist-a", "broken_plugin", "import nowhere_to_be_found")
+    registry = Registry()
+    state, reason = states(registry)["dist-a", "broken_plugin"]
+    assert state == "broken"
+    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in reason
+    assert registry.names("drafter") == ["absent", "echo", "single"]
+    with pytest.raises(PluginError, match=r"Not loaded: 'broken_plugin' of dist-a .*nowhere_to_be_found"):
+        registry.spec("drafter", "broken")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
+        ("return 'echo'", "must return a list of PluginSpec, not str"),
+        ("return ['echo']", "but it holds a str"),
+        ("return [PluginSpec('gamma', 'x', 'a:B')]", "with kind 'gamma'; this hook is for 'drafter'"),
+        ("return [PluginSpec('drafter', 'a b', 'a:B')]", "a name has letters, digits"),
+        ("return [PluginSpec('drafter', 'x', 'a.B')]", "must read 'package.module:Class'"),
+        ("return [PluginSpec('drafter', 'x', 'a:B', dict)]", "must be a subclass of PluginConfig"),
+        ("return [PluginSpec('drafter', 'x', 'a:B', Named)]", "has a field 'name'"),
+        ("return [PluginSpec('drafter', 'x', 'a:B', shorthand='y')]", "which is no field of its config"),
+    ],
+)
+def test_a_hook_that_does_what_it_should_not_marks_its_plugin_broken(site, body, reason):
+    source = f"""
+        from specdec_core import PluginConfig, PluginSpec, hookimpl
+
+        class Named(PluginConfig):
+            name: str = ""
+
+        @hookimpl
+        def specdec_drafters():
+            {body}
+    """
+    site.install("dist-a", "wrong_plugin", source)
+    state, said = states(Registry())["dist-a", "wrong_plugin"]
+    assert state == "broken"
+    assert reason in said
+
+
+def test_a_misspelt_hook_is_noticed(site):
+    source = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_drafterz(): return []\n"
+    site.install("dist-a", "typo_plugin", source)
+    state, reason = states(Registry())["dist-a", "typo_plugin"]
+    assert state == "broken"
+    assert "specdec_drafterz" in reason
+
+
+def test_a_hook_may_announce_nothing(site):
+    source = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_drafters(): return None\n"
+    site.install("dist-a", "shy_plugin", source)
+    assert states(Registry()) == {}
+
+
+def test_two_plugins_of_one_name_are_refused_when_it_is_asked_for(toys):
+    toys.install("dist-a", "twin_a", ONE)
+    toys.install("dist-b", "twin_b", ONE, version="2.0")
+    registry = Registry()
+    both = states(registry)
+    assert both["dist-a", "twin"][0] == both["dist-b", "twin"][0] == "conflict"
+    assert "twin" not in registry.names("drafter")
+    with pytest.raises(PluginError, match=r"'twin' is claimed by dist-a 1\.0 .* and dist-b 2\.0 .*Uninstall one"):
+        registry.spec("drafter", "twin")
+    assert registry.spec("drafter", "echo").name == "echo"
+
+
+def test_the_allow_list_settles_a_conflict(toys, monkeypatch):
+    toys.install("dist-a", "twin_a", ONE)
+    toys.install("dist-b", "twin_b", ONE)
+    monkeypatch.setenv("SPECDEC_PLUGINS", "Dist_B")
+    registry = Registry()
+    assert registry.names("drafter") == ["twin"]
+    assert states(registry)["dist-a", "twin_a"] == ("off", "not named in SPECDEC_PLUGINS")
+
+
+def test_what_is_switched_off_is_not_imported(site, monkeypatch):
+    site.install("dist-a", "loud_plugin", "raise SystemExit('imported')")
+    monkeypatch.setenv("SPECDEC_PLUGINS", "dist-b")
+    registry = Registry()
+    assert states(registry)["dist-a", "loud_plugin"][0] == "off"
+    assert "no installed distribution" in states(registry)["dist-b", "dist-b"][1]
+
+
+def test_a_class_that_cannot_be_imported_names_plugin_and_distribution(toys):
+    registry = Registry()
+    config = registry.spec("drafter", "absent").config()
+    with pytest.raises(
+        PluginError, match=r"drafter 'absent' of specdec-toys 1\.0 could not be imported from 'toy_nowh"
+    ):
+        registry.create("drafter", "absent", config, TargetInfo(vocab_size=8))
+
+
+def test_a_class_of_another_kind_is_refused(toys):
+    toys.module("toy_parts", "class Fixed:\n    def __init__(self, config): pass\n")
+    with pytest.raises(PluginError, match="makes a Fixed, which is no GammaController"):
+        Registry().create("gamma", "fixed", PluginConfig())
+
+
+def test_a_class_that_raises_is_named(toys):
+    toys.module("toy_parts", "class Fixed:\n    def __init__(self, config): raise OSError('no table')\n")
+    with pytest.raises(
+        PluginError, match=r"gamma controller 'fixed' of specdec-toys 1\.0 could not be set up: OSError: no table"
+    ):
+        Registry().create("gamma", "fixed", PluginConfig())
+
+
+def test_two_plugins_that_claim_the_bare_value(toys):
+    assert Registry().shorthand("gamma").name == "fixed"
+    assert Registry().shorthand("drafter") is None
+    rival = """
+        from specdec_core import PluginConfig, PluginSpec, hookimpl
+
+        class Rival(PluginConfig):
+            most: int = 3
+
+        @hookimpl
+        def specdec_gamma_controllers():
+            return [PluginSpec("gamma", "rival", "rival:Rival", Rival, shorthand="most")]
+    """
+    toys.install("dist-a", "rival_plugin", rival)
+    with pytest.raises(PluginError, match=r"'fixed' \(specdec-toys 1\.0\) and 'rival' \(dist-a 1\.0\)"):
+        Registry().shorthand("gamma")
+
+
+@pytest.mark.parametrize(
+    ("can", "asked", "reason"),
+    [
+        (Capabilities(max_batch=1), {"batch_size": 2}, "at most 1 sequence.*batch_size is 2"),
+        (Capabilities(encoder_decoder=False), {"encoder_decoder": True}, "this target has an encoder"),
+        (Capabilities(decoder_only=False), {"encoder_decoder": False}, "this target has none"),
+        (Capabilities(needs_tokenizer=True), {"has_tokenizer": False}, "without a tokenizer"),
+    ],
+)
+def test_capabilities_are_checked_with_the_reason(can, asked, reason):
+    spec = PluginSpec("drafter", "weak", "a:B", capabilities=can)
+    check_capabilities(spec)
+    with pytest.raises(PluginError, match=f"drafter 'weak' .*{reason}"):
+        check_capabilities(spec, **asked)
