@@ -55,7 +55,7 @@ def accept(
         granted: `[B, K]` bool, tokens that are kept without the comparison (lenience for argmax), or None.
 
     Returns:
-        The verdict. What was drafted beyond a row's length has no influence on it.
+        The verdict. What lies beyond a row's length has no influence on it, as long as it is finite.
     """
     batch, width = proposal.tokens.shape
     if width == 0:
@@ -138,11 +138,10 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, share:
     if isinstance(q, PointMass):
         return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
     rows = torch.arange(p.shape[0], device=p.device)
-    # Selected, not multiplied by 0: what lies beyond a draft may be anything, NaN included.
-    taken = torch.where(share > 0, share * q.probabilities[rows, position], 0)
+    q_at = q.probabilities[rows, position].to(p.dtype)
     if isinstance(q, Dense):
-        return (p - taken).clamp_(min=0)
-    return p.scatter_add(1, q.ids[rows, position], -taken.to(p.dtype)).clamp_(min=0)
+        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
+    return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)
 
 
 def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor) -> Tensor:

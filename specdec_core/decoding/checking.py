@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -104,6 +106,9 @@ def inspect_draft(proposal: Proposal, vocab_size: int, *, trusted: bool) -> tupl
         weights = proposal.q.probabilities
         sums = ~((weights.sum(dim=2) - 1).abs() <= TOLERANCE) | (weights < 0).any(dim=2)
         fault = torch.where((fault != BAD_ID) & (sums & drafted).any(dim=1), BAD_SUM, fault)
+        # What lies beyond a draft may be anything; the acceptance wants numbers there.
+        clean = replace(proposal.q, probabilities=weights.masked_fill(~drafted[..., None], 0))
+        proposal = replace(proposal, q=clean)
     return proposal, fault
 
 

@@ -77,6 +77,7 @@ class Decoder:
         prompts: Sequence[Prompt],
         settings: GenerationSettings | None = None,
         observers: Sequence[Observer] = (),
+        seeds: Sequence[int] | None = None,
     ) -> BatchResult:
         """Decode a batch to its end.
 
@@ -84,13 +85,15 @@ class Decoder:
             prompts: One a row; rows may differ in length.
             settings: How long, and from which seed.
             observers: Told of every step.
+            seeds: One for each row; by default made from the settings' seed and the row's number, as
+                `row_seed` does.
 
         Raises:
             PromptError: A prompt is empty, too long, or not of this vocabulary.
             NumericsError: The target's logits are no distribution.
             PluginError: A plugin failed, under `strict`.
         """
-        run = self.stream(prompts, settings, observers)
+        run = self.stream(prompts, settings, observers, seeds)
         while True:
             try:
                 next(run)
@@ -103,6 +106,7 @@ class Decoder:
         prompts: Sequence[Prompt],
         settings: GenerationSettings | None = None,
         observers: Sequence[Observer] = (),
+        seeds: Sequence[int] | None = None,
     ) -> Generator[StepReport, None, BatchResult]:
         """Decode a batch step by step; the generator's return value is the `BatchResult`.
 
@@ -116,7 +120,10 @@ class Decoder:
         rows = self._rows(ids, settings)
         fence = Fence(strict=self._strict)
         info = self._session_info(ids, rows)
-        streams = RowStreams([row_seed(settings.seed, n) for n in range(len(rows))], self.target.device)
+        seeds = [row_seed(settings.seed, n) for n in range(len(rows))] if seeds is None else seeds
+        if len(seeds) != len(rows):
+            raise ConfigError(f"{len(seeds)} seeds were given for {len(rows)} prompts; one each is needed.")
+        streams = RowStreams(seeds, self.target.device)
         speculation = Speculation(
             self.drafter, self._gamma, self._lenience, self._draft_standardise, streams, info, fence
         )

@@ -107,6 +107,8 @@ class Speculation:
             self._lenience = fence.call(lenience, lambda: lenience.open(batch))
         self.seconds = 0.0
         """Time the drafter took since the last `observe`."""
+        self.asked = (0,) * batch
+        """The budget of this step: zeros where nobody was asked."""
 
     def propose(self, tokens: Sequence[Sequence[int]], room: Sequence[int]) -> tuple[Proposal, bool]:
         """Ask for a draft.
@@ -119,6 +121,7 @@ class Speculation:
             The proposal on the target's device, and whether its q needs no further check.
         """
         nothing = Proposal.empty(len(tokens), self._device), True
+        self.asked = (0,) * len(tokens)
         session = self._session
         if session is None:
             return nothing
@@ -126,6 +129,7 @@ class Speculation:
         budget = tuple(min(most, left) for most, left in zip(wanted, room, strict=True))
         if not any(budget):
             return nothing
+        self.asked = budget
         begun = perf_counter()
         self._recorder.start(tokens, budget, self._gamma)
         request = DraftRequest(tokens=tokens, budget=budget, sampler=self._recorder)

@@ -98,7 +98,10 @@ FAULTS = {
     "q does not sum to 1": (lambda r: dense(r, lambda q: q.mul_(0.9)), "sum to 1"),
     "q is NaN": (lambda r: dense(r, lambda q: q.fill_(float("nan"))), "NaN"),
     "q is negative": (lambda r: dense(r, lambda q: q[..., 0:2].add_(torch.tensor([-0.5, 0.5]))), "negative"),
-    "q gives its own token 0": (lambda r: dense(r, lambda q: q[..., 5:7].copy_(torch.tensor([0, 2 / V]))), "gives 0"),
+    "q gives its own token 0": (
+        lambda r: dense(r, lambda q: q[..., 5:7].copy_(torch.tensor([0, 2 / V]))),
+        "gives 0",
+    ),
     "q of another width": (
         lambda r: Proposal(tokens(r), r.budget, Dense(torch.ones(2, max(r.budget), 3) / 3)),
         "dense q",
@@ -145,6 +148,17 @@ def test_under_strict_it_raises_with_the_plugins_name(target, fault):
     sampling = SamplingSettings() if fault == "NaN logits" else ARGMAX
     with pytest.raises(PluginError, match="Scripted failed at step 2"):
         decode(target, Scripted(script), strict=True, sampling=sampling)
+
+
+def test_what_lies_beyond_a_draft_is_ignored(target):
+    def ragged(request):
+        lengths = (request.budget[0], 0)
+        q = torch.full((2, max(request.budget), V), 1 / V)
+        q[1] = float("nan")
+        return Proposal(torch.where(torch.tensor([[True], [False]]), tokens(request), 10**6), lengths, Dense(q))
+
+    result = decode(target, Scripted(ragged), strict=True, sampling=SamplingSettings())
+    assert [len(row.tokens) for row in result.rows] == [10, 10]
 
 
 @pytest.mark.parametrize("when", ["open", "commit"])

@@ -7,6 +7,7 @@ import torch
 
 from specdec_core.decoding import Decoder, Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.stopping import StopRule
+from specdec_core.errors import ConfigError
 from specdec_core.models import wrap_model
 from specdec_core.randomness import RowStreams, row_seed
 from specdec_core.settings import GenerationSettings, SamplingSettings
@@ -104,9 +105,11 @@ def test_the_models_length_is_a_limit_that_is_named(target):
 
 def test_same_seed_same_tokens_and_another_seed_others(target):
     decoder = Decoder(target, TableDrafter(V), gamma=Gamma(3))
+
     def run(seed):
         settings = GenerationSettings(max_new_tokens=16, seed=seed, ignore_eos=True)
         return [row.tokens for row in decoder.generate([[3, 4], [3, 4]], settings).rows]
+
     assert run(5) == run(5)
     assert run(5) != run(6)
     assert run(5)[0] != run(5)[1]
@@ -133,7 +136,9 @@ def test_the_stream_yields_every_step_and_returns_the_result(target):
             seen.append(("end", result.metrics.tokens))
 
     run = decoder.stream(
-        [[3, 4], [5]], GenerationSettings(max_new_tokens=6, ignore_eos=True), [Watcher(), ProgressObserver(counted.append)]
+        [[3, 4], [5]],
+        GenerationSettings(max_new_tokens=6, ignore_eos=True),
+        [Watcher(), ProgressObserver(counted.append)],
     )
     reports = []
     try:
@@ -180,9 +185,11 @@ def test_metrics_are_counts_that_add_up(target):
 
 def test_argmax_with_lenience_keeps_near_misses(target):
     settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
+
     def run(lenience):
         decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(3), lenience=Lenience(lenience), sampling=ARGMAX)
         return decoder.generate([[3, 4]], settings)
+
     strict, loose = run(1.0), run(1e-6)
     assert strict.rows[0].tokens == plain(target, [3, 4], 24, ignore_eos=True).tokens
     assert loose.metrics.accepted > strict.metrics.accepted
@@ -204,3 +211,28 @@ def test_what_a_drafter_is_told_is_what_was_kept(target):
         assert tuple(t for outcome in told for t in outcome.committed[row]) == result.rows[row].tokens
     assert any(not outcome.used for outcome in told) or len(told) < 3
     assert told[-1].finished == (True, True)
+
+
+def test_seeds_may_be_given_for_each_row_and_do_not_depend_on_the_batch(target):
+    decoder = Decoder(target, TableDrafter(V), gamma=Gamma(3))
+    settings = GenerationSettings(max_new_tokens=10, ignore_eos=True)
+    prompts, seeds = [[3, 4], [5], [6, 7, 8]], [11, 5, 2**40]
+    together = decoder.generate(prompts, settings, seeds=seeds).rows
+    alone = [decoder.generate([p], settings, seeds=[s]).rows[0] for p, s in zip(prompts, seeds, strict=True)]
+    assert [row.tokens for row in together] == [row.tokens for row in alone]
+    with pytest.raises(ConfigError, match="2 seeds were given for 3 prompts"):
+        decoder.generate(prompts, settings, seeds=[1, 2])
+
+
+def test_a_drafter_that_was_asked_in_vain_counts_as_a_draft_call(target):
+    class Silent(CountingDrafter):
+        def draft(self, tokens, budget):
+            return []
+
+    trace = TraceObserver()
+    settings = GenerationSettings(max_new_tokens=5, ignore_eos=True)
+    metrics = Decoder(target, Silent(V), gamma=Gamma(2)).generate([[3, 4]], settings, [trace]).metrics
+    assert [report.asked for report in trace.reports] == [(2,), (2,), (2,), (1,), (0,)]
+    assert metrics.draft_calls == 4
+    assert metrics.drafted == 0
+    assert metrics.alpha is None

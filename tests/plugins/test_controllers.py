@@ -10,7 +10,7 @@ from specdec_plugins.configs import ConstantLenienceConfig, FixedGammaConfig
 from specdec_plugins.constant_lenience import ConstantLenience
 from specdec_plugins.fixed_gamma import FixedGamma
 
-REPORT = StepReport(0, (5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False), ((), ()), 0.1, 0.1, 0.2)
+REPORT = StepReport(0, (5, 5), (5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False), ((), ()), 0.1, 0.1, 0.2)
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 7])

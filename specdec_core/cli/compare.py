@@ -1,0 +1,91 @@
+"""`specdec compare`: run a study and say what each drafter is worth."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specdec_core.cli.console import error_console, output_console, quieten_libraries
+from specdec_core.cli.options import Settings, StudyFile
+from specdec_core.cli.progress import StudyProgress
+from specdec_core.study import Study, load_study
+
+if TYPE_CHECKING:
+    from specdec_core.study.runner import StudyResult
+
+_INTERRUPTED = 130
+
+
+def compare(
+    study: StudyFile,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for results; a stopped study goes on from it.", metavar="DIR"),
+    ] = None,
+    settings: Settings = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier study left in DIR.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Run a study: time every drafter against plain decoding, and print a table.
+
+    The baseline stands in the first row. Runs take turns and every one is repeated, so that a machine that
+    grows slower favours none. With --output, the folder gets `results.jsonl` (one object a run),
+    `summary.csv` and `repeats.jsonl`, from which the same command goes on when it was stopped.
+
+    For example:
+
+    ```
+    specdec compare examples/quickstart.yaml
+    specdec compare study.yaml --output results
+    specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
+    ```
+    """
+    result = _run(load_study(study, settings or ()), output, fresh, quiet)
+    _show(result, output, quiet)
+    if result.failed:
+        raise typer.Exit(2)
+
+
+def _show(result: "StudyResult", output: Path | None, quiet: bool) -> None:
+    """Write and print the results, and say what went wrong in plugins."""
+    from specdec_core.study.report import summarise, write_results
+    from specdec_core.study.table import results_table
+
+    summaries = summarise(result)
+    written = write_results(output, summaries) if output is not None else []
+    output_console().print(results_table(summaries))
+    errors = error_console()
+    if written and not quiet:
+        errors.print(f"written: {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True)
+    for summary in summaries:
+        for failure in summary.failures[:1]:
+            count = len(summary.failures)
+            text = f"{summary.name}: {count} failure(s) of a plugin, the first: {failure['message']}"
+            errors.print(text, style="yellow", markup=False, soft_wrap=True)
+
+
+def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> "StudyResult":
+    if output is not None:
+        from specdec_core.study.journal import make_folder
+
+        make_folder(output)  # a folder that cannot be written should not cost the time of loading a model
+    with StudyProgress(error_console(), quiet=quiet) as progress:
+        try:
+            progress.loading("torch and transformers")
+            from specdec_core.study.runner import run_study
+
+            quieten_libraries()
+            return run_study(study, progress, output=output, fresh=fresh)
+        except KeyboardInterrupt:
+            kept = _kept(progress, output)
+    error_console().print(kept, markup=False, soft_wrap=True)
+    raise typer.Exit(_INTERRUPTED)
+
+
+def _kept(progress: StudyProgress, output: Path | None) -> str:
+    if output is None:
+        return "stopped; nothing was kept. With --output DIR, a stopped study goes on where it was."
+    return (
+        f"stopped; {progress.finished} of {progress.repeats} repeats are kept in {output}. "
+        "Give the same command again to go on from there."
+    )

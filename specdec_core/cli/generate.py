@@ -1,0 +1,194 @@
+"""`specdec generate`: text from a prompt, as it is decoded."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+from typer import Argument, Option
+
+from specdec_core.cli.console import error_console, output_console, quieten_libraries
+from specdec_core.cli.trace import TraceView
+from specdec_core.errors import ConfigError, PromptError
+from specdec_core.registry import default_registry
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.study import PLAIN, Run, run_model
+from specdec_core.study.config import PromptsConfig
+from specdec_core.study.problems import describe
+from specdec_core.study.prompts import read_prompts
+from specdec_core.study.source import parse_value
+
+if TYPE_CHECKING:
+    from specdec_core.decoding import BatchResult, Decoder
+    from specdec_core.models import LoadedModel
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What the options say, validated."""
+
+    run: Run
+    sampling: SamplingSettings
+    generation: GenerationSettings
+    trace: bool
+    strict: bool
+
+
+def generate(
+    prompt: Annotated[str | None, Argument(help="The prompt; - reads it from standard input.")] = None,
+    model: Annotated[str, Option(help="The target: a folder, a hub name, or builtin:target.")] = "builtin:target",
+    drafter: Annotated[
+        str | None, Option(help="Who guesses: a name, or YAML with its settings; else nobody.")
+    ] = None,
+    gamma: Annotated[str, Option(help="Tokens drafted in a step: a number, or YAML of a controller.")] = "4",
+    lenience: Annotated[str, Option(help="l in (0, 1], 1 is lossless: a number, or YAML of a controller.")] = "1",
+    temperature: Annotated[float, Option(help="0 is argmax.")] = 1.0,
+    top_k: Annotated[int | None, Option(help="Keep the k most probable tokens.")] = None,
+    top_p: Annotated[float | None, Option(help="Keep the fewest tokens with this probability.")] = None,
+    min_p: Annotated[float | None, Option(help="Keep tokens this probable, relative to the best.")] = None,
+    repetition_penalty: Annotated[float, Option(help="Above 1 discourages repetition.")] = 1.0,
+    max_new_tokens: Annotated[int, Option(help="The most tokens to add.")] = 128,
+    stop: Annotated[list[str] | None, Option(help="A text that ends the answer; may be repeated.")] = None,
+    seed: Annotated[int, Option(help="Same seed, same text.")] = 0,
+    trace: Annotated[bool, Option("--trace", help="Show what became of every drafted token.")] = False,
+    file: Annotated[
+        Path | None, Option(help="Read the prompt from a file; .jsonl: one a line.", metavar="FILE")
+    ] = None,
+    strict: Annotated[bool, Option("--strict", help="Stop when a plugin fails, rather than go on.")] = False,
+) -> None:
+    """Continue a prompt with a target model and, if you name one, a drafter that guesses for it.
+
+    With --trace, each line is one call of the target, as in Figure 1 of the paper: accepted tokens are green,
+    rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] where there are no colours).
+
+    For example:
+
+    ```
+    specdec generate "def main():" --temperature 0
+    specdec generate "def main():" --drafter prompt-copy --gamma 8
+    specdec generate "import os" --drafter "{name: transformer, model: builtin:drafter}" --trace
+    specdec generate - < prompt.txt
+    ```
+    """
+    sampling = _picked(SamplingSettings, locals())
+    generation = _picked(GenerationSettings, {**locals(), "stop": tuple(stop or ())})
+    _decode(
+        model, _prompts(prompt, file), _Wish(_run(drafter, gamma, lenience), sampling, generation, trace, strict)
+    )
+
+
+def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
+    """Return the settings of a model that are among the options."""
+    return _validated(model, {name: options[name] for name in model.model_fields if name in options})
+
+
+def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+    if (prompt is None) == (file is None):
+        given = "neither" if prompt is None else "both"
+        raise PromptError(f"give a prompt or --file, not {given}; - reads the prompt from standard input.")
+    if file is not None and file.suffix == ".jsonl":
+        return [entry.text for entry in read_prompts(PromptsConfig(file=file), Path())]
+    text = _read(file) if file is not None else sys.stdin.read() if prompt == "-" else prompt or ""
+    if not text.strip():
+        raise PromptError("the prompt is empty: give at least one word to continue from.")
+    return [text]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise PromptError(f"{file}: there is no such file.") from error
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{file}: this is no text file (UTF-8).") from error
+    except OSError as error:
+        raise PromptError(f"{file}: cannot be read: {error.strerror or error}.") from error
+
+
+def _run(drafter: str | None, gamma: str, lenience: str) -> Run:
+    if drafter is None:
+        return Run(PLAIN)
+    options = {"drafter": drafter, "gamma": gamma, "lenience": lenience}
+    data = {name: parse_value(text, f"--{name}") for name, text in options.items()}
+    config = _validated(run_model(default_registry()), data)
+    return Run(drafter, config.drafter, config.gamma, config.lenience)
+
+
+def _validated(model: type[_Model], data: dict[str, Any]) -> _Model:
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        messages = describe(error, model, data, _option, written=lambda path: path[1:])
+        raise ConfigError("\n".join(messages)) from error
+
+
+def _option(path: Sequence[str | int], _: bool) -> str:
+    return f"--{path[0]}".replace("_", "-")
+
+
+def _decode(model: str, prompts: list[str], wish: _Wish) -> None:
+    errors = error_console()
+    with errors.status("loading torch and the model") if errors.is_terminal else nullcontext():
+        from specdec_core.models import load_model
+        from specdec_core.study.runner import make_decoder
+
+        quieten_libraries()
+        target = load_model(model)
+        decoder = make_decoder(
+            target, wish.run, registry=default_registry(), sampling=wish.sampling, strict=wish.strict
+        )
+    for number, prompt in enumerate(prompts, start=1):
+        if len(prompts) > 1:
+            typer.echo(f"--- prompt {number}")
+        result = _stream(decoder, target, prompt, wish)
+        for failure in result.failures:
+            text = f"{failure.plugin} was switched off at step {failure.step}: {failure.message}"
+            errors.print(text, style="yellow", markup=False, soft_wrap=True)
+
+
+def _stream(decoder: "Decoder", target: "LoadedModel", prompt: str, wish: _Wish) -> "BatchResult":
+    """Decode one prompt and show it as it comes; return the result."""
+    view = TraceView(output_console(), lambda token: _text(target, [token]))
+    tokens: list[int] = []
+    shown = ""
+    steps = decoder.stream([prompt], wish.generation)
+    while True:
+        try:
+            report = next(steps)
+        except StopIteration as end:
+            result: BatchResult = end.value
+            break
+        if wish.trace:
+            view.step(report)
+            continue
+        tokens += report.committed[0]
+        shown = _show(_text(target, tokens), shown)
+    if wish.trace:
+        view.close(result)
+    else:
+        typer.echo(_text(target, tokens)[len(shown) :])
+    return result
+
+
+def _show(text: str, shown: str) -> str:
+    """Print what is new in a text and return what has been printed; half a character is held back."""
+    whole = text.rstrip("�")
+    if len(whole) > len(shown) and whole.startswith(shown):
+        sys.stdout.write(whole[len(shown) :])
+        sys.stdout.flush()
+        return whole
+    return shown
+
+
+def _text(target: "LoadedModel", tokens: Sequence[int]) -> str:
+    if target.tokenizer is None:
+        return "".join(f" {token}" for token in tokens)
+    text: str = target.tokenizer.decode(list(tokens), skip_special_tokens=True)
+    return text

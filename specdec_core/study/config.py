@@ -1,0 +1,185 @@
+"""What a study may say, as pydantic models; the plugins' part is put together from what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from specdec_core.errors import PluginError
+from specdec_core.registry import WORD_FOR_KIND
+from specdec_core.settings import GenerationSettings, SamplingSettings
+
+if TYPE_CHECKING:
+    from specdec_core.border import PluginConfig, PluginKind, PluginSpec
+    from specdec_core.registry import Registry
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class TargetConfig(_Part):
+    """The model whose distribution is kept, and how it is loaded."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """A folder, a hub name, or `builtin:target`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; `auto` takes what suits the device."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU when there is one."""
+    device_map: str | dict[str, Any] | None = None
+    """How to spread the weights over devices, e.g. `auto`; needs accelerate."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model. Only for sources you trust."""
+
+
+class PromptsConfig(_Part):
+    """Where the prompts come from: exactly one of `builtin`, `file` and `texts`."""
+
+    builtin: Literal["heldout"] | None = None
+    """Prompts that ship with the built-in models, from text they were not trained on."""
+    file: Path | None = None
+    """A JSONL file, one object with a `prompt` a line; relative to the study."""
+    texts: tuple[str, ...] | None = None
+    """The prompts themselves. A bare list means this."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Use only the first so many."""
+
+    @model_validator(mode="after")
+    def _check_one(self) -> PromptsConfig:
+        given = [name for name in ("builtin", "file", "texts") if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(repr(name) for name in given) or "none of them"
+            raise ValueError(f"give exactly one of 'builtin', 'file' and 'texts'; {said} was given")
+        return self
+
+
+class RunConfig(_Part):
+    """One way to decode the prompts: a drafter, its gamma and lenience. Plain decoding runs beside it."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """Name of the run in tables and results; made from drafter and gamma when left out."""
+    drafter: Any
+    gamma: Any
+    lenience: Any = None
+    draft_sampling: SamplingSettings | None = None
+    """The drafter's own sampling settings (section 6); left out, those of the target."""
+    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    """Settings to vary: a dotted key of this run, and its values. Every combination becomes a run."""
+
+
+class StudyConfig(_Part):
+    """A comparison of drafters on one target: what `specdec compare` runs."""
+
+    target: Annotated[
+        TargetConfig,
+        BeforeValidator(
+            lambda v: {"model": v} if isinstance(v, str) else v, json_schema_input_type=TargetConfig | str
+        ),
+    ]
+    """The target: a mapping, or just the model."""
+    prompts: Annotated[
+        PromptsConfig,
+        BeforeValidator(
+            lambda v: {"texts": v} if isinstance(v, list) else v,
+            json_schema_input_type=PromptsConfig | list[str],
+        ),
+    ]
+    """The prompts: a mapping, or just a list of texts."""
+    sampling: SamplingSettings = SamplingSettings()
+    """How the target's logits become the distribution that is sampled."""
+    generation: GenerationSettings = GenerationSettings()
+    """How long to decode and from which seed."""
+    batch_size: Annotated[int, Field(ge=1)] = 1
+    """How many prompts are decoded together."""
+    repeats: Annotated[int, Field(ge=1)] = 3
+    """How often every run is timed; runs take turns, so that a drifting machine favours none."""
+    runs: Annotated[tuple[Any, ...], Field(min_length=1)]
+    """What is compared with plain decoding."""
+
+
+def study_model(registry: Registry) -> type[StudyConfig]:
+    """Return the model of a study in which exactly the plugins of the registry may be named."""
+    run = run_model(registry)
+    # Made at run time, so out of the reach of a type checker.
+    runs: Any = Annotated[
+        tuple[run, ...],  # type: ignore[valid-type]
+        Field(min_length=1, description="What is compared with plain decoding."),
+    ]
+    return create_model("Study", __base__=StudyConfig, runs=(runs, ...))
+
+
+def run_model(registry: Registry) -> type[RunConfig]:
+    """Return the model of a run in which exactly the plugins of the registry may be named."""
+    drafter = Field(description="Who guesses tokens: a name, or a mapping with `name` and settings.")
+    gamma = Field(description="How many tokens are drafted in a step: a number, a name, or a mapping.")
+    lenience = Field(
+        None, description="How strictly drafts are judged, 1 is lossless: a number, a name, or a mapping."
+    )
+    optional: Any = _plugin_type("lenience", registry) | None
+    return create_model(
+        "Run",
+        __base__=RunConfig,
+        drafter=(_plugin_type("drafter", registry), drafter),
+        gamma=(_plugin_type("gamma", registry), gamma),
+        lenience=(optional, lenience),
+    )
+
+
+def study_schema(registry: Registry) -> dict[str, Any]:
+    """Return the JSON schema of a study, for editors."""
+    schema = study_model(registry).model_json_schema()
+    run = schema["$defs"]["Run"]
+    # What a grid chooses need not be written beside it.
+    run["anyOf"] = [{"required": run.pop("required")}, {"required": ["grid"]}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "specdec study"}
+
+
+def _plugin_type(kind: PluginKind, registry: Registry) -> Any:
+    """Return the annotation of a field that names a plugin: a union discriminated by `name`."""
+    specs = registry.specs(kind)
+    models = [_with_name(spec) for spec in specs]
+    chosen: Any = Any
+    if len(models) == 1:
+        chosen = models[0]
+    elif models:
+        chosen = Annotated[Union[tuple(models)], Field(discriminator="name")]  # noqa: UP007  (made at run time)
+    written = chosen
+    if specs:
+        bare = Literal[tuple(spec.name for spec in specs)]  # type: ignore[valid-type]
+        written = chosen | bare | float if registry.shorthand(kind) else chosen | bare
+    return Annotated[chosen, BeforeValidator(partial(_spell_out, kind, registry), json_schema_input_type=written)]
+
+
+def _with_name(spec: PluginSpec) -> type[PluginConfig]:
+    title = "".join(part.capitalize() for part in f"{spec.name}-{spec.kind}".replace("_", "-").split("-"))
+    name: Any = Literal[spec.name]
+    described = Field(description=spec.summary or f"The {spec.kind} {spec.name!r}.")
+    return create_model(title, __base__=spec.config, __doc__=spec.summary or None, name=(name, described))
+
+
+def _spell_out(kind: PluginKind, registry: Registry, value: Any) -> Any:
+    """Turn a bare name or number into the mapping it stands for, and refuse names that are not there."""
+    word = WORD_FOR_KIND[kind]
+    try:
+        if isinstance(value, str):
+            value = {"name": value}
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            spec = registry.shorthand(kind)
+            if spec is None:
+                raise PluginError(f"a bare number says nothing for a {word} here; write {{name: ...}} instead.")
+            value = {"name": spec.name, spec.shorthand: value}
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            names = ", ".join(registry.names(kind)) or "none"
+            raise PluginError(f"a {word} is given by its name, or a mapping with 'name'. Available: {names}.")
+        registry.spec(kind, value["name"])
+    except PluginError as error:
+        raise PydanticCustomError("plugin", "{reason}", {"reason": str(error)}) from error
+    return value

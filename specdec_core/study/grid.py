@@ -1,0 +1,85 @@
+"""Grids: one run of a study written once and expanded to many."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.errors import ConfigError
+from specdec_core.study.overrides import set_dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdec_core.study.source import Document, Keys
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A run after its grid was expanded.
+
+    Attributes:
+        data: The run as if it had been written out.
+        index: Its place among the runs as written.
+        choices: The values that its grid chose, by dotted key.
+    """
+
+    data: Any
+    index: int
+    choices: Mapping[str, Any] = field(default_factory=dict)
+
+    def written(self, path: Keys) -> Keys:
+        """Return where a setting of this run, given by its keys below the run, was written in the study."""
+        dotted = ".".join(str(part) for part in path)
+        for key in self.choices:
+            if dotted == key or dotted.startswith(f"{key}."):
+                return ("runs", self.index, "grid", key)
+        return ("runs", self.index, *path)
+
+    @property
+    def suffix(self) -> str:
+        """What tells this run from its siblings, to be put behind a name."""
+        last = [key.rpartition(".")[2] for key in self.choices]
+        labels = last if len(set(last)) == len(last) else list(self.choices)
+        pairs = zip(labels, self.choices.values(), strict=True)
+        return "".join(f"-{label}={_label(value)}" for label, value in pairs)
+
+
+def expand(document: Document) -> list[Expanded]:
+    """Return the runs of a study, grids written out; validation refuses what is malformed."""
+    runs = document.data.get("runs")
+    if not isinstance(runs, list):
+        return []
+    expanded = []
+    for index, run in enumerate(runs):
+        grid = run.get("grid") if isinstance(run, dict) else None
+        if grid is not None and _well_formed(grid):
+            expanded += [_choose(document, run, index, choice) for choice in _choices(grid)]
+        else:
+            expanded.append(Expanded(run, index))
+    return expanded
+
+
+def _well_formed(grid: Any) -> bool:
+    return isinstance(grid, dict) and all(isinstance(values, list) and values for values in grid.values())
+
+
+def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def _choose(document: Document, run: dict[str, Any], index: int, choices: dict[str, Any]) -> Expanded:
+    data = copy.deepcopy({key: value for key, value in run.items() if key != "grid"})
+    for key, value in choices.items():
+        try:
+            set_dotted(data, key, copy.deepcopy(value), key)
+        except ConfigError as error:
+            where = document.where(("runs", index, "grid", key), key=True)
+            raise ConfigError(f"{where}: {error}") from error
+    return Expanded(data, index, choices)
+
+
+def _label(value: Any) -> str:
+    return str(value["name"]) if isinstance(value, dict) and "name" in value else str(value)

@@ -1,0 +1,128 @@
+"""What pydantic found wrong with a config, in words that help: where, what was given, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from specdec_core.errors import unknown_name
+from specdec_core.study.source import Keys
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Where: TypeAlias = Callable[[Keys, bool], str]
+"""Returns the place of a value, or with True of its key, given the keys that lead to it."""
+
+
+def describe(
+    error: ValidationError,
+    model: type[BaseModel],
+    data: Any,
+    where: Where,
+    written: Callable[[Keys], Keys] = lambda path: path,
+) -> list[str]:
+    """Return one message for each problem, in the order in which they were found, none twice.
+
+    Args:
+        error: What the validation raised.
+        model: The model that was validated against.
+        data: What was validated.
+        where: Turns keys into a place such as `study.yaml:3:5`.
+        written: Turns keys into those that the user wrote, where the data was expanded from them.
+    """
+    found = error.errors(include_url=False)
+    schema = model.model_json_schema()
+    locations = [item["loc"] for item in found]
+    messages = []
+    for item in found:
+        loc = item["loc"]
+        # pydantic counts a list as too short when its entries are at fault.
+        if item["type"] == "too_short" and any(len(o) > len(loc) and o[: len(loc)] == loc for o in locations):
+            continue
+        path = _without_tags(loc, data)
+        key = item["type"] == "extra_forbidden"
+        messages.append(f"{where(path, key)}: {_message(item, written(path), schema)}")
+    return list(dict.fromkeys(messages))
+
+
+def dotted(path: Keys) -> str:
+    """Return keys as they are read aloud: `runs[0].drafter.order`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.lstrip(".")
+
+
+def _message(item: Any, path: Keys, schema: dict[str, Any]) -> str:
+    kind, given, context = item["type"], item["input"], item.get("ctx", {})
+    inside = f"{dotted(path[:-1])}: " if path[:-1] else ""
+    if kind == "extra_forbidden":
+        return inside + unknown_name("key", str(item["loc"][-1]), _allowed_keys(schema, item["loc"][:-1]))
+    if kind == "missing":
+        return f"{inside}missing key {str(item['loc'][-1])!r}."
+    if kind == "literal_error":
+        expected = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ").split(", ")
+        return inside + unknown_name(f"value of {item['loc'][-1]}", str(given), expected)
+    reason = item["msg"].removeprefix("Value error, ")
+    named = f"{dotted(path)}: " if path else ""
+    if kind in {"plugin", "value_error"}:
+        return f"{named}{reason}"
+    return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given)}."
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _without_tags(loc: Sequence[str | int], data: Any) -> Keys:
+    """Return a location without the names of plugins that pydantic puts between the keys."""
+    path: list[str | int] = []
+    node: Any = data
+    for place, part in enumerate(loc):
+        if not isinstance(node, (dict, list)):
+            break  # a bare value stands for the mapping that pydantic saw
+        if isinstance(node, dict) and part not in node and node.get("name") == part and place < len(loc) - 1:
+            continue
+        path.append(part)
+        node = _entry(node, part)
+    return tuple(path)
+
+
+def _entry(node: Any, part: str | int) -> Any:
+    try:
+        return node[part]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _allowed_keys(schema: dict[str, Any], loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that would have been right at a location, read from the JSON schema."""
+    nodes = [schema]
+    for part in loc:
+        nodes = [child for node in _alternatives(nodes, schema) for child in _children(node, part, schema)]
+    return sorted({key for node in _alternatives(nodes, schema) for key in node.get("properties", {})})
+
+
+def _alternatives(nodes: Sequence[dict[str, Any]], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for node in nodes:
+        if "$ref" in node:
+            yield from _alternatives([_resolve(node["$ref"], schema)], schema)
+            continue
+        yield node
+        # The branches of a union of plugins are entered by the plugin's name only.
+        if "discriminator" not in node:
+            yield from _alternatives([*node.get("anyOf", []), *node.get("allOf", [])], schema)
+
+
+def _children(node: dict[str, Any], part: str | int, schema: dict[str, Any]) -> list[dict[str, Any]]:
+    if isinstance(part, int):
+        return [node["items"]] if isinstance(node.get("items"), dict) else []
+    mapping = node.get("discriminator", {}).get("mapping", {})
+    if part in mapping:
+        return [_resolve(mapping[part], schema)]
+    return [node["properties"][part]] if part in node.get("properties", {}) else []
+
+
+def _resolve(reference: str, schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = schema["$defs"][reference.rpartition("/")[2]]
+    return found

@@ -1,0 +1,181 @@
+"""`specdec compare` on a tiny model."""
+
+import errno
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from specdec_core.study import journal
+
+STUDY = """\
+target: {folder}
+prompts: [a b c, d e]
+generation: {{max_new_tokens: 8, ignore_eos: true}}
+repeats: 2
+runs:
+  - {{drafter: echo, gamma: 2}}
+  - {{drafter: echo, gamma: 3}}
+"""
+
+
+@pytest.fixture
+def compare(toys, tmp_path, model_folder):
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY.format(folder=model_folder))
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["compare", str(path), *[str(argument) for argument in arguments]])
+
+    return run
+
+
+def finished(folder):
+    lines = [json.loads(line) for line in (folder / "repeats.jsonl").read_text().splitlines()]
+    return [(line["run"], line["repeat"]) for line in lines[1:]]
+
+
+ALL = [(run, repeat) for repeat in (1, 2) for run in ("plain", "echo-2", "echo-3")]
+
+
+def test_a_table_with_the_baseline_first_and_results(compare, tmp_path):
+    output = tmp_path / "out"
+    result = compare("--output", output)
+    assert result.exit_code == 0, result.output
+    names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
+    assert names[names.index("plain") :][:3] == ["plain", "echo-2", "echo-3"]
+    assert "[6/6]" in result.stderr
+    assert sorted(path.name for path in output.iterdir()) == ["repeats.jsonl", "results.jsonl", "summary.csv"]
+    assert finished(output) == ALL
+    again = compare("--output", output)
+    assert again.stdout == result.stdout
+    assert "6 of 6 repeats were finished before" in again.stderr
+
+
+def test_without_output_nothing_is_written(compare, tmp_path):
+    before = set(tmp_path.iterdir())
+    result = compare("--set", "repeats=1", "--quiet")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert set(tmp_path.iterdir()) == before
+
+
+@pytest.fixture
+def generate_fails():
+    """Let a call of the decoder raise, counted from the first."""
+    from specdec_core.decoding import Decoder
+
+    def arm(patch, call, error):
+        real, calls = Decoder.generate, []
+
+        def generate(*args, **kwargs):
+            calls.append(1)
+            if len(calls) == call:
+                raise error
+            return real(*args, **kwargs)
+
+        patch.setattr(Decoder, "generate", generate)
+
+    return arm
+
+
+# Three calls to warm up, then one a prompt: the ninth is in the middle of the third repeat.
+IN_THE_THIRD_REPEAT = 9
+
+
+def test_ctrl_c_keeps_what_is_finished_and_the_next_call_resumes(compare, tmp_path, generate_fails):
+    output = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        generate_fails(patch, IN_THE_THIRD_REPEAT, KeyboardInterrupt())
+        result = compare("--output", output)
+    assert result.exit_code == 130
+    assert f"stopped; 2 of 6 repeats are kept in {output}." in result.stderr
+    assert finished(output) == ALL[:2]
+    result = compare("--output", output)
+    assert result.exit_code == 0, result.output
+    assert "2 of 6 repeats were finished before; going on from there" in result.stderr
+    assert finished(output) == ALL
+
+
+def test_ctrl_c_without_output_says_that_nothing_was_kept(compare, generate_fails, monkeypatch):
+    generate_fails(monkeypatch, IN_THE_THIRD_REPEAT, KeyboardInterrupt())
+    result = compare()
+    assert result.exit_code == 130
+    assert "nothing was kept. With --output DIR" in result.stderr
+
+
+def test_a_crash_keeps_what_is_finished(compare, tmp_path, generate_fails):
+    output = tmp_path / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        generate_fails(patch, IN_THE_THIRD_REPEAT, MemoryError())
+        assert compare("--output", output).exit_code == 1
+    assert finished(output) == ALL[:2]
+    assert compare("--output", output).exit_code == 0
+    assert finished(output) == ALL
+
+
+def test_no_space_left_exits_with_2_and_the_next_call_resumes(compare, tmp_path):
+    output = tmp_path / "out"
+    real, calls = journal._append_durably, []
+
+    def full(path, line):
+        calls.append(1)
+        if len(calls) > 3:  # the head and two repeats
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(path, line)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "_append_durably", full)
+        result = compare("--output", output)
+    assert result.exit_code == 2
+    assert "no space left on this disk. 2 finished repeat(s) are kept there" in result.stderr
+    assert "Traceback" not in result.output
+    assert finished(output) == ALL[:2]
+    assert compare("--output", output).exit_code == 0
+    assert finished(output) == ALL
+
+
+def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):
+    output = tmp_path / "out"
+    assert compare("--output", output, "--set", "repeats=1").exit_code == 0
+    changed = ("--output", output, "--set", "repeats=1", "--set", "generation.seed=5")
+    result = compare(*changed)
+    assert result.exit_code == 2
+    assert "settings.generation.seed: 0 there, 5 now" in result.stderr
+    assert compare(*changed, "--fresh").exit_code == 0
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(compare, tmp_path):
+    (tmp_path / "file").write_text("x")
+    result = compare("--output", tmp_path / "file")
+    assert result.exit_code == 2
+    assert "results cannot be kept there" in result.stderr
+    assert "loading" not in result.stderr
+
+
+def test_a_run_that_cannot_be_loaded_ends_with_2_after_all_others(compare, tmp_path):
+    output = tmp_path / "out"
+    result = compare("--output", output, "--set", "runs.0.drafter=absent", "--set", "repeats=1")
+    assert result.exit_code == 2
+    assert "absent-2 failed: drafter 'absent' of specdec-toys 1.0 could not be imported" in result.stderr
+    assert "absent-2 (failed)" in result.stdout
+    lines = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
+    assert [line["error"] is None for line in lines] == [True, False, True]
+
+
+def test_a_drafter_that_breaks_is_said_and_loses_no_token(compare, tmp_path):
+    broken = "runs.0.drafter={name: echo, breaks: true}"
+    result = compare("--output", tmp_path / "out", "--set", broken, "--set", "repeats=1")
+    assert result.exit_code == 0, result.output
+    assert "echo-2: 2 failure(s) of a plugin, the first:" in result.stderr
+    assert "the echo broke" in result.stderr
+
+
+def test_a_target_that_cannot_be_loaded(compare, tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = compare("--set", f"target={tmp_path / 'empty'}")
+    assert result.exit_code == 2
+    assert "the folder has no config.json" in result.stderr
+    assert "Traceback" not in result.output

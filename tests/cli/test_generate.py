@@ -1,0 +1,129 @@
+"""`specdec generate` on a tiny model, and the trace of Figure 1."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from specdec_core import StepReport
+from specdec_core.cli.main import app
+from specdec_core.cli.trace import TraceView, fates
+
+
+@pytest.fixture
+def generate(toys, model_folder):
+    def run(*arguments, **kwargs):
+        shared = ["generate", "--model", str(model_folder), "--max-new-tokens", "10"]
+        return CliRunner().invoke(app, [*shared, *[str(argument) for argument in arguments]], **kwargs)
+
+    return run
+
+
+def text_of(model_folder, *, sampling=None):
+    from specdec_core import Decoder, GenerationSettings, SamplingSettings, load_model
+
+    decoder = Decoder(load_model(model_folder), sampling=SamplingSettings(**(sampling or {})))
+    return decoder.generate(["a b c"], GenerationSettings(max_new_tokens=10)).rows[0].text
+
+
+def test_the_text_is_streamed_to_standard_output(generate, model_folder):
+    result = generate("a b c")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == text_of(model_folder) + "\n"
+
+
+def test_a_drafter_changes_no_argmax_token(generate, model_folder):
+    drafter = ("--drafter", "{name: echo, token: 2}", "--gamma", "{name: fixed, gamma: 3}")
+    result = generate("a b c", "--temperature", "0", *drafter)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == text_of(model_folder, sampling={"temperature": 0}) + "\n"
+
+
+def test_prompts_from_standard_input_and_files(generate, model_folder, tmp_path):
+    expected = text_of(model_folder) + "\n"
+    assert generate("-", input="a b c").stdout == expected
+    (tmp_path / "p.txt").write_text("a b c")
+    assert generate("--file", tmp_path / "p.txt").stdout == expected
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a b c"}\n{"prompt": "d"}\n')
+    many = generate("--file", tmp_path / "p.jsonl").stdout
+    assert many.startswith(f"--- prompt 1\n{expected}--- prompt 2\n")
+
+
+def test_the_trace_can_be_read_without_colours(generate):
+    result = generate("a b c", "--drafter", "echo", "--gamma", "2", "--trace")
+    assert result.exit_code == 0, result.output
+    assert "   1  " in result.stdout
+    assert "[!" in result.stdout
+    assert "[+accepted] drafted, and kept" in result.stdout
+    assert re.search(r"\d+ tokens with \d+ target calls .* alpha [\d.]+, .* ended by \w+\.", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a", "--temperature", "-1"], "--temperature: input should be greater than or equal to 0; given -1.0."),
+        (["a", "--top-p", "2"], "--top-p: input should be less than or equal to 1"),
+        (["a", "--max-new-tokens", "0"], "--max-new-tokens: input should be greater than or equal to 1"),
+        (["a", "--drafter", "ecko"], "--drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
+        (["a", "--drafter", "{name: echo, tokn: 1}"], "--drafter: unknown key 'tokn'. Did you mean 'token'?"),
+        (["a", "--drafter", "{name: echo"], "this is no valid YAML"),
+        (["a", "--drafter", "echo", "--gamma", "-1"], "--gamma: input should be greater than or equal to 0"),
+        (["a", "--drafter", "echo", "--lenience", "0"], "--lenience: input should be greater than 0; given 0."),
+        (["a", "--drafter", "absent"], "drafter 'absent' of specdec-toys 1.0 could not be imported"),
+        (["a", "--model", "./nowhere"], "there is no such folder"),
+        ([""], "the prompt is empty"),
+        ([], "give a prompt or --file, not neither"),
+        (["a", "--file", "b"], "not both"),
+        (["--file", "missing.txt"], "missing.txt: there is no such file"),
+        (["a " * 300], "takes 256"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_option(generate, arguments, message):
+    result = generate(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_drafter_that_breaks_is_said_or_under_strict_raised(generate):
+    broken = ("a b c", "--drafter", "{name: echo, breaks: true}")
+    result = generate(*broken)
+    assert result.exit_code == 0
+    assert "was switched off at step 0" in result.stderr
+    assert "the echo broke" in result.stderr
+    result = generate(*broken, "--strict")
+    assert result.exit_code == 2
+    assert "the echo broke" in result.stderr
+
+
+def step(draft, accepted, committed):
+    return StepReport(
+        0, (len(draft),), (len(draft),), (accepted,), (committed,), (False,), (draft,), 0.1, 0.1, 0.2
+    )
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        (step((5, 6), 2, (5, 6, 7)), [(5, "accepted"), (6, "accepted"), (7, "bonus")]),
+        (step((5, 6, 8), 1, (5, 7)), [(5, "accepted"), (6, "rejected"), (7, "recovered")]),
+        (step((), 0, (7,)), [(7, "bonus")]),
+        (step((5, 6), 1, (5,)), [(5, "accepted")]),
+    ],
+)
+def test_what_became_of_each_token(report, expected):
+    assert list(fates(report)) == expected
+
+
+@pytest.mark.parametrize(
+    ("colours", "expected"),
+    [(None, "[+5][-6][!7⏎]"), ("truecolor", "\x1b[32m5\x1b[0m\x1b[9;31m6\x1b[0m\x1b[34m7⏎\x1b[0m")],
+)
+def test_tokens_are_coloured_or_marked(colours, expected):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=colours is not None, color_system=colours, width=80)
+    view = TraceView(console, lambda token: f"{token}\n" if token == 7 else str(token))
+    view.step(step((5, 6, 8), 1, (5, 7)))
+    assert expected in out.getvalue()

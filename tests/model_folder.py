@@ -1,0 +1,23 @@
+"""A model folder as the command line is given one: random weights, a tokenizer of nine words, made in a second."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A decoder-only model whose words are a to h; anything else is the ninth."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    from tests.tiny import tiny_model
+
+    folder = tmp_path_factory.mktemp("model")
+    inner = Tokenizer(WordLevel({word: id_ for id_, word in enumerate([*"abcdefgh", "?"])}, unk_token="?"))
+    inner.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="?").save_pretrained(folder)
+    tiny_model("gpt2", vocab=9).save_pretrained(folder)
+    return folder

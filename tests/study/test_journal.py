@@ -1,0 +1,119 @@
+"""What is finished is on disk, whatever stops a study."""
+
+import errno
+import json
+import os
+
+import pytest
+
+from specdec_core import ConfigError
+from specdec_core.study import journal as module
+from specdec_core.study.journal import Journal, Repeat, StorageError, make_folder, write_atomically
+
+IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu"}
+
+
+def repeat(number, run="plain"):
+    return Repeat(run, number, {"tokens": 8, "seconds": 0.5}, ({"plugin": "x", "step": 1, "message": "m"},))
+
+
+def test_what_was_added_is_there_again(tmp_path):
+    journal = Journal(tmp_path / "new" / "folder", IDENTITY)
+    journal.add(repeat(1))
+    journal.add(repeat(1, "other"))
+    again = Journal(tmp_path / "new" / "folder", IDENTITY)
+    assert again.finished == {("plain", 1): repeat(1), ("other", 1): repeat(1, "other")}
+
+
+@pytest.mark.parametrize("torn", [b'{"run": "plain", "rep', b'{"run": "plain"}', b"\x00\x00\x00"])
+def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path, torn):
+    Journal(tmp_path, IDENTITY).add(repeat(1))
+    with (tmp_path / "repeats.jsonl").open("ab") as file:
+        file.write(torn)
+    journal = Journal(tmp_path, IDENTITY)
+    assert set(journal.finished) == {("plain", 1)}
+    journal.add(repeat(2))
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1), ("plain", 2)}
+
+
+def test_a_torn_first_line_is_as_good_as_none(tmp_path):
+    (tmp_path / "repeats.jsonl").write_bytes(b'{"fingerprint": "ab')
+    journal = Journal(tmp_path, IDENTITY)
+    journal.add(repeat(1))
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1)}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"device": "cuda"}, 'device: "cpu" there, "cuda" now'),
+        ({"settings": {"seed": 1, "model": "m"}}, "settings.seed: 0 there, 1 now"),
+        ({"runs": ["b"]}, 'runs[0]: "a" there, "b" now'),
+        ({"runs": []}, "runs: 1 entries there, 0 now"),
+    ],
+)
+def test_another_study_is_refused_with_what_differs(tmp_path, change, said):
+    Journal(tmp_path, IDENTITY).add(repeat(1))
+    with pytest.raises(ConfigError) as caught:
+        Journal(tmp_path, {**IDENTITY, **change})
+    assert said in str(caught.value)
+    assert "--output" in str(caught.value)
+    assert "--fresh" in str(caught.value)
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1)}
+
+
+def test_fresh_begins_again(tmp_path):
+    Journal(tmp_path, IDENTITY).add(repeat(1))
+    assert not Journal(tmp_path, {**IDENTITY, "device": "cuda"}, fresh=True).finished
+    assert len((tmp_path / "repeats.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_file_that_is_no_journal_is_not_touched(tmp_path):
+    (tmp_path / "repeats.jsonl").write_text("my notes\n")
+    with pytest.raises(ConfigError, match="is no journal of a study"):
+        Journal(tmp_path, IDENTITY)
+    assert (tmp_path / "repeats.jsonl").read_text() == "my notes\n"
+
+
+def test_no_space_left_keeps_what_is_finished(tmp_path, monkeypatch):
+    journal = Journal(tmp_path, IDENTITY)
+    journal.add(repeat(1))
+
+    def half_a_line(path, line):
+        with path.open("ab") as file:
+            file.write(line[: len(line) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_append_durably", half_a_line)
+        with pytest.raises(StorageError, match=r"no space left on this disk\. 1 finished repeat"):
+            journal.add(repeat(2))
+    lines = (tmp_path / "repeats.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("repeat") for line in lines] == [None, 1]
+    journal = Journal(tmp_path, IDENTITY)
+    journal.add(repeat(2))
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1), ("plain", 2)}
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="results cannot be kept there"):
+        Journal(tmp_path / "file", IDENTITY)
+    with pytest.raises(StorageError, match="results cannot be kept there"):
+        make_folder(tmp_path / "file" / "folder")
+    with pytest.raises(StorageError, match="could not be written"):
+        write_atomically(tmp_path / "file" / "results", "x")
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "results.jsonl"
+    write_atomically(path, "old")
+
+    def no_space(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module.os, "fsync", no_space)
+    with pytest.raises(StorageError, match="No space left"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]

@@ -1,0 +1,283 @@
+"""What a study may say, and what is said when it says something else."""
+
+import json
+
+import pytest
+
+from specdec_core import ConfigError
+from specdec_core.registry import default_registry
+from specdec_core.study import PLAIN, load_study, study_schema
+
+GOOD = """\
+target: builtin:target
+prompts: [a b c, d e f]
+runs:
+  - drafter: echo
+    gamma: 2
+"""
+
+
+@pytest.fixture
+def write(tmp_path, toys):
+    def write_study(text):
+        path = tmp_path / "study.yaml"
+        path.write_text(text)
+        return path
+
+    return write_study
+
+
+@pytest.fixture
+def problems(write):
+    def find(text, *settings):
+        with pytest.raises(ConfigError) as caught:
+            load_study(write(text), settings)
+        return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
+
+    return find
+
+
+def test_a_small_study_has_defaults_and_the_baseline_first(write):
+    study = load_study(write(GOOD))
+    assert [run.name for run in study.runs] == [PLAIN, "echo-2"]
+    assert study.runs[0].drafter is None
+    assert study.runs[1].drafter.token == 1
+    assert study.config.repeats == 3
+    assert [prompt.text for prompt in study.prompts] == ["a b c", "d e f"]
+    json.dumps([study.shared(), *(run.resolved() for run in study.runs)])
+
+
+def test_what_may_be_said_in_full_or_in_short(write):
+    text = (
+        GOOD
+        + """\
+  - {name: full, drafter: {name: echo, token: 4}, gamma: {name: fixed, gamma: 5}, lenience: {name: constant}}
+  - {drafter: echo, gamma: fixed, lenience: 0.5, draft_sampling: {temperature: 0}}
+"""
+    )
+    _, _, full, short = load_study(write(text)).runs
+    assert (full.drafter.token, full.gamma.gamma, full.lenience.lenience) == (4, 5, 1.0)
+    assert full.labels == ("echo", 5, 1.0)
+    assert (short.gamma.gamma, short.lenience.lenience, short.draft_sampling.temperature) == (3, 0.5, 0)
+    assert short.name == "echo-3-lenience=0.5"
+
+
+def test_a_grid_is_written_out(write):
+    text = (
+        GOOD
+        + """\
+  - {name: swept, drafter: echo, grid: {gamma: [1, 3], draft_sampling.temperature: [0.5, 1], drafter.token: [2]}}
+"""
+    )
+    runs = load_study(write(text)).runs[2:]
+    assert [run.name for run in runs] == [
+        f"swept-gamma={gamma}-temperature={temperature}-token=2" for gamma in (1, 3) for temperature in (0.5, 1)
+    ]
+    assert [(run.gamma.gamma, run.draft_sampling.temperature, run.drafter.token) for run in runs] == [
+        (1, 0.5, 2),
+        (1, 1.0, 2),
+        (3, 0.5, 2),
+        (3, 1.0, 2),
+    ]
+
+
+def test_set_replaces_values(write):
+    study = load_study(
+        write(GOOD), ["generation.seed=7", "runs.0.gamma=5", "runs.0.drafter.token=3", "prompts=[x]"]
+    )
+    assert study.config.generation.seed == 7
+    assert (study.runs[1].gamma.gamma, study.runs[1].drafter.token) == (5, 3)
+    assert study.prompts[0].text == "x"
+
+
+def test_set_finds_a_run_by_its_name(write):
+    study = load_study(write(GOOD + "    name: mine\n"), ["runs.mine.gamma=6"])
+    assert study.runs[1].gamma.gamma == 6
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("gamma", "--set gamma: expected key=value"),
+        ("runs.4.gamma=2", "there is no 4"),
+        ("runs.mine.gamma=2", "unknown entry of runs 'mine'"),
+        ("batch_size.x=2", "--set batch_size.x=2: batch_size: input should be a valid integer"),
+        ("target.x.y=2", "--set target.x.y=2: target: unknown key 'x'"),
+        ("batch_size=0", "--set batch_size=0: batch_size: input should be greater than or equal to 1; given 0"),
+        ("runs.0.gamma=-1", "--set runs.0.gamma=-1: runs[0].gamma: input should be greater than or equal to 0"),
+        ("seed=[1", "--set seed=[1:1:3: this is no valid YAML"),
+    ],
+)
+def test_set_that_is_wrong_is_named(write, setting, message):
+    with pytest.raises(ConfigError) as caught:
+        load_study(write(GOOD), [setting])
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "target: builtin:target",
+            "targt: builtin:target",
+            "1:1: unknown key 'targt'. Did you mean 'target'? Available: batch_size, generation, prompts, "
+            "repeats, runs, sampling, target.",
+        ),
+        ("drafter: echo", "drafter: ecko", "4:14: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
+        (
+            "drafter: echo",
+            "drafter: {name: echo, tokn: 1}",
+            "4:27: runs[0].drafter: unknown key 'tokn'. Did you mean 'token'? Available: breaks, name, token.",
+        ),
+        ("drafter: echo", "drafter: {token: 1}", "4:14: runs[0].drafter: a drafter is given by its name"),
+        ("gamma: 2", "gamma: -1", "5:12: runs[0].gamma: input should be greater than or equal to 0; given -1."),
+        ("gamma: 2", "gamma: {name: fixed, gamma: -1}", "5:33: runs[0].gamma.gamma: input should be greater than"),
+        ("gamma: 2", "gamma: true", "5:12: runs[0].gamma: a gamma controller is given by"),
+        (
+            "gamma: 2",
+            "gamma: 2\n    lenience: 0",
+            "6:15: runs[0].lenience: input should be greater than 0; given 0.",
+        ),
+        (
+            "gamma: 2",
+            "gamma: 2\n    lenience: 1.5",
+            "6:15: runs[0].lenience: input should be less than or equal to 1",
+        ),
+        ("gamma: 2", "name: plain\n    gamma: 2", "5:11: the name 'plain' is taken by the baseline"),
+        ("gamma: 2", "draft_sampling: {temperature: -1}", "4:5: runs[0]: missing key 'gamma'."),
+        (
+            "runs:",
+            "sampling: {temperature: -0.5}\nruns:",
+            "3:25: sampling.temperature: input should be greater than",
+        ),
+        ("runs:", "sampling: {top_p: 0}\nruns:", "3:19: sampling.top_p: input should be greater than 0; given 0."),
+        (
+            "target: builtin:target",
+            "target: builtin:tarjet",
+            "1:9: unknown built-in model 'builtin:tarjet'. Did you",
+        ),
+        ("target: builtin:target", "target: ./nowhere", "1:9: there is no folder"),
+        (
+            "target: builtin:target",
+            "target: {model: x, dtype: int3}",
+            "1:27: target: unknown value of dtype 'int3'.",
+        ),
+        ("[a b c, d e f]", "[a b c, '']", "2:10: prompt 2 of 2 is empty"),
+        ("[a b c, d e f]", "[]", "2:10: the list of prompts holds no prompt"),
+        ("[a b c, d e f]", "{limit: 3}", "2:10: prompts: give exactly one of 'builtin', 'file' and 'texts'"),
+        ("[a b c, d e f]", "{file: no.jsonl}", "2:17: "),
+        ("drafter: echo", "drafter: single", "4:14: drafter 'single' drafts for at most 1"),
+    ],
+)
+def test_what_is_wrong_has_line_and_column(problems, old, new, message):
+    assert old in GOOD
+    settings = ["batch_size=2"] if "single" in new else []
+    found = problems(GOOD.replace(old, new, 1), *settings)
+    assert any(line.startswith(message) for line in found), found
+
+
+def test_all_that_is_wrong_is_said_at_once(problems):
+    text = GOOD.replace("echo", "ecko").replace("gamma: 2", "gamma: -2").replace("target:", "targets:")
+    assert [line.split(":")[0] for line in problems(text)] == ["1", "4", "5", "1"]
+
+
+def test_a_grid_that_is_wrong_points_at_its_values(problems):
+    text = GOOD.replace("gamma: 2", "grid: {gamma: [1, -1], draft_sampling.temprature: [1]}")
+    found = problems(text)
+    assert any(line.startswith("5:19: runs[0].gamma: input should be greater") for line in found), found
+    assert any(line.startswith("5:28: runs[0].draft_sampling: unknown key 'temprature'") for line in found), found
+
+
+@pytest.mark.parametrize("grid", ["{gamma: 3}", "{gamma: []}", "[gamma]", "{target.x: [1]}", "{gamma.x.y: [1]}"])
+def test_a_grid_that_is_no_grid(problems, grid):
+    assert problems(GOOD + f"    grid: {grid}\n")
+
+
+def test_two_runs_of_one_name(problems):
+    found = problems(GOOD + "  - {drafter: echo, gamma: 2}\n")
+    assert found == ["6:5: 2 runs are called 'echo-2'; give each a `name` of its own."]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "expected a mapping of keys to values, but it is empty"),
+        (b"- a\n- b\n", "but this is a list"),
+        (b"just a text", "but this is a single value"),
+        (b"a: 1\na: 2\n", ':2:1: this is no valid YAML: found duplicate key "a"'),
+        (b"a: [1,\n", "this is no valid YAML"),
+        (b"a: b: c\n", ":1:5: this is no valid YAML: mapping values are not allowed here"),
+        (b"\x7fELF\x02\x01\x00\x00", "no YAML file"),
+        (b"\xff\xfe\x00", "this is no text file"),
+        (b"&x {a: *x}\n", "an alias repeats itself without end"),
+        (b"a: !!python/object:os.system x\n", "tags such as"),
+        (b"1: 2\n", "the key 1 is no text"),
+        (b"x: " + b"[" * 900, "nested too deeply"),
+        (b"#" * 1_000_001, "too much for a study"),
+    ],
+)
+def test_a_file_that_is_no_study(tmp_path, toys, content, message):
+    path = tmp_path / "study.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load_study(path)
+    assert message in str(caught.value)
+    assert "study.yaml" in str(caught.value)
+
+
+def test_aliases_that_multiply_are_refused(tmp_path, toys):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    path = tmp_path / "bomb.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="an alias repeats itself"):
+        load_study(path)
+
+
+def test_a_merge_key_is_followed(write):
+    text = (
+        GOOD.replace("drafter: echo\n", "&base\n    drafter: echo\n") + "  - {<<: *base, name: again, gamma: 3}\n"
+    )
+    assert load_study(write(text)).runs[2].drafter.name == "echo"
+
+
+def test_a_missing_file_and_a_folder(tmp_path, write):
+    write(GOOD)
+    with pytest.raises(ConfigError, match=r"there is no such file\. Did you mean .*study\.yaml\?"):
+        load_study(tmp_path / "stydu.yaml")
+    with pytest.raises(ConfigError, match="Nor is there a folder"):
+        load_study(tmp_path / "no" / "study.yaml")
+    with pytest.raises(ConfigError, match="this is a folder"):
+        load_study(tmp_path)
+
+
+def test_an_encoder_decoder_target_is_seen_before_it_is_loaded(problems, tmp_path):
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "config.json").write_text('{"is_encoder_decoder": true}')
+    text = GOOD.replace("builtin:target", "./t5").replace("drafter: echo", "drafter: single")
+    assert problems(text) == [
+        "4:14: drafter 'single' works for decoder-only targets, but this target has an encoder; "
+        "choose another drafter or target."
+    ]
+
+
+def test_without_plugins_every_message_still_helps(tmp_path, site):
+    path = tmp_path / "study.yaml"
+    path.write_text(GOOD)
+    with pytest.raises(ConfigError, match=r"unknown drafter 'echo'\. Available: none"):
+        load_study(path)
+
+
+def test_the_schema_knows_the_plugins(toys):
+    schema = study_schema(default_registry())
+    run = schema["$defs"]["Run"]["properties"]
+    assert schema["$defs"]["EchoDrafter"]["properties"]["name"]["const"] == "echo"
+    assert {"type": "number"} in run["gamma"]["anyOf"]
+    assert run["drafter"]["anyOf"][1]["enum"] == ["absent", "echo", "single"]
+    assert all("description" in field for field in run.values())
+
+
+def test_set_writes_out_what_was_written_in_short(write):
+    study = load_study(write(GOOD), ["target.dtype=float32", "prompts.limit=1"])
+    assert (study.config.target.model, study.config.target.dtype) == ("builtin:target", "float32")
+    assert len(study.prompts) == 1
