@@ -2,7 +2,10 @@
 
 from specdec_core.models.family import Family, inspect_family
 from specdec_core.models.inflate import inflate
-from specdec_core.models.load import LoadedModel, load_model, wrap_model
+from specdec_core.models.load import load_model, wrap_model
+from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.probe import TESTED as TESTED_FAMILIES
 from specdec_core.models.session import ModelSession
 
-__all__ = ["Family", "LoadedModel", "ModelSession", "inflate", "inspect_family", "load_model", "wrap_model"]
+__all__ = [
+    "TESTED_FAMILIES","Family", "LoadedModel", "ModelSession", "inflate", "inspect_family", "load_model", "wrap_model"]

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from specdec_core.errors import ModelError
-from specdec_core.models.load import LoadedModel, wrap_model
+from specdec_core.models.load import wrap_model
+from specdec_core.models.loaded import LoadedModel
 
 _OUTPUTS = ("self_attn.o_proj", "mlp.down_proj")
 

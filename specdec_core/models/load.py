@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,67 +13,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers import PreTrainedModel as _PreTrainedModel
 from transformers.utils import logging as library_logging
 
-from specdec_core.border import TargetInfo
 from specdec_core.errors import ModelError, unknown_name
-from specdec_core.models.family import Family, inspect_family
+from specdec_core.models.family import inspect_family
+from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.probe import probed
 
 BUILTIN_PREFIX = "builtin:"
 _BUILTIN_FOLDER = Path(__file__).parent.parent / "builtin"
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model in evaluation mode, with what the framework needs to know of it.
-
-    Attributes:
-        model: The Hugging Face model; never modified.
-        tokenizer: Its tokenizer, or None where the folder has none.
-        name: What the user called it.
-        family: What its cache and its forward allow.
-        vocab_size: V, the number of logits.
-        eos_ids: Ids that end a sequence.
-        start_id: The decoder's first token for encoder-decoder models, else None.
-        max_positions: The most tokens it takes, or None where there is no bound.
-    """
-
-    model: Any
-    tokenizer: Any
-    name: str
-    family: Family
-    vocab_size: int
-    eos_ids: tuple[int, ...]
-    start_id: int | None
-    max_positions: int | None
-
-    @property
-    def device(self) -> torch.device:
-        """Where its first weights lie; inputs go there."""
-        device: torch.device = self.model.device
-        return device
-
-    @property
-    def encoder_decoder(self) -> bool:
-        """Whether it reads a source with an encoder."""
-        return self.family.encoder_decoder
-
-    def info(self, folder: Path = Path()) -> TargetInfo:
-        """Return what drafters may know of this model as a target.
-
-        Args:
-            folder: Where relative paths in plugin settings are meant from.
-        """
-        return TargetInfo(
-            vocab_size=self.vocab_size,
-            eos_ids=self.eos_ids,
-            device=self.device,
-            tokenizer=self.tokenizer,
-            encoder_decoder=self.encoder_decoder,
-            folder=folder,
-        )
-
-
 def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
-    """Take a model that is already in memory.
+    """Take a model that is already in memory; a family not tested here is probed with two short rows.
 
     Args:
         model: A Hugging Face decoder-only or encoder-decoder model with a language-model head.
@@ -97,7 +46,7 @@ def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None 
         start = getattr(model.config, "decoder_start_token_id", None)
     if family.encoder_decoder and start is None:
         raise ModelError(f"{name or type(model).__name__}: its config gives no decoder_start_token_id; add one.")
-    return LoadedModel(
+    loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
         name=name or type(model).__name__,
@@ -107,6 +56,7 @@ def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None 
         start_id=start if family.encoder_decoder else None,
         max_positions=family.max_positions,
     )
+    return probed(loaded)
 
 
 def load_model(

@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.family import FULL, SLIDING
-from specdec_core.models.load import LoadedModel
+from specdec_core.models.loaded import LoadedModel
 
 
 @dataclass(frozen=True)

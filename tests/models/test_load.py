@@ -109,7 +109,11 @@ def test_pickled_weights_are_never_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"dtype": "int8"}, "unknown dtype 'int8'"), ({"dtype": "float23"}, "float32"), ({"device": "qpu"}, "not known")],
+    [
+        ({"dtype": "int8"}, "unknown dtype 'int8'"),
+        ({"dtype": "float23"}, "float32"),
+        ({"device": "qpu"}, "not known"),
+    ],
 )
 def test_wrong_options_say_what_is_allowed(folder, options, message):
     with pytest.raises(ModelError, match=message):

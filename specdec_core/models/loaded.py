@@ -1,0 +1,63 @@
+"""A loaded model, with what the framework needs to know of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_core.border import TargetInfo
+from specdec_core.models.family import Family
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode, with what the framework needs to know of it.
+
+    Attributes:
+        model: The Hugging Face model; never modified.
+        tokenizer: Its tokenizer, or None where the folder has none.
+        name: What the user called it.
+        family: What its cache and its forward allow.
+        vocab_size: V, the number of logits.
+        eos_ids: Ids that end a sequence.
+        start_id: The decoder's first token for encoder-decoder models, else None.
+        max_positions: The most tokens it takes, or None where there is no bound.
+    """
+
+    model: Any
+    tokenizer: Any
+    name: str
+    family: Family
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    start_id: int | None
+    max_positions: int | None
+
+    @property
+    def device(self) -> torch.device:
+        """Where its first weights lie; inputs go there."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether it reads a source with an encoder."""
+        return self.family.encoder_decoder
+
+    def info(self, folder: Path = Path()) -> TargetInfo:
+        """Return what drafters may know of this model as a target.
+
+        Args:
+            folder: Where relative paths in plugin settings are meant from.
+        """
+        return TargetInfo(
+            vocab_size=self.vocab_size,
+            eos_ids=self.eos_ids,
+            device=self.device,
+            tokenizer=self.tokenizer,
+            encoder_decoder=self.encoder_decoder,
+            folder=folder,
+        )

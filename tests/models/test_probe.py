@@ -1,0 +1,60 @@
+"""Families that the suite does not know are proved right when they are loaded, or refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ModelError
+from specdec_core.models import TESTED_FAMILIES, wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from tests.tiny import FAMILIES, tiny_model
+from tests.toys import CountingDrafter, Gamma
+
+IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def other(family):
+    torch.manual_seed(0)
+    if family == "opt":
+        config = transformers.OPTConfig(ffn_dim=48, word_embed_proj_dim=32, **SIZES, **IDS)
+        return transformers.OPTForCausalLM(config).eval()
+    if family == "bloom":
+        return transformers.BloomForCausalLM(transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **IDS)).eval()
+    return transformers.FalconForCausalLM(transformers.FalconConfig(alibi=True, **SIZES, **IDS)).eval()
+
+
+# Learnt positions; alibi without position_ids; alibi whose forward takes position_ids but not our masks.
+@pytest.mark.parametrize(("family", "ragged"), [("opt", True), ("bloom", False), ("falcon", False)])
+def test_an_unknown_family_is_probed_and_then_decodes_as_the_library_does(family, ragged):
+    model = other(family)
+    loaded = wrap_model(model)
+    assert model.config.model_type not in TESTED_FAMILIES
+    assert loaded.family.ragged is ragged
+    decoder = Decoder(loaded, CountingDrafter(40), gamma=Gamma(3, 1), sampling=SamplingSettings(temperature=0))
+    prompts = [[3, 4, 5, 6], [7]]
+    rows = decoder.generate(prompts, GenerationSettings(max_new_tokens=12)).rows
+    for prompt, row in zip(prompts, rows, strict=True):
+        ids = torch.tensor([prompt])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+        assert list(row.tokens) == expected[0, len(prompt) :].tolist()
+
+
+def test_a_family_whose_cache_goes_wrong_is_refused():
+    model = other("opt")
+    attention = model.model.decoder.layers[1].self_attn.v_proj
+
+    def forgetful(_module, inputs, output):
+        # Right for a whole text, wrong for a continuation: what a wrong mask or position looks like.
+        return output * 1.5 if inputs[0].shape[1] < 4 else output
+
+    attention.register_forward_hook(forgetful)
+    with pytest.raises(ModelError, match="not those of a fresh forward"):
+        wrap_model(model)
+
+
+def test_the_suite_covers_what_is_called_tested():
+    assert {tiny_model(family).config.model_type for family in FAMILIES} == set(TESTED_FAMILIES)
