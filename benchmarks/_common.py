@@ -22,7 +22,9 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
     }
 
 
-def in_turns(cells: Mapping[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+def in_turns(
+    cells: Mapping[str, Callable[[], Any]], repeats: int
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Time functions A B A B ..., after one round that is not counted, so that a drifting machine favours none.
 
     Returns:

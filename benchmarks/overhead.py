@@ -150,7 +150,9 @@ def measure(
     """Time the steps after a prompt of some length."""
     registry = default_registry()
     gamma = registry.create("gamma", "fixed", registry.spec("gamma", "fixed").config(gamma=options.gamma))
-    decoder = Decoder(target, drafter, gamma=gamma, sampling=SamplingSettings(temperature=temperature), strict=True)
+    decoder = Decoder(
+        target, drafter, gamma=gamma, sampling=SamplingSettings(temperature=temperature), strict=True
+    )
     prompt = torch.randint(0, options.vocab, (context,)).tolist()
     settings = GenerationSettings(max_new_tokens=options.steps, ignore_eos=True)
     decoder.generate([prompt], settings)

@@ -39,9 +39,7 @@ def main() -> None:
     helper = load_model(options.drafter, device=options.device, dtype=options.dtype)
     texts = read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())
     prompts = [target.tokenizer(prompt.text)["input_ids"] for prompt in texts]
-    results = [
-        measure(options, target, helper, prompts, temperature) for temperature in options.temperatures
-    ]
+    results = [measure(options, target, helper, prompts, temperature) for temperature in options.temperatures]
     size = sum(weight.nbytes for weight in target.model.parameters())
     report(
         {
@@ -51,7 +49,9 @@ def main() -> None:
             "gamma": options.gamma,
             "new_tokens": options.tokens,
             "prompts": len(prompts),
-            "floor_seconds_a_plain_token": round(size / memory_bandwidth(), 6) if options.device == "cpu" else None,
+            "floor_seconds_a_plain_token": round(size / memory_bandwidth(), 6)
+            if options.device == "cpu"
+            else None,
             "results": results,
         }
     )

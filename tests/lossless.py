@@ -26,9 +26,9 @@ SETTINGS = {
 }
 
 
-def small_target(family: str = "gpt2", seed: int = 0) -> LoadedModel:
+def small_target(device: str, family: str = "gpt2") -> LoadedModel:
     """A random model small enough to enumerate; the entropy of its continuations is some 4 of 5 nats."""
-    return wrap_model(tiny_model(family, VOCAB, seed, sharpness=0.8))
+    return wrap_model(tiny_model(family, VOCAB, sharpness=0.8).to(device))
 
 
 def next_token(loaded: LoadedModel, prefix: Sequence[int], settings: SamplingSettings) -> torch.Tensor:

@@ -45,8 +45,8 @@ ngram 3=3
 
 
 @pytest.fixture(scope="module")
-def target():
-    return small_target()
+def target(device):
+    return small_target(device)
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,13 @@ _ROPE = {
 
 
 def _config(family: str, vocab: int) -> Any:
-    ids = {"vocab_size": vocab, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": False}
+    ids = {
+        "vocab_size": vocab,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+    }
     if family == "gpt2":
         return transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, **ids)
     if family == "llama":

@@ -57,7 +57,12 @@ class GammaSession(ABC):
         """Return how many tokens each of the B rows should draft next; 0 skips speculation."""
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        """Say which rows draft on, given q(x) of the token each row has just drafted."""
+        """Say which rows draft on.
+
+        Args:
+            confidence: q(x) of the token that each row has just drafted; where drafts are argmax, and q is
+                one-hot, what it was before that.
+        """
         return [True] * len(confidence)
 
     def observe(self, report: StepReport) -> None:  # noqa: B027  (a fixed gamma learns nothing)

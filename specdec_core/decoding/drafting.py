@@ -72,13 +72,19 @@ class DraftRecorder:
         """Standardise, draw and record; see `DraftRequest.sample`."""
         self._check(logits, "logits")
         with torch.inference_mode():
+            given = logits.to(self._tokens.device)
             prefixes = self._current_prefixes() if self._standardise.needs_prefix else None
-            if self._standardise.argmax and self._watcher is None and not self._drawn_directly:
+            if not self._dense:
                 # q is one-hot on the drawn token: a point mass says so without V numbers a token.
-                token = self._standardise.scores(logits, prefixes).argmax(dim=-1)
-                return self._record(token, None)
-            q = self._standardise(logits, prefixes, out=self._slot())
-            return self._record(draw(q, self._uniforms()), q)
+                scores = self._standardise.scores(given, prefixes)
+                token = scores.argmax(dim=-1)
+                confidence = None if self._watcher is None else _at(torch.softmax(scores, dim=-1), token)
+            else:
+                q = self._standardise(given, prefixes, out=self._slot())
+                token = draw(q, self._uniforms())
+                confidence = None if self._watcher is None else _at(q, token)
+            self._record(token, confidence)
+            return token.to(logits.device)
 
     def draw(self, probabilities: Tensor) -> Tensor:
         """Draw from a finished distribution and record it; see `DraftRequest.draw`."""
@@ -87,7 +93,9 @@ class DraftRecorder:
             self._spread_point_masses()
             self._drawn_directly = True
             q = self._slot().copy_(probabilities)
-            return self._record(draw(q, self._uniforms()), q)
+            token = draw(q, self._uniforms())
+            self._record(token, None if self._watcher is None else _at(q, token))
+            return token.to(probabilities.device)
 
     def wants_more(self) -> bool:
         """Whether any row may still take a token."""
@@ -106,7 +114,7 @@ class DraftRecorder:
 
     @property
     def _dense(self) -> bool:
-        return self._drawn_directly or not (self._standardise.argmax and self._watcher is None)
+        return self._drawn_directly or not self._standardise.argmax
 
     def _slot(self) -> Tensor:
         if self._q is None:
@@ -121,16 +129,14 @@ class DraftRecorder:
             tokens = self._tokens[:, : self._count, None]
             self._q[:, : self._count].zero_().scatter_(2, tokens, 1.0)
 
-    def _record(self, token: Tensor, q: Tensor | None) -> Tensor:
+    def _record(self, token: Tensor, confidence: Tensor | None) -> None:
         self._tokens[:, self._count] = token
         self._count += 1
         self._lengths = [n + (left > 0) for n, left in zip(self._lengths, self._left, strict=True)]
         self._left = [max(left - 1, 0) for left in self._left]
-        if self._watcher is not None and q is not None:
-            confidence = q.gather(1, token[:, None])[:, 0].tolist()
-            on = self._watcher.keep_drafting(confidence)
+        if self._watcher is not None and confidence is not None:
+            on = self._watcher.keep_drafting(confidence.tolist())
             self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
-        return token
 
     def _uniforms(self) -> Tensor:
         if self._numbers is None:
@@ -148,3 +154,8 @@ class DraftRecorder:
         expected = (self._shape[0], self._vocab)
         if tuple(values.shape) != expected:
             raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")
+
+
+def _at(probabilities: Tensor, token: Tensor) -> Tensor:
+    """Return the probability `[B]` of each row's token."""
+    return probabilities.gather(1, token[:, None])[:, 0]

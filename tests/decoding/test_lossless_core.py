@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.decoding import Decoder
-from specdec_core.settings import SamplingSettings
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.settings import GenerationSettings, SamplingSettings
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import FAMILIES
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
@@ -14,8 +14,8 @@ TOYS = {"dense": TableDrafter, "point-mass": CountingDrafter, "sparse": SparseDr
 
 
 @pytest.fixture(scope="module")
-def target():
-    return small_target()
+def target(device):
+    return small_target(device)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -29,8 +29,8 @@ def test_every_form_of_q_is_lossless(target, toy, setting, batch):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_lossless(family):
-    target = small_target(family)
+def test_every_family_is_lossless(family, device):
+    target = small_target(device, family)
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(2, 0, 3))
     expected = enumerate_continuations(target, SamplingSettings())
     assert p_value(sample(decoder, 5, 600), expected) > 1e-4
@@ -61,6 +61,10 @@ def test_repetition_penalty_sees_the_prefix_of_each_draft_position(target, toy):
 def test_stopping_drafts_by_confidence_stays_lossless(target, drafts):
     gamma = Gamma(3, stop_below=0.4)
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, draft_sampling=drafts)
+    trace = TraceObserver()
+    decoder.generate([[2, 3], [5]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
+    lengths = {n for report in trace.reports for n in report.drafted}
+    assert {1, 3} <= lengths, "no draft was stopped, or all were"
     assert p_value(sample(decoder, 3, 900), enumerate_continuations(target, SamplingSettings())) > 1e-4
 
 

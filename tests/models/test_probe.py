@@ -23,7 +23,9 @@ def other(family):
         config = transformers.OPTConfig(ffn_dim=48, word_embed_proj_dim=32, **SIZES, **IDS)
         return transformers.OPTForCausalLM(config).eval()
     if family == "bloom":
-        return transformers.BloomForCausalLM(transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **IDS)).eval()
+        return transformers.BloomForCausalLM(
+            transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **IDS)
+        ).eval()
     return transformers.FalconForCausalLM(transformers.FalconConfig(alibi=True, **SIZES, **IDS)).eval()
 
 
