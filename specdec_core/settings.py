@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -46,3 +46,22 @@ class GenerationSettings(BaseModel):
     """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Each sequence has a generator of its own, seeded with this and the sequence's number."""
+
+
+class ModelSettings(BaseModel):
+    """Which model, and how it is loaded: passed through to `load_model`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    model: Annotated[str, Field(min_length=1)]
+    """A folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; `auto` is float32 on a CPU, else the format they were saved in."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU where there is one, and the target's device for a drafter."""
+    device_map: str | dict[str, Any] | None = None
+    """How to spread the weights over devices, e.g. `auto`; needs accelerate."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    trust_remote_code: bool = False
+    """Run code that comes with the model. Only for sources you trust."""

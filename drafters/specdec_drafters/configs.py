@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from specdec_core.border import PluginConfig
+from specdec_core.settings import ModelSettings
 
 BUILTIN_TEXTS = ("builtin:stdlib",)
 
@@ -57,18 +58,5 @@ class NgramConfig(PluginConfig):
         return self
 
 
-class TransformerConfig(PluginConfig):
-    """Which model drafts, and how it is loaded."""
-
-    model: Annotated[str, Field(min_length=1)]
-    """A folder, a hub name, or `builtin:drafter`; its vocabulary must be the target's."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the weights; `auto` is float32 on a CPU, else the format they were saved in."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; `auto` takes the target's."""
-    device_map: str | dict[str, Any] | None = None
-    """How to spread the weights over devices, e.g. `auto`; needs accelerate."""
-    revision: str | None = None
-    """Branch, tag or commit of a hub model."""
-    trust_remote_code: bool = False
-    """Run code that comes with the model. Only for sources you trust."""
+class TransformerConfig(PluginConfig, ModelSettings):
+    """Which model drafts, and how it is loaded; its vocabulary must be the target's."""

@@ -8,4 +8,12 @@ from specdec_core.models.probe import TESTED as TESTED_FAMILIES
 from specdec_core.models.session import ModelSession
 
 __all__ = [
-    "TESTED_FAMILIES","Family", "LoadedModel", "ModelSession", "inflate", "inspect_family", "load_model", "wrap_model"]
+    "TESTED_FAMILIES",
+    "Family",
+    "LoadedModel",
+    "ModelSession",
+    "inflate",
+    "inspect_family",
+    "load_model",
+    "wrap_model",
+]

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from specdec_core.errors import PluginError
 from specdec_core.registry import WORD_FOR_KIND
-from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.settings import GenerationSettings, ModelSettings, SamplingSettings
 
 if TYPE_CHECKING:
     from specdec_core.border import PluginConfig, PluginKind, PluginSpec
@@ -23,21 +23,20 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class TargetConfig(_Part):
-    """The model whose distribution is kept, and how it is loaded."""
+class InflateConfig(_Part):
+    """Layers added to the target that change its cost and nothing else: the c of a large model without one."""
 
-    model: Annotated[str, Field(min_length=1)]
-    """A folder, a hub name, or `builtin:target`."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number format of the weights; `auto` takes what suits the device."""
-    device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1` ...; `auto` takes a GPU when there is one."""
-    device_map: str | dict[str, Any] | None = None
-    """How to spread the weights over devices, e.g. `auto`; needs accelerate."""
-    revision: str | None = None
-    """Branch, tag or commit of a hub model."""
-    trust_remote_code: bool = False
-    """Run code that comes with the model. Only for sources you trust."""
+    layers: Annotated[int, Field(ge=1)]
+    """How many layers to add; their output projections are zero."""
+    width: Annotated[int, Field(ge=1)] | None = None
+    """Size of their feed-forward parts; that of the model when left out."""
+
+
+class TargetConfig(ModelSettings):
+    """The model whose distribution is kept, how it is loaded, and whether it is made larger."""
+
+    inflate: InflateConfig | None = None
+    """Make it cost more, for studies of speed; its distribution stays as it is."""
 
 
 class PromptsConfig(_Part):

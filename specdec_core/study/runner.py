@@ -16,10 +16,11 @@ import specdec_core
 from specdec_core.border import PluginConfig, PluginKind
 from specdec_core.decoding import Decoder, Metrics
 from specdec_core.errors import SpecdecError
-from specdec_core.models import LoadedModel, load_model
+from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.randomness import row_seed
 from specdec_core.registry import Registry, check_capabilities, default_registry
 from specdec_core.settings import SamplingSettings
+from specdec_core.study.config import TargetConfig
 from specdec_core.study.journal import Journal, Repeat, StorageError
 from specdec_core.study.study import Run, Study
 
@@ -85,12 +86,26 @@ def run_study(
     """
     registry = registry or default_registry()
     observer.loading(study.config.target.model)
-    target = load_model(**study.config.target.model_dump(), folder=study.folder)
+    target = load_target(study.config.target, study.folder)
     identity = describe_study(study, target, registry)
     journal = Journal(output, identity, fresh=fresh) if output is not None else None
     session = _Session(study, target, registry, observer, journal)
     session.run()
     return StudyResult(study, session.finished, session.failed, identity)
+
+
+def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
+    """Load a study's target, and inflate it where the study says so.
+
+    Args:
+        config: What the study says.
+        folder: Where a relative folder is meant from.
+
+    Raises:
+        ModelError: It cannot be loaded, decoded exactly, or inflated.
+    """
+    target = load_model(**config.model_dump(exclude={"inflate"}), folder=folder)
+    return target if config.inflate is None else inflate(target, config.inflate.layers, config.inflate.width)
 
 
 class _Session:

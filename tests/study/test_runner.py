@@ -4,11 +4,14 @@ import csv
 import json
 
 import pytest
+import torch
 
 from specdec_core import ModelError, PromptError
+from specdec_core.models import load_model
 from specdec_core.study import load_study
+from specdec_core.study.config import TargetConfig
 from specdec_core.study.report import RunSummary, Spread, summarise, write_results
-from specdec_core.study.runner import run_study
+from specdec_core.study.runner import load_target, run_study
 from specdec_core.study.table import results_table
 from specdec_core.theory import walltime_improvement
 
@@ -182,3 +185,12 @@ def test_spread():
 def test_the_fields_of_a_summary_are_documented():
     for name in RunSummary.__dataclass_fields__:
         assert f"        {name}: " in RunSummary.__doc__
+
+
+def test_a_target_may_be_inflated_and_says_the_same(tmp_path):
+    config = TargetConfig.model_validate({"model": "builtin:drafter", "inflate": {"layers": 2, "width": 64}})
+    larger, plain = load_target(config, tmp_path), load_model("builtin:drafter")
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.inference_mode():
+        assert torch.equal(larger.model(ids).logits, plain.model(ids).logits)
+    assert len(larger.model.model.layers) == len(plain.model.model.layers) + 2
