@@ -17,6 +17,7 @@ from torch import Tensor
 
 from specdec_core.border import Dense, Distribution, PointMass, Proposal
 from specdec_core.randomness import draw_with_total
+from specdec_core.sampling import top
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,12 @@ def accept_argmax(proposal: Proposal, scores: Tensor, granted: Tensor | None = N
         granted: `[B, K]` bool, tokens that are kept without the comparison (lenience), or None.
     """
     width = proposal.tokens.shape[1]
-    top, best = scores.max(dim=2)
+    best = top(scores)
     keep = proposal.tokens == best[:, :width]
     accepted, _ = _count(keep if granted is None else keep | granted, proposal.lengths)
-    at = accepted[:, None]
-    return Verdict(accepted, best.gather(1, at)[:, 0], top.gather(1, at)[:, 0].isfinite())
+    rows = torch.arange(best.shape[0], device=best.device)
+    token = best[rows, accepted]
+    return Verdict(accepted, token, scores[rows, accepted, token].isfinite())
 
 
 def _count(keep: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -161,4 +163,4 @@ def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor)
     scores = scores[:, : tokens.shape[1]]
     x = scores.gather(2, tokens[..., None])[..., 0]
     lenient = lenience[:, None] < 1
-    return lenient & (x >= scores.max(dim=2).values + lenience[:, None].log())
+    return lenient & (x >= scores.amax(dim=2) + lenience[:, None].log())

@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec_core.border import Dense, GammaSession, PointMass, Proposal
 from specdec_core.errors import PluginError
 from specdec_core.randomness import RowStreams, draw
-from specdec_core.sampling import Standardiser
+from specdec_core.sampling import Standardiser, top
 
 
 class DraftRecorder:
@@ -77,7 +77,7 @@ class DraftRecorder:
             if not self._dense:
                 # q is one-hot on the drawn token: a point mass says so without V numbers a token.
                 scores = self._standardise.scores(given, prefixes)
-                token = scores.argmax(dim=-1)
+                token = top(scores)
                 confidence = None if self._watcher is None else _at(torch.softmax(scores, dim=-1), token)
             else:
                 q = self._standardise(given, prefixes, out=self._slot())

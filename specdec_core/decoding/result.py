@@ -51,7 +51,7 @@ class Metrics:
         drafted: Draft tokens verified.
         accepted: Draft tokens kept.
         rejected: Rows whose draft was cut by a rejection, summed over the steps.
-        draft_calls: Depth of the drafts: the longest row, 1 where one was asked for in vain; summed over the steps.
+        draft_calls: Depth of the drafts (the longest row; 1 where asked in vain), summed over the steps.
         seconds: Wall time.
         draft_seconds: Of which in the drafter.
         verify_seconds: Of which in the target's forward, the acceptance and the wait for both.
