@@ -12,11 +12,11 @@ SOURCES = ((3, 4, 5, 6, 7), (8, 9), (10, 11, 12))
 
 
 def fresh_logits(loaded, row, source):
-    ids = torch.tensor([row])
+    ids = torch.tensor([row], device=loaded.device)
     with torch.inference_mode():
         if source is None:
             return loaded.model(input_ids=ids, use_cache=False).logits[0]
-        return loaded.model(input_ids=torch.tensor([source]), decoder_input_ids=ids, use_cache=False).logits[0]
+        return loaded.model(input_ids=torch.tensor([source], device=loaded.device), decoder_input_ids=ids, use_cache=False).logits[0]
 
 
 def random_tokens(count, seed):
@@ -26,8 +26,8 @@ def random_tokens(count, seed):
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows):
-    loaded = wrap_model(tiny_model(family))
+def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
+    loaded = wrap_model(tiny_model(family).to(device))
     sources = SOURCES[:rows] if family in ENCODER_DECODER else None
     session = ModelSession(loaded, rows, 64, sources)
     prompts = [[0]] * rows if sources else [random_tokens(n, n) for n in (9, 4, 6)[:rows]]
@@ -60,8 +60,8 @@ def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_row_without_tokens_is_left_alone(family):
-    loaded = wrap_model(tiny_model(family))
+def test_a_row_without_tokens_is_left_alone(family, device):
+    loaded = wrap_model(tiny_model(family).to(device))
     sources = SOURCES[:2] if family in ENCODER_DECODER else None
     session = ModelSession(loaded, 2, 64, sources)
     rows = [[0], [0]] if sources else [random_tokens(6, 1), random_tokens(3, 2)]
