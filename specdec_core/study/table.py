@@ -69,4 +69,4 @@ def _with_spread(middle: float | None, least: float | None, most: float | None, 
 
 def _caption(summaries: Sequence[RunSummary]) -> str:
     repeats = max((summary.repeats for summary in summaries), default=0)
-    return f"Median of {repeats} repeat(s) ± half their range. Expected: Theorem 3.8 with the run's alpha and c."
+    return f"Median of {repeats} repeat(s) ± half their range.\nExpected: Theorem 3.8 with the run's alpha and c."

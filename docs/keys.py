@@ -1,0 +1,100 @@
+"""Write the tables of keys on the pages from the pydantic models that read them.
+
+    python docs/keys.py            renew all tables
+    python docs/keys.py --check    exit with 1 when one is not what the models say
+
+A table stands between `<!-- keys: MODULE:MODEL -->` and `<!-- end of keys -->`. `study` and `run` mean the models
+of a study with the plugins that come with specdec.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import sys
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from specdec_core.registry import PROJECT, Registry
+from specdec_core.study.config import run_model, study_model
+
+PAGES = sorted(Path(__file__).parent.rglob("*.md"))
+_PLACE = re.compile(r"(<!-- keys: (?P<what>\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+_KINDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+_BOUNDS = {
+    "minimum": "at least {:g}",
+    "exclusiveMinimum": "above {:g}",
+    "maximum": "at most {:g}",
+    "exclusiveMaximum": "below {:g}",
+}
+
+
+def renewed(text: str) -> str:
+    """Return a page with its tables as the models have them."""
+    return _PLACE.sub(lambda found: f"{found[1]}{table(_model(found['what']))}{found[3]}", text)
+
+
+def table(model: type[BaseModel]) -> str:
+    """Return the keys of a model as a Markdown table."""
+    properties: Mapping[str, Any] = model.model_json_schema()["properties"]
+    rows = ["| key | value | default | what it does |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else _default(properties[name])
+        about = " ".join((field.description or "").split())
+        rows.append(f"| `{name}` | {_value(properties[name])} | {default} | {about} |")
+    return "\n".join(rows) + "\n"
+
+
+def _model(what: str) -> type[BaseModel]:
+    if what in ("study", "run"):
+        own = [e for e in entry_points(group=PROJECT) if e.dist is not None and e.dist.name == "specdec-core"]
+        return {"study": study_model, "run": run_model}[what](Registry(own))
+    module, _, name = what.partition(":")
+    found: type[BaseModel] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _default(schema: Mapping[str, Any]) -> str:
+    value = schema.get("default")
+    if value in (None, [], {}) or isinstance(value, dict):
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _value(schema: Mapping[str, Any]) -> str:
+    """Return what may be written, in words."""
+    options = [part for key in ("anyOf", "oneOf") for part in schema.get(key, ()) if part.get("type") != "null"]
+    if options:
+        return " or ".join(dict.fromkeys(_value(part) for part in options))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "mapping")
+    if kind == "array":
+        return f"list of {_value(schema.get('items') or {})}s"
+    bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
+    return ", ".join([_KINDS.get(kind, "mapping"), *bounds])
+
+
+def main() -> None:
+    """Renew or check the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    check = parser.parse_args().check
+    stale = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if renewed(text) != text:
+            stale.append(page.name)
+            if not check:
+                page.write_text(renewed(text), encoding="utf-8")
+    print(f"{'stale' if check else 'renewed'}: {', '.join(stale) or 'nothing'}")
+    sys.exit(bool(stale) and check)
+
+
+if __name__ == "__main__":
+    main()
