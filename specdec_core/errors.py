@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class SpecdecError(Exception):
@@ -47,3 +49,29 @@ def unknown_name(what: str, given: str, available: Iterable[str]) -> str:
     near = get_close_matches(given, names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     return f"unknown {what} {given!r}.{hint} Available: {', '.join(names) or 'none'}."
+
+
+@contextmanager
+def reading(
+    path: Path, error: type[SpecdecError], expected: str, nearby: Callable[[], str] = lambda: ""
+) -> Iterator[None]:
+    """Turn what goes wrong while a text file is read into an error that says what to do.
+
+    Args:
+        path: The file.
+        error: The error to raise.
+        expected: What should be in it.
+        nearby: Says, where the file is missing, what there is instead.
+
+    Raises:
+        SpecdecError: Of the given type, when the file is missing, is no text in UTF-8, or cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError as cause:
+        raise error(f"{path}: there is no such file.{nearby()}") from cause
+    except UnicodeDecodeError as cause:
+        place = f"byte {cause.start} is not UTF-8"
+        raise error(f"{path}: this is no text file ({place}); expected {expected}.") from cause
+    except OSError as cause:
+        raise error(f"{path}: cannot be read: {cause.strerror or cause}.") from cause

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_core.errors import ConfigError
+from specdec_core.errors import ConfigError, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,14 +36,9 @@ def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
     if text == BUILTIN_STDLIB:
         return _library_modules(max_bytes or BUILTIN_STDLIB_BYTES)
     path = folder / Path(text).expanduser()
-    try:
-        with path.open("rb") as file:
-            raw = file.read(-1 if max_bytes is None else max_bytes)
+    with reading(path, ConfigError, "a text to count"), path.open("rb") as file:
+        raw = file.read(-1 if max_bytes is None else max_bytes)
         document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
-    except OSError as error:
-        raise ConfigError(f"cannot read the text {path}: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the text {path} is not UTF-8 (at byte {error.start}).") from error
     if not document.strip():
         raise ConfigError(f"the text {path} is empty; n-grams need something to count.")
     return [document]

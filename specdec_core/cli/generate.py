@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
 from specdec_core.cli.trace import TraceView
-from specdec_core.errors import ConfigError, PromptError
+from specdec_core.errors import ConfigError, PromptError, reading
 from specdec_core.registry import default_registry
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.study import PLAIN, Run, run_model
@@ -102,14 +102,8 @@ def _prompts(prompt: str | None, file: Path | None) -> list[str]:
 
 
 def _read(file: Path) -> str:
-    try:
+    with reading(file, PromptError, "a prompt"):
         return file.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise PromptError(f"{file}: there is no such file.") from error
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{file}: this is no text file (UTF-8).") from error
-    except OSError as error:
-        raise PromptError(f"{file}: cannot be read: {error.strerror or error}.") from error
 
 
 def _run(drafter: str | None, gamma: str, lenience: str) -> Run:

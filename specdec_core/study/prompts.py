@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.errors import PromptError
+from specdec_core.errors import PromptError, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,19 +57,10 @@ def _from_list(texts: Sequence[str]) -> Iterator[PromptText]:
 
 
 def _from_jsonl(path: Path) -> Iterator[PromptText]:
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield _from_line(line, number, f"{path}:{number}")
-    except FileNotFoundError as error:
-        raise PromptError(f"{path}: there is no such file of prompts.") from error
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"{path}: this is no text file; prompts are JSON in UTF-8, one object a line."
-        ) from error
-    except OSError as error:
-        raise PromptError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    with reading(path, PromptError, "JSON, one object a line"), path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _from_line(line, number, f"{path}:{number}")
 
 
 def _from_line(line: str, number: int, where: str) -> PromptText:

@@ -12,7 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import TaggedScalar
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from specdec_core.errors import ConfigError
+from specdec_core.errors import ConfigError, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,22 +85,12 @@ def parse_value(text: str, name: str) -> Any:
 
 
 def _read_text(path: Path) -> str:
-    try:
-        if path.is_dir():
-            raise ConfigError(f"{path}: this is a folder; give the YAML file of a study.")
-        if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(
-                f"{path}: {path.stat().st_size:,} bytes is too much for a study; is it another file?"
-            )
+    if path.is_dir():
+        raise ConfigError(f"{path}: this is a folder; give the YAML file of a study.")
+    with reading(path, ConfigError, "YAML", lambda: _similar_files(path)):
+        if (size := path.stat().st_size) > _MOST_BYTES:
+            raise ConfigError(f"{path}: {size:,} bytes is too much for a study; is it another file?")
         return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file.{_similar_files(path)}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: this is no text file (byte {error.start} is not UTF-8); expected YAML."
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}.") from error
 
 
 def _similar_files(path: Path) -> str:

@@ -16,7 +16,9 @@ def fresh_logits(loaded, row, source):
     with torch.inference_mode():
         if source is None:
             return loaded.model(input_ids=ids, use_cache=False).logits[0]
-        return loaded.model(input_ids=torch.tensor([source], device=loaded.device), decoder_input_ids=ids, use_cache=False).logits[0]
+        return loaded.model(
+            input_ids=torch.tensor([source], device=loaded.device), decoder_input_ids=ids, use_cache=False
+        ).logits[0]
 
 
 def random_tokens(count, seed):
