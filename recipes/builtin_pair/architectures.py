@@ -1,0 +1,95 @@
+"""The two architectures, and how a trained model becomes a folder that Transformers loads.
+
+The target is deep and narrow and the drafter shallow, on purpose: a forward pass of a small model
+is paid for layer by layer, so two layers against twelve keep the cost coefficient c low.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from recipes.builtin_pair.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
+
+BUILTIN = Path(__file__).parents[2] / "specdec_core" / "builtin"
+TRAINED_LENGTH = 512
+END_OF_TEXT_ID = 0
+
+SHAPES = {
+    "target": {
+        "hidden_size": 256,
+        "intermediate_size": 704,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 4,
+    },
+    "drafter": {
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    },
+}
+
+
+def new_model(role: str, seed: int) -> LlamaForCausalLM:
+    """Return the untrained target or drafter, initialised from `seed`."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY_SIZE,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=END_OF_TEXT_ID,
+        eos_token_id=END_OF_TEXT_ID,
+        **SHAPES[role],
+    )
+    model = LlamaForCausalLM(config)
+    # The writers into the residual stream start smaller, so that depth does not inflate it (GPT-2).
+    shrink = (2 * config.num_hidden_layers) ** -0.5
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.mul_(shrink)
+    return model
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Return the number of parameters, the tied embedding counted once."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def name_portable_tokenizer_class(path: Path) -> None:
+    """Name the tokenizer's class as every release of Transformers knows it."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("backend", "is_local", "local_files_only"):
+        config.pop(key, None)
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write the model in half precision, with its tokenizer, as an ordinary model folder.
+
+    The folder is written aside and then renamed, so that a reader never sees half of one. A card
+    already there is kept.
+    """
+    aside = folder.with_name(f".{folder.name}.new")
+    old = folder.with_name(f".{folder.name}.old")
+    for leftover in (aside, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    half = LlamaForCausalLM(model.config)
+    half.load_state_dict(model.state_dict())
+    half.to(torch.float16).save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    name_portable_tokenizer_class(aside / "tokenizer_config.json")
+    for path in aside.iterdir():
+        path.chmod(0o644)
+    if (folder / "README.md").exists():
+        shutil.copy(folder / "README.md", aside)
+    if folder.exists():
+        folder.rename(old)
+    aside.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

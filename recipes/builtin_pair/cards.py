@@ -1,0 +1,132 @@
+"""Write the model cards from RESULTS.json and provenance.json.
+
+Run from the repository root: `python -m recipes.builtin_pair.cards`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from recipes.builtin_pair.architectures import BUILTIN, SHAPES, TRAINED_LENGTH
+from recipes.builtin_pair.corpus import PROVENANCE
+from recipes.builtin_pair.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
+
+RESULTS = Path(__file__).parent / "RESULTS.json"
+
+# ruff: noqa: E501 (rows of a Markdown table cannot be broken)
+CARD = """\
+---
+license: psf-2.0
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# specdec built-in {role}
+
+{purpose}
+
+It continues Python source code. It is a test piece for speculative decoding, not a tool for writing
+programs: what it writes looks like Python and means little.
+
+| | |
+|---|---|
+| architecture | `LlamaForCausalLM`: {layers} layers, hidden size {hidden}, {heads} heads of 64, tied embeddings |
+| parameters | {parameters:,} |
+| stored as | float16 safetensors; loss in 32 bits before and after rounding: {before} and {after} nats |
+| tokenizer | byte-level BPE, {vocabulary} tokens, the same in both folders; `<|endoftext|>` begins and ends a document |
+| trained length | {length} tokens; positions up to {positions} are accepted, and beyond {length} it is untrained |
+| training | {tokens:.1f} million tokens in {minutes:.0f} minutes on a two-core CPU ({steps} steps), from scratch |
+| held-out perplexity | {perplexity:.2f} per token, {bits:.3f} bits per byte |
+
+## Data and licence
+
+The standard library of CPython {python} without its tests, and the help topics of `pydoc_data`:
+{documents} documents, {megabytes:.1f} MB. {held} modules ({held_megabytes:.2f} MB) were held out whole; the
+built-in prompts and all measurements come from those. The text is under the Python Software
+Foundation licence version 2 (PSF-2.0), and so are the weights.
+
+## The pair
+
+Over text that the target writes after the {prompts} held-out prompts, {new} tokens each:
+
+| sampling | alpha | standard error over prompts |
+|---|---|---|
+| temperature 1: mean of sum min(p, q) | {alpha:.3f} | {alpha_error:.3f} |
+| argmax: share of positions where both agree | {argmax:.3f} | {argmax_error:.3f} |
+
+Alpha is that of Corollary 3.6 of [arXiv 2211.17192](https://arxiv.org/abs/2211.17192). The drafter has
+{ratio:.1f} % of the target's parameters.
+
+## Limits
+
+- The corpus is small and each text was seen several times; the target knows parts of it by heart.
+- Alpha holds for text like the corpus. Natural language and other programming languages will be worse.
+- Argmax text of so small a model falls into repetition, which is easy to draft.
+
+## Made by
+
+`recipes/builtin_pair` of the specdec repository, which has every command.
+"""
+
+PURPOSES = {
+    "target": "The larger model of the built-in pair: the one whose distribution is preserved.",
+    "drafter": "The smaller model of the built-in pair, distilled from the built-in target: it "
+    "proposes tokens\nthat the target then checks.",
+}
+
+
+def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
+    """Return the text of one card."""
+    own, shape = results[role], SHAPES[role]
+    sampled, argmax = results["alpha_temperature_1"], results["alpha_argmax"]
+    return CARD.format(
+        role=role,
+        purpose=PURPOSES[role],
+        layers=shape["num_hidden_layers"],
+        hidden=shape["hidden_size"],
+        heads=shape["num_attention_heads"],
+        parameters=own["parameters"],
+        before=own["held_out_loss_before_rounding"],
+        after=own["held_out_loss"],
+        vocabulary=VOCABULARY_SIZE,
+        length=TRAINED_LENGTH,
+        positions=MAX_POSITIONS,
+        tokens=own["training_tokens"] / 1e6,
+        minutes=own["training_minutes"],
+        steps=own["training_steps"],
+        perplexity=own["held_out_perplexity"],
+        bits=own["bits_per_byte"],
+        python=provenance["python"],
+        documents=provenance["train"]["documents"],
+        megabytes=provenance["train"]["bytes"] / 1e6,
+        held=provenance["held_out"]["documents"],
+        held_megabytes=provenance["held_out"]["bytes"] / 1e6,
+        prompts=results["prompts"],
+        new=results["new_tokens_per_prompt"],
+        alpha=sampled["alpha"],
+        alpha_error=sampled["standard_error"],
+        argmax=argmax["alpha"],
+        argmax_error=argmax["standard_error"],
+        ratio=100 * results["drafter"]["parameters"] / results["target"]["parameters"],
+    )
+
+
+def main() -> None:
+    """Write README.md into both model folders."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=RESULTS, help="what measure.py wrote")
+    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text(encoding="utf-8"))
+    provenance = json.loads(PROVENANCE.read_text(encoding="utf-8"))
+    for role in PURPOSES:
+        path = arguments.models / role / "README.md"
+        path.write_text(card(role, results, provenance), encoding="utf-8")
+        print(f"card of the {role} written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Measure the shipped pair on held-out modules; print one JSON object.
+
+Perplexities are over the whole held-out text, in windows of the trained length. The acceptance rates
+are over text the target itself writes after the built-in prompts, as in speculative decoding:
+
+* temperature 1: the mean of sum_x min(p(x), q(x)) (Corollary 3.6 of arXiv 2211.17192);
+* argmax: the share of positions of the target's greedy text where both models' argmax agree.
+
+The weights are those of the folders, rounded to half precision; the arithmetic is in 32 bits.
+
+Run from the repository root: `python -m recipes.builtin_pair.measure --out RESULTS.json`
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from recipes.builtin_pair.architectures import BUILTIN, TRAINED_LENGTH, count_parameters
+from recipes.builtin_pair.corpus import PROVENANCE, WORK
+from recipes.builtin_pair.samples import load_checkpoint
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Target p and drafter q."""
+
+    target: LlamaForCausalLM
+    drafter: LlamaForCausalLM
+
+
+def load_model(path: Path) -> LlamaForCausalLM:
+    """Load a shipped folder, to compute in 32 bits."""
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def held_out_loss(model: LlamaForCausalLM, stream: np.ndarray) -> float:
+    """Return the mean cross-entropy in nats per token, every token of the stream predicted once."""
+    total, ids = 0.0, torch.from_numpy(stream.astype(np.int64))
+    count = len(ids) - 1
+    for start in range(0, count, TRAINED_LENGTH):
+        row = ids[start : start + TRAINED_LENGTH + 1]
+        logits = model(input_ids=row[None, :-1], use_cache=False).logits[0]  # [T, V]
+        total += functional.cross_entropy(logits, row[1:], reduction="sum").item()
+    return total / count
+
+
+def text_quality(model: LlamaForCausalLM, stream: np.ndarray, size: int) -> dict[str, float]:
+    """Return loss, perplexity per token and bits per byte of the held-out text."""
+    loss = held_out_loss(model, stream)
+    return {
+        "held_out_loss": round(loss, 4),
+        "held_out_perplexity": round(math.exp(loss), 3),
+        "bits_per_byte": round(loss * (len(stream) - 1) / size / math.log(2), 4),
+    }
+
+
+def training_record(role: str, work: Path, stream: np.ndarray) -> dict[str, float]:
+    """Return what the checkpoint knows, if it is still there: effort, and loss before rounding."""
+    path = work / f"{role}.pt"
+    if not path.exists():
+        return {}
+    progress = torch.load(path, weights_only=True)["progress"]
+    loss = held_out_loss(load_checkpoint(role, work), stream)
+    return {
+        "held_out_loss_before_rounding": round(loss, 4),
+        "training_minutes": round(progress["seconds"] / 60, 1),
+        "training_steps": progress["step"],
+        "training_tokens": progress["tokens"],
+    }
+
+
+@torch.inference_mode()
+def write(model: LlamaForCausalLM, prompt: list[int], length: int, sample: bool) -> list[int]:
+    """Return what the target writes after a prompt, up to and with an end-of-text token."""
+    inputs = torch.tensor([prompt])
+    options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    rows = model.generate(
+        inputs,
+        attention_mask=torch.ones_like(inputs),
+        max_new_tokens=length,
+        pad_token_id=model.config.eos_token_id,
+        **(options if sample else {"do_sample": False}),
+    )
+    return rows[0, len(prompt) :].tolist()
+
+
+@torch.inference_mode()
+def distributions(pair: Pair, prompt: list[int], text: list[int]) -> list[torch.Tensor]:
+    """Return p and q, [T, V] each, at the positions of `text`."""
+    ids = torch.tensor([prompt + text[:-1]])
+    models = (pair.target, pair.drafter)
+    return [model(input_ids=ids).logits[0, len(prompt) - 1 :].softmax(-1) for model in models]
+
+
+def acceptance(pair: Pair, prompts: list[list[int]], length: int, sample: bool) -> dict[str, float | int]:
+    """Return alpha over the target's own text, with its standard error over prompts."""
+    per_prompt, counts = [], []
+    for prompt in prompts:
+        text = write(pair.target, prompt, length, sample)
+        p, q = distributions(pair, prompt, text)
+        values = torch.minimum(p, q).sum(-1) if sample else (p.argmax(-1) == q.argmax(-1)).float()
+        per_prompt.append(values.mean().item())
+        counts.append(len(text))
+    means, weights = np.array(per_prompt), np.array(counts)
+    alpha = float((means * weights).sum() / weights.sum())
+    spread = (weights / weights.mean() * (means - alpha)).std(ddof=1) / math.sqrt(len(prompts))
+    return {
+        "alpha": round(alpha, 4),
+        "standard_error": round(float(spread), 4),
+        "lowest_prompt": round(float(means.min()), 4),
+        "highest_prompt": round(float(means.max()), 4),
+        "tokens": int(weights.sum()),
+    }
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return all results as one object."""
+    folders = {role: arguments.models / role for role in ("target", "drafter")}
+    pair = Pair(load_model(folders["target"]), load_model(folders["drafter"]))
+    tokenizer = AutoTokenizer.from_pretrained(folders["target"])
+    stream = np.load(arguments.work / "held_out.npy")
+    size = json.loads(PROVENANCE.read_text(encoding="utf-8"))["held_out"]["bytes"]
+    with (arguments.models / "prompts.jsonl").open(encoding="utf-8") as file:
+        prompts = [tokenizer.encode(json.loads(line)["prompt"]) for line in file]
+    result: dict[str, object] = {}
+    for role, model in vars(pair).items():
+        files = folders[role].iterdir()
+        result[role] = {
+            "parameters": count_parameters(model),
+            "folder_bytes": sum(path.stat().st_size for path in files),
+            **text_quality(model, stream, size),
+            **training_record(role, arguments.work, stream),
+        }
+    torch.manual_seed(arguments.seed)
+    options = (prompts, arguments.length)
+    result["alpha_temperature_1"] = acceptance(pair, *options, sample=True)
+    result["alpha_argmax"] = acceptance(pair, *options, sample=False)
+    result["new_tokens_per_prompt"] = arguments.length
+    result["prompts"] = len(prompts)
+    return result
+
+
+def main() -> None:
+    """Print the results, and keep them in a file if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded corpus")
+    parser.add_argument("--length", type=int, default=128, help="tokens written for each prompt")
+    parser.add_argument("--machine", default="CPU", help="a few words on the machine")
+    parser.add_argument("--out", type=Path, help="also write the JSON object here")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    result = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": arguments.machine,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in LIBRARIES},
+        **measure(arguments),
+    }
+    text = json.dumps(result, indent=2)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
