@@ -92,8 +92,8 @@ def write_samples(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Write sampled.npy and greedy.npy below --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1280, help="rows sampled at temperature 1")
-    parser.add_argument("--greedy-rows", type=int, default=512, help="rows written by argmax")
+    parser.add_argument("--rows", type=int, default=1024, help="rows sampled at temperature 1")
+    parser.add_argument("--greedy-rows", type=int, default=384, help="rows written by argmax")
     parser.add_argument("--batch", type=int, default=64, help="rows generated together")
     parser.add_argument("--processes", type=int, default=2, help="one for each core")
     parser.add_argument("--work", type=Path, default=WORK, help="folder with corpus, checkpoints")

@@ -176,7 +176,7 @@ class Batch:
     def _uniforms(self, proposal: Proposal) -> Tensor:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last column."""
         width = proposal.tokens.shape[1]
-        counts = [0 if row.reason else n + 1 for row, n in zip(self.rows, proposal.lengths, strict=True)]
+        counts = [n + 1 for n in proposal.lengths]
         drawn = self._streams.uniforms(counts, width + 1)
         if min(counts) <= width:
             # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.

@@ -121,6 +121,7 @@ def test_streams_do_not_depend_on_how_they_are_read_or_on_neighbours():
     two = RowStreams([row_seed(1, 0), row_seed(1, 1)])
     pieces = [two.uniforms([n, 3], max(n, 3))[0, :n] for n in (1, 511, 1, 600, 0, 87)]
     assert torch.equal(torch.cat(pieces), all_at_once)
+    assert len(set(all_at_once.tolist())) == 1200, "a number was handed out twice"
     assert row_seed(0, 1) != row_seed(1, 0)
 
 
@@ -236,3 +237,18 @@ def test_a_drafter_that_was_asked_in_vain_counts_as_a_draft_call(target):
     assert metrics.draft_calls == 4
     assert metrics.drafted == 0
     assert metrics.alpha is None
+
+
+def test_the_drafters_own_settings_are_those_it_drafts_with(target):
+    drafter = TableDrafter(V)
+    trace = TraceObserver()
+    decoder = Decoder(target, drafter, gamma=Gamma(3), draft_sampling=ARGMAX, strict=True)
+    decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=12, ignore_eos=True), [trace])
+    text = [3, 4]
+    for report in trace.reports:
+        last = text[-1]
+        for token in report.draft_tokens[0]:
+            assert token == int(drafter.table[last].argmax())
+            last = token
+        text += report.committed[0]
+    assert any(report.drafted[0] == 3 for report in trace.reports)
