@@ -67,9 +67,10 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
             keys[:, :, plan.start : plan.start + key_states.shape[2]] = key_states
             values[:, :, plan.start : plan.start + key_states.shape[2]] = value_states
         else:
+            slots = plan.slots.to(keys.device)  # layers may be spread over devices
             rows = torch.arange(keys.shape[0], device=keys.device)[:, None]
-            keys[rows, :, plan.slots] = key_states.transpose(1, 2)
-            values[rows, :, plan.slots] = value_states.transpose(1, 2)
+            keys[rows, :, slots] = key_states.transpose(1, 2)
+            values[rows, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, : plan.end], values[:, :, : plan.end]
 
     def get_seq_length(self) -> int:
