@@ -14,7 +14,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -23,7 +22,8 @@ from _common import memory_bandwidth, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core import default_registry
-from specdec_core.decoding import Decoder, TraceObserver, batch, drafting
+from specdec_core.decoding import Decoder, batch
+from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.speculation import Speculation
 from specdec_core.models import LoadedModel, ModelSession, wrap_model
 from specdec_core.randomness import RowStreams
@@ -64,7 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4, help="layers of the target; the drafter has one")
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--contexts", type=int, nargs="+", default=[100, 1000, 4000])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[100, 1000, 4000], help="tokens of the prompt")
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
@@ -115,21 +115,30 @@ class Clock:
         return timed
 
 
+Part = tuple[Any, str, str]
+
+
+def forwards(target: LoadedModel, drafter: TransformerDrafter) -> list[Part]:
+    """Return the two models' forwards: owner, attribute, label."""
+    return [(target.model, "forward", "target forward"), (drafter.loaded.model, "forward", "drafter forward")]
+
+
+INNER_PARTS: list[Part] = [
+    (ModelSession, "forward", "laying out blocks"),
+    (DraftRecorder, "sample", "sampling drafts"),
+    (RowStreams, "uniforms", "random numbers"),
+    (batch, "inspect_draft", "checking the draft"),
+    (Standardiser, "__call__", "standardising"),
+    (batch, "accept", "acceptance"),
+    (batch, "accept_argmax", "acceptance"),
+    (batch.Batch, "_commit", "committing"),
+    (Speculation, "propose", "asking the drafter"),
+]
+
+
 @contextmanager
-def timed_parts(clock: Clock, target: LoadedModel, drafter: TransformerDrafter) -> Iterator[None]:
-    """Wrap the parts of a step for a while."""
-    parts: list[tuple[Any, str, str]] = [
-        (target.model, "forward", "target forward"),
-        (drafter.loaded.model, "forward", "drafter forward"),
-        (ModelSession, "forward", "laying out blocks"),
-        (Standardiser, "__call__", "standardising"),
-        (RowStreams, "uniforms", "random numbers"),
-        (drafting, "draw", "drawing drafts"),
-        (batch, "accept", "acceptance"),
-        (batch, "inspect_draft", "checking the draft"),
-        (Speculation, "commit", "telling the drafter"),
-        (batch.Batch, "_commit", "committing"),
-    ]
+def timed_parts(clock: Clock, parts: list[Part]) -> Iterator[None]:
+    """Wrap some parts of a step for a while."""
     kept = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
     for owner, name, label in parts:
         setattr(owner, name, clock.wrap(label, getattr(owner, name)))
@@ -147,7 +156,7 @@ def measure(
     temperature: float,
     context: int,
 ) -> dict[str, Any]:
-    """Time the steps after a prompt of some length."""
+    """Time the steps after a prompt of some length: the whole first, with as little in the way as can be."""
     registry = default_registry()
     gamma = registry.create("gamma", "fixed", registry.spec("gamma", "fixed").config(gamma=options.gamma))
     decoder = Decoder(
@@ -156,24 +165,26 @@ def measure(
     prompt = torch.randint(0, options.vocab, (context,)).tolist()
     settings = GenerationSettings(max_new_tokens=options.steps, ignore_eos=True)
     decoder.generate([prompt], settings)
-    clock, trace = Clock(), TraceObserver()
-    forwards: list[float] = []
-    framework: list[float] = []
-    with timed_parts(clock, target, drafter):
-        run = decoder.stream([prompt], settings, [trace])
-        for step in run:
-            spent = clock.totals["target forward"] + clock.totals["drafter forward"]
-            forwards.append(spent)
-            if step.step:  # the first step holds the prompt
-                framework.append(step.step_seconds - (spent - forwards[-2]))
-    steps = len(trace.reports)
+    models, rest = forwards(target, drafter), []
+    steps: list[float] = []
+    clock = Clock()
+    with timed_parts(clock, models):
+        before = 0.0
+        for report in decoder.stream([prompt], settings):
+            spent = sum(clock.totals.values())
+            if report.step and report.drafted[0] == options.gamma:  # not the prompt's step, nor the last ones
+                rest.append(1e3 * (report.step_seconds - (spent - before)))
+                steps.append(1e3 * report.step_seconds)
+            before = spent
+    inner = Clock()
+    with timed_parts(inner, models + INNER_PARTS):
+        count = decoder.generate([prompt], settings).metrics.target_calls
     return {
         "temperature": temperature,
         "context": context,
-        "steps": steps,
-        "framework_ms_a_step": spread([1e3 * value for value in framework]),
-        "step_ms": round(1e3 * median(r.step_seconds for r in trace.reports[1:]), 4),
-        "parts_ms_a_step": {name: round(1e3 * total / steps, 4) for name, total in sorted(clock.totals.items())},
+        "framework_ms_a_step": spread(rest),
+        "step_ms": spread(steps),
+        "parts_ms_a_step": {name: round(1e3 * total / count, 4) for name, total in sorted(inner.totals.items())},
     }
 
 

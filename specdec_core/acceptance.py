@@ -65,7 +65,8 @@ def accept(
 
     p_x = p[:, :width].gather(2, proposal.tokens[..., None])[..., 0]
     keep = uniforms[:, :width] * (lenience[:, None] * density(proposal.q, proposal.tokens)) < p_x
-    accepted, rejected = _count(keep if granted is None else keep | granted, proposal.lengths)
+    accepted = _count(keep if granted is None else keep | granted, proposal.lengths)
+    rejected = accepted < torch.tensor(proposal.lengths, device=p.device)
 
     rows = torch.arange(batch, device=p.device)
     at = accepted.clamp(max=width - 1)
@@ -90,19 +91,19 @@ def accept_argmax(proposal: Proposal, scores: Tensor, granted: Tensor | None = N
     width = proposal.tokens.shape[1]
     best = top(scores)
     keep = proposal.tokens == best[:, :width]
-    accepted, _ = _count(keep if granted is None else keep | granted, proposal.lengths)
-    rows = torch.arange(best.shape[0], device=best.device)
-    token = best[rows, accepted]
-    return Verdict(accepted, token, scores[rows, accepted, token].isfinite())
+    accepted = _count(keep if granted is None else keep | granted, proposal.lengths)
+    token = best.gather(1, accepted[:, None])
+    largest = scores[torch.arange(len(accepted), device=scores.device), accepted].gather(1, token)
+    return Verdict(accepted, token[:, 0], largest[:, 0].isfinite())
 
 
-def _count(keep: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return how many tokens are kept from the left, `[B]`, and whether a rejection ended them, `[B]` bool."""
-    limits = torch.tensor(lengths, device=keep.device)
-    if min(lengths, default=0) < keep.shape[1]:
-        keep = keep & (torch.arange(keep.shape[1], device=keep.device) < limits[:, None])
-    accepted = keep.long().cumprod(dim=1).sum(dim=1)
-    return accepted, accepted < limits
+def _count(keep: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return how many tokens are kept from the left, `[B]` int64."""
+    width = keep.shape[1]
+    if min(lengths) < width:
+        limits = torch.tensor(lengths, device=keep.device)
+        keep = keep & (torch.arange(width, device=keep.device) < limits[:, None])
+    return keep.cumprod(dim=1).sum(dim=1)
 
 
 def density(q: Distribution, tokens: Tensor) -> Tensor:

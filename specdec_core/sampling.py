@@ -37,21 +37,17 @@ class Standardiser:
         settings: What to adjust by.
         processors: Further Hugging Face logits processors, applied after the repetition penalty and before the
             temperature, where the library's `generate` applies them.
+
+    Attributes:
+        argmax: Whether every distribution is one-hot.
+        needs_prefix: Whether the distribution depends on the tokens before, and not on the logits alone.
     """
 
     def __init__(self, settings: SamplingSettings, processors: Sequence[hf.LogitsProcessor] = ()) -> None:
         self.settings = settings
         self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
-
-    @property
-    def needs_prefix(self) -> bool:
-        """Whether the distribution depends on the tokens before, and not on the logits alone."""
-        return any(not isinstance(one, _PREFIX_FREE) for one in self._chain)
-
-    @property
-    def argmax(self) -> bool:
-        """Whether every distribution is one-hot."""
-        return self.settings.argmax
+        self.argmax = settings.argmax
+        self.needs_prefix = any(not isinstance(one, _PREFIX_FREE) for one in self._chain)
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
         """Apply the processors, and not the softmax.

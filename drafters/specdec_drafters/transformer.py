@@ -140,7 +140,9 @@ class _TransformerSession(DraftSession):
         return [token if token < self._width else 0 for token in tokens]
 
     def _fitted(self, logits: Tensor) -> Tensor:
-        """Return logits `[B, V]` of `[B, width]`: V tokens of the target's, where the target computes."""
-        logits = logits[:, : self._vocab_size].to(self._device)
+        """Return logits `[B, V]` of `[B, width]`, of the target's V tokens."""
+        if self._width == self._vocab_size:
+            return logits
+        logits = logits[:, : self._vocab_size]
         missing = self._vocab_size - logits.shape[1]
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits

@@ -16,6 +16,7 @@ from specdec_core.decoding.result import Metrics
 from specdec_core.decoding.speculation import Fence, Speculation
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.errors import NumericsError
+from specdec_core.inference import inference_only
 from specdec_core.models import ModelSession
 from specdec_core.randomness import RowStreams
 from specdec_core.sampling import Standardiser
@@ -104,7 +105,7 @@ class Batch:
         """Whether every row has ended."""
         return all(row.reason for row in self.rows)
 
-    @torch.inference_mode()
+    @inference_only
     def step(self) -> StepReport:
         """Draft, verify with one target call, commit; return what happened.
 

@@ -91,9 +91,11 @@ def inspect_draft(proposal: Proposal, vocab_size: int, *, trusted: bool) -> tupl
     Returns:
         The proposal with ids that no embedding will crash on, and `[B]` int64, one of the codes above a row.
     """
-    lengths = torch.tensor(proposal.lengths, device=proposal.tokens.device)
-    drafted = torch.arange(proposal.tokens.shape[1], device=lengths.device) < lengths[:, None]
-    fault = torch.zeros_like(lengths)
+    fault = torch.zeros(len(proposal.lengths), dtype=torch.long, device=proposal.tokens.device)
+    if trusted and isinstance(proposal.q, PointMass):
+        return proposal, fault
+    lengths = torch.tensor(proposal.lengths, device=fault.device)
+    drafted = torch.arange(proposal.tokens.shape[1], device=fault.device) < lengths[:, None]
     if not trusted:
         proposal, outside = _clamp_ids(proposal, vocab_size)
         fault = torch.where((outside & drafted).any(dim=1), BAD_ID, fault)

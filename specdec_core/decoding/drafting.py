@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec_core.border import Dense, GammaSession, PointMass, Proposal
 from specdec_core.errors import PluginError
+from specdec_core.inference import inference_only
 from specdec_core.randomness import RowStreams, draw
 from specdec_core.sampling import Standardiser, top
 
@@ -37,7 +38,7 @@ class DraftRecorder:
         self._standardise = standardiser
         self._streams = streams
         self._vocab = vocab_size
-        self._tokens = torch.zeros(batch_size, max_gamma, dtype=torch.long, device=device)
+        self._device = torch.device(device)
         self._q: Tensor | None = None
         self._shape = (batch_size, max_gamma, vocab_size)
         self._begin((), (0,) * batch_size, None)
@@ -51,8 +52,8 @@ class DraftRecorder:
         self._numbers: Tensor | None = None
         self._lengths = [0] * len(budget)
         self._watcher = watcher
-        self._count = 0
-        self._own = False
+        self._drawn: list[Tensor] = []
+        self._made: Tensor | None = None
         self._drawn_directly = False
 
     def start(
@@ -68,49 +69,52 @@ class DraftRecorder:
         watcher = gamma if gamma is not None and gamma.watches_confidence else None
         self._begin(prefixes, budget, watcher)
 
+    @inference_only
     def sample(self, logits: Tensor) -> Tensor:
         """Standardise, draw and record; see `DraftRequest.sample`."""
         self._check(logits, "logits")
-        with torch.inference_mode():
-            given = logits.to(self._tokens.device)
-            prefixes = self._current_prefixes() if self._standardise.needs_prefix else None
-            if not self._dense:
-                # q is one-hot on the drawn token: a point mass says so without V numbers a token.
-                scores = self._standardise.scores(given, prefixes)
-                token = top(scores)
-                confidence = None if self._watcher is None else _at(torch.softmax(scores, dim=-1), token)
-            else:
-                q = self._standardise(given, prefixes, out=self._slot())
-                token = draw(q, self._uniforms())
-                confidence = None if self._watcher is None else _at(q, token)
-            self._record(token, confidence)
-            return token.to(logits.device)
+        given = logits.to(self._device)
+        prefixes = self._current_prefixes() if self._standardise.needs_prefix else None
+        if self._dense:
+            q = self._standardise(given, prefixes, out=self._slot())
+            token = draw(q, self._uniforms())
+            self._record(token, None if self._watcher is None else _at(q, token))
+        else:
+            # q is one-hot on the drawn token: a point mass says so without V numbers a token.
+            scores = self._standardise.scores(given, prefixes)
+            token = top(scores)
+            self._record(token, None if self._watcher is None else _at(torch.softmax(scores, dim=-1), token))
+        return token.to(logits.device)
 
+    @inference_only
     def draw(self, probabilities: Tensor) -> Tensor:
         """Draw from a finished distribution and record it; see `DraftRequest.draw`."""
         self._check(probabilities, "probabilities")
-        with torch.inference_mode():
-            self._spread_point_masses()
-            self._drawn_directly = True
-            q = self._slot().copy_(probabilities)
-            token = draw(q, self._uniforms())
-            self._record(token, None if self._watcher is None else _at(q, token))
-            return token.to(probabilities.device)
+        self._spread_point_masses()
+        self._drawn_directly = True
+        q = self._slot().copy_(probabilities)
+        token = draw(q, self._uniforms())
+        self._record(token, None if self._watcher is None else _at(q, token))
+        return token.to(probabilities.device)
 
     def wants_more(self) -> bool:
         """Whether any row may still take a token."""
         return any(self._left)
 
     def proposal(self) -> Proposal:
-        """Return all that was drawn since `start`, as views on the buffers: valid until the next step."""
-        width = self._count
-        q = PointMass() if self._q is None or not self._dense else Dense(self._q[:, :width])
-        self._own = True
-        return Proposal(self._tokens[:, :width], tuple(self._lengths), q)
+        """Return all that was drawn since `start`; its q is a view on a buffer, valid until the next step."""
+        q = Dense(self._q[:, : len(self._drawn)]) if self._dense and self._q is not None else PointMass()
+        self._made = self._tokens()
+        return Proposal(self._made, tuple(self._lengths), q)
 
     def vouches_for(self, proposal: Proposal) -> bool:
         """Whether this proposal was recorded from logits here, so that its q needs no further check."""
-        return self._own and not self._drawn_directly and proposal.tokens.data_ptr() == self._tokens.data_ptr()
+        return not self._drawn_directly and proposal.tokens is self._made
+
+    def _tokens(self) -> Tensor:
+        if not self._drawn:
+            return torch.zeros(len(self._budget), 0, dtype=torch.long, device=self._device)
+        return torch.stack(self._drawn, dim=1)
 
     @property
     def _dense(self) -> bool:
@@ -118,20 +122,18 @@ class DraftRecorder:
 
     def _slot(self) -> Tensor:
         if self._q is None:
-            self._q = torch.zeros(self._shape, device=self._tokens.device)
-        return self._q[:, self._count]
+            self._q = torch.zeros(self._shape, device=self._device)
+        return self._q[:, len(self._drawn)]
 
     def _spread_point_masses(self) -> None:
         """Write the one-hot q of tokens that were sampled by argmax before, so that all have one form."""
         if not self._dense:
             self._slot()
             assert self._q is not None
-            tokens = self._tokens[:, : self._count, None]
-            self._q[:, : self._count].zero_().scatter_(2, tokens, 1.0)
+            self._q[:, : len(self._drawn)].zero_().scatter_(2, self._tokens()[..., None], 1.0)
 
     def _record(self, token: Tensor, confidence: Tensor | None) -> None:
-        self._tokens[:, self._count] = token
-        self._count += 1
+        self._drawn.append(token)
         self._lengths = [n + (left > 0) for n, left in zip(self._lengths, self._left, strict=True)]
         self._left = [max(left - 1, 0) for left in self._left]
         if self._watcher is not None and confidence is not None:
@@ -142,10 +144,10 @@ class DraftRecorder:
         if self._numbers is None:
             # Each row uses up as many as its own budget, so that its tokens do not depend on its neighbours.
             self._numbers = self._streams.uniforms(self._budget, max(self._budget))
-        return self._numbers[:, self._count]
+        return self._numbers[:, len(self._drawn)]
 
     def _current_prefixes(self) -> list[list[int]]:
-        drafted = self._tokens[:, : self._count].tolist()
+        drafted = self._tokens().tolist()
         return [list(row) + new for row, new in zip(self._prefixes, drafted, strict=True)]
 
     def _check(self, values: Tensor, what: str) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.errors import ModelError
+from specdec_core.inference import inference_only
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.session import ModelSession
 
@@ -74,7 +75,7 @@ def _worst(loaded: LoadedModel) -> str | None:
     return None
 
 
-@torch.inference_mode()
+@inference_only
 def _fresh(loaded: LoadedModel, tokens: list[int], source: list[int] | None) -> Tensor:
     ids = torch.tensor([tokens], device=loaded.device)
     if source is None:

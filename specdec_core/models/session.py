@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from specdec_core.inference import inference_only
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.family import FULL, SLIDING
 from specdec_core.models.loaded import LoadedModel
@@ -74,7 +75,7 @@ class ModelSession:
         self._cache = None
         self._memory = None
 
-    @torch.inference_mode()
+    @inference_only
     def forward(
         self, fresh: Sequence[Sequence[int]], draft: Tensor | None = None, drafted: Sequence[int] | None = None
     ) -> Tensor:
