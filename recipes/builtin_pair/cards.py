@@ -38,7 +38,7 @@ programs: what it writes looks like Python and means little.
 | stored as | float16 safetensors; loss in 32 bits before and after rounding: {before} and {after} nats |
 | tokenizer | byte-level BPE, {vocabulary} tokens, the same in both folders; `<|endoftext|>` begins and ends a document |
 | trained length | {length} tokens; positions up to {positions} are accepted, and beyond {length} it is untrained |
-| training | {tokens:.1f} million tokens in {minutes:.0f} minutes on a two-core CPU ({steps} steps), from scratch |
+| training | {tokens:.1f} million tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch |
 | held-out perplexity | {perplexity:.2f} per token, {bits:.3f} bits per byte |
 
 ## Data and licence
@@ -62,7 +62,8 @@ Alpha is that of Corollary 3.6 of [arXiv 2211.17192](https://arxiv.org/abs/2211.
 
 ## Limits
 
-- The corpus is small and each text was seen several times; the target knows parts of it by heart.
+- The corpus is small and each text was seen more than once; both models are better on it than on the
+  held-out modules.
 - Alpha holds for text like the corpus. Natural language and other programming languages will be worse.
 - Argmax text of so small a model falls into repetition, which is easy to draft.
 
