@@ -29,7 +29,7 @@ class Recent(DeterministicDrafter):
 target = load_model("builtin:target")
 argmax = SamplingSettings(temperature=0)
 length = GenerationSettings(max_new_tokens=64)
-prompts = ["    def close(self):\n        if self.file is not None:\n            self.file.close()\n"]
+prompts = ['def read_lines(path):\n    """Return the lines of a file."""\n    with open(path) as']
 
 plain = Decoder(target, sampling=argmax)
 drafter, gamma = Recent(PluginConfig(), target.info()), FixedGamma(FixedGammaConfig(gamma=4))
