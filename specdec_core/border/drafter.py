@@ -95,6 +95,7 @@ class DraftRequest:
 
         The logits are standardised with the run's settings for drafts (section 2.2), each row with its own
         prefix; the draw uses the row's own generator; q is recorded, so that q and the draw cannot disagree.
+        Propose what is drawn: a token withheld because of what it is was not drawn from q any more.
 
         Args:
             logits: `[B, V]`, any float type.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from specdec_core.border import Dense, GammaSession, PointMass, Proposal
+from specdec_core.border import Dense, PointMass, Proposal
 from specdec_core.errors import PluginError
 from specdec_core.inference import inference_only
 from specdec_core.randomness import RowStreams, draw
 from specdec_core.sampling import Standardiser, top
+
+Watcher: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
 
 
 class DraftRecorder:
@@ -41,11 +44,18 @@ class DraftRecorder:
         self._device = torch.device(device)
         self._q: Tensor | None = None
         self._shape = (batch_size, max_gamma, vocab_size)
-        self._begin((), (0,) * batch_size, None)
+        self.start((), (0,) * batch_size)
 
-    def _begin(
-        self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], watcher: GammaSession | None
+    def start(
+        self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], watcher: Watcher | None = None
     ) -> None:
+        """Forget the last step's draft and begin another.
+
+        Args:
+            prefixes: The committed tokens of each row.
+            budget: The most tokens of each row.
+            watcher: Says which rows draft on, given the confidence in the token each has just drafted.
+        """
         self._prefixes = prefixes
         self._budget = budget
         self._left = list(budget)
@@ -53,21 +63,8 @@ class DraftRecorder:
         self._lengths = [0] * len(budget)
         self._watcher = watcher
         self._drawn: list[Tensor] = []
-        self._made: Tensor | None = None
+        self._made: Proposal | None = None
         self._drawn_directly = False
-
-    def start(
-        self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], gamma: GammaSession | None
-    ) -> None:
-        """Forget the last step's draft and begin another.
-
-        Args:
-            prefixes: The committed tokens of each row.
-            budget: The most tokens of each row.
-            gamma: The controller, if it wants to stop drafts by their confidence.
-        """
-        watcher = gamma if gamma is not None and gamma.watches_confidence else None
-        self._begin(prefixes, budget, watcher)
 
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
@@ -104,12 +101,14 @@ class DraftRecorder:
     def proposal(self) -> Proposal:
         """Return all that was drawn since `start`; its q is a view on a buffer, valid until the next step."""
         q = Dense(self._q[:, : len(self._drawn)]) if self._dense and self._q is not None else PointMass()
-        self._made = self._tokens()
-        return Proposal(self._made, tuple(self._lengths), q)
+        self._made = Proposal(self._tokens(), tuple(self._lengths), q)
+        return self._made
 
     def vouches_for(self, proposal: Proposal) -> bool:
-        """Whether this proposal was recorded from logits here, so that its q needs no further check."""
-        return not self._drawn_directly and proposal.tokens is self._made
+        """Whether these tokens and this q were recorded from logits here, so that they need no further check."""
+        made = self._made
+        own = made is not None and proposal.tokens is made.tokens and proposal.q is made.q
+        return own and not self._drawn_directly
 
     def _tokens(self) -> Tensor:
         if not self._drawn:
@@ -137,7 +136,7 @@ class DraftRecorder:
         self._lengths = [n + (left > 0) for n, left in zip(self._lengths, self._left, strict=True)]
         self._left = [max(left - 1, 0) for left in self._left]
         if self._watcher is not None and confidence is not None:
-            on = self._watcher.keep_drafting(confidence.tolist())
+            on = self._watcher(confidence.tolist())
             self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
 
     def _uniforms(self) -> Tensor:

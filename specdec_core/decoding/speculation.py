@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from specdec_core.border import (
     StepReport,
 )
 from specdec_core.decoding.checking import check_form, trim
-from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.drafting import DraftRecorder, Watcher
 from specdec_core.decoding.result import PluginFailure
 from specdec_core.errors import PluginError
 from specdec_core.randomness import RowStreams
@@ -90,7 +91,7 @@ class Speculation:
         self._info = session
         self._fence = fence
         self._device = torch.device(session.device)
-        self._drafter = drafter
+        self._drafter, self._gamma_plugin, self._lenience_plugin = drafter, gamma, lenience
         self._session: DraftSession | None = None
         self._gamma: GammaSession | None = None
         self._lenience: LenienceSession | None = None
@@ -131,7 +132,7 @@ class Speculation:
             return nothing
         self.asked = budget
         begun = perf_counter()
-        self._recorder.start(tokens, budget, self._gamma)
+        self._recorder.start(tokens, budget, self._watcher())
         request = DraftRequest(tokens=tokens, budget=budget, sampler=self._recorder)
         made = self._guard(lambda: check_form(session.propose(request), budget, self._info.vocab_size))
         self.seconds += perf_counter() - begun
@@ -159,10 +160,22 @@ class Speculation:
     def _next_gamma(self) -> tuple[int, ...]:
         gamma = self._gamma
         if gamma is not None:
-            asked = self._fence.call(gamma, lambda: self._legal_gamma(gamma.gamma()))
+            asked = self._fence.call(self._gamma_plugin, lambda: self._legal_gamma(gamma.gamma()))
             if asked is not None:
                 self._last_gamma = asked
         return self._last_gamma
+
+    def _watcher(self) -> Watcher | None:
+        """Return what asks the controller whether to draft on; what it does wrong is not the drafter's fault."""
+        gamma = self._gamma
+        if gamma is None or not gamma.watches_confidence:
+            return None
+
+        def watch(confidence: Sequence[float]) -> Sequence[bool]:
+            on = self._fence.call(self._gamma_plugin, lambda: gamma.keep_drafting(confidence))
+            return [True] * len(confidence) if on is None or len(on) != len(confidence) else on
+
+        return watch
 
     def _legal_gamma(self, asked: Sequence[int]) -> tuple[int, ...]:
         most = self._info.max_gamma
@@ -177,7 +190,7 @@ class Speculation:
         """Return l of each row."""
         session = self._lenience
         if session is not None:
-            asked = self._fence.call(session, lambda: self._legal_lenience(session.lenience()))
+            asked = self._fence.call(self._lenience_plugin, lambda: self._legal_lenience(session.lenience()))
             if asked is not None:
                 self._last_lenience = asked
         return self._last_lenience
@@ -201,9 +214,9 @@ class Speculation:
 
     def observe(self, report: StepReport) -> None:
         """Tell the controllers what became of the step."""
-        for controller in (self._gamma, self._lenience):
-            if controller is not None:
-                self._fence.call(controller, lambda one=controller: one.observe(report))  # type: ignore[misc]
+        for plugin, session in ((self._gamma_plugin, self._gamma), (self._lenience_plugin, self._lenience)):
+            if session is not None:
+                self._fence.call(plugin, partial(session.observe, report))
         self.seconds = 0.0
 
     def close(self) -> None:

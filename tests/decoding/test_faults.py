@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -187,12 +189,40 @@ class WildGamma(Gamma):
 def test_a_controller_that_does_wrong_is_reported_and_the_last_good_value_kept(target):
     result = decode(target, CountingDrafter(V), gamma=WildGamma(3))
     assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert result.failures[0].plugin == "WildGamma"
     assert "gamma [2, 99]" in result.failures[0].message
     assert "whole numbers from 0 to max_gamma (3)" in result.failures[0].message
 
 
+class RaisingWatcher(Gamma):
+    def open(self, batch_size):
+        session = super().open(batch_size)
+        session.keep_drafting = boom
+        return session
+
+
+def test_a_controller_that_fails_while_it_watches_a_draft_is_not_the_drafters_fault(target):
+    gamma = RaisingWatcher(3, stop_below=0.5)
+    result = decode(target, TableDrafter(V), gamma=gamma, sampling=SamplingSettings())
+    assert {failure.plugin for failure in result.failures} == {"RaisingWatcher"}
+    assert result.metrics.drafted > 0
+    with pytest.raises(PluginError, match="RaisingWatcher failed at step 0"):
+        decode(target, TableDrafter(V), gamma=gamma, sampling=SamplingSettings(), strict=True)
+
+
+def test_a_drafter_that_swaps_the_recorded_q_is_found_out(target):
+    def swap(request):
+        request.sample(torch.zeros(2, V))
+        made = request.proposal()
+        return replace(made, q=Dense(torch.full((2, 1, V), 0.5)))
+
+    result = decode(target, Scripted(swap), sampling=SamplingSettings())
+    assert "sum to 1" in result.failures[0].message
+
+
 def test_a_lenience_out_of_range_is_reported(target):
     result = decode(target, CountingDrafter(V), lenience=Lenience(1.5))
+    assert result.failures[0].plugin == "Lenience"
     assert "(0, 1]" in result.failures[0].message
 
 
