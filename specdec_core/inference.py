@@ -15,8 +15,8 @@ T = TypeVar("T")
 def inference_only(function: Callable[P, T]) -> Callable[P, T]:
     """Return the function under `torch.inference_mode`.
 
-    The mode is entered only where it is not on: a step calls a dozen such functions inside one another, and to
-    enter it each time took a twelfth of the framework's own time.
+    The mode is entered only where it is not on: a step calls a dozen such functions inside one another, and
+    entering it is not free.
     """
 
     @wraps(function)
