@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sysconfig
 import tokenize
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from specdec_core.errors import ConfigError, reading
+from specdec_core.shipped import PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,8 +95,7 @@ def _library_modules(max_bytes: int) -> list[str]:
 
 def _prompt_sources() -> set[str]:
     """Return the library files that the built-in prompts come from, relative to the library."""
-    prompts = resources.files("specdec_core") / "builtin" / "prompts.jsonl"
-    return set(_sources(prompts.read_text(encoding="utf-8").splitlines()))
+    return set(_sources(PROMPTS.read_text(encoding="utf-8").splitlines()))
 
 
 def _sources(lines: list[str]) -> Iterator[str]:

@@ -5,15 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_core.cli.console import error_console, output_console, quieten_libraries
+from specdec_core.cli.console import INTERRUPTED, error_console, output_console, quieten_libraries
 from specdec_core.cli.options import Settings, StudyFile
 from specdec_core.cli.progress import StudyProgress
 from specdec_core.study import Study, load_study
 
 if TYPE_CHECKING:
     from specdec_core.study.runner import StudyResult
-
-_INTERRUPTED = 130
 
 
 def compare(
@@ -79,7 +77,7 @@ def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> "StudyR
         except KeyboardInterrupt:
             kept = _kept(progress, output)
     error_console().print(kept, markup=False, soft_wrap=True)
-    raise typer.Exit(_INTERRUPTED)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _kept(progress: StudyProgress, output: Path | None) -> str:

@@ -4,6 +4,9 @@ import logging
 
 from rich.console import Console
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 # Tables that go to a file or a pipe are not folded to a terminal's width.
 _WIDTH_OF_FILES = 200
 

@@ -9,14 +9,12 @@ from typer.core import TyperGroup
 
 import specdec_core
 from specdec_core.cli.compare import compare
-from specdec_core.cli.console import error_console
+from specdec_core.cli.console import INTERRUPTED, error_console
 from specdec_core.cli.generate import generate
 from specdec_core.cli.plugins import plugins
 from specdec_core.cli.schema import schema
 from specdec_core.cli.validate import validate
 from specdec_core.errors import SpecdecError
-
-_INTERRUPTED = 130
 
 
 class _Group(TyperGroup):
@@ -43,7 +41,7 @@ class _Group(TyperGroup):
             if ctx.params.get("debug"):
                 traceback.print_exc()
             error_console().print("stopped.")
-            raise typer.Exit(_INTERRUPTED) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(

@@ -17,9 +17,7 @@ from specdec_core.errors import ModelError, unknown_name
 from specdec_core.models.family import inspect_family
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.probe import probed
-
-BUILTIN_PREFIX = "builtin:"
-_BUILTIN_FOLDER = Path(__file__).parent.parent / "builtin"
+from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 
 
 def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
@@ -54,7 +52,6 @@ def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None 
         vocab_size=head.weight.shape[0] if head is not None else text_config.vocab_size,
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
         start_id=start if family.encoder_decoder else None,
-        max_positions=family.max_positions,
     )
     return probed(loaded)
 
@@ -117,11 +114,7 @@ def _without_progress_bar() -> Iterator[None]:
 def _locate(model: str, folder: Path) -> str:
     """Return what `from_pretrained` should be given: an absolute folder, or a hub name as it is."""
     if model.startswith(BUILTIN_PREFIX):
-        name = model.removeprefix(BUILTIN_PREFIX)
-        there = sorted(p.name for p in _BUILTIN_FOLDER.iterdir() if (p / "config.json").is_file())
-        if name not in there:
-            raise ModelError(unknown_name("built-in model", model, [BUILTIN_PREFIX + n for n in there]))
-        return str(_BUILTIN_FOLDER / name)
+        return str(builtin_model(model))
     path = (folder / Path(model).expanduser()).resolve()
     if path.is_dir():
         if not (path / "config.json").is_file():

@@ -24,7 +24,6 @@ class LoadedModel:
         vocab_size: V, the number of logits.
         eos_ids: Ids that end a sequence.
         start_id: The decoder's first token for encoder-decoder models, else None.
-        max_positions: The most tokens it takes, or None where there is no bound.
     """
 
     model: Any
@@ -34,13 +33,17 @@ class LoadedModel:
     vocab_size: int
     eos_ids: tuple[int, ...]
     start_id: int | None
-    max_positions: int | None
 
     @property
     def device(self) -> torch.device:
         """Where its first weights lie; inputs go there."""
         device: torch.device = self.model.device
         return device
+
+    @property
+    def max_positions(self) -> int | None:
+        """The most tokens it takes, or None where there is no bound."""
+        return self.family.max_positions
 
     @property
     def encoder_decoder(self) -> bool:

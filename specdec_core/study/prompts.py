@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.errors import PromptError, reading
+from specdec_core.shipped import PROMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from specdec_core.study.config import PromptsConfig
-
-_BUILTIN = "prompts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
     elif config.file is not None:
         found = _from_jsonl(folder / config.file.expanduser())
     else:
-        found = _from_jsonl(Path(str(files("specdec_core") / "builtin" / _BUILTIN)))
+        found = _from_jsonl(PROMPTS)
     prompts = tuple(islice(found, config.limit))
     if not prompts:
         raise PromptError(f"{config.file or 'the list of prompts'} holds no prompt; give at least one.")

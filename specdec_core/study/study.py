@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from specdec_core.errors import ConfigError, PluginError, PromptError, unknown_name
+from specdec_core.errors import ConfigError, ModelError, PluginError, PromptError
 from specdec_core.registry import Registry, check_capabilities, default_registry
+from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 from specdec_core.study.config import RunConfig, StudyConfig, TargetConfig, study_model
 from specdec_core.study.grid import Expanded, expand
 from specdec_core.study.overrides import apply_overrides
@@ -173,13 +173,12 @@ class _Assembly:
                 self._problems.append(f"{where}: {count} runs are called {name!r}; give each a `name` of its own.")
 
     def _check_target(self, target: TargetConfig, folder: Path) -> None:
-        kind, _, name = target.model.partition(":")
         where = self._where(("target", "model"))
-        if kind == "builtin" and name:
-            there = [p.name for p in files("specdec_core").joinpath("builtin").iterdir() if p.is_dir()]
-            if name not in there:
-                known = [f"builtin:{n}" for n in there]
-                self._problems.append(f"{where}: {unknown_name('built-in model', target.model, known)}")
+        if target.model.startswith(BUILTIN_PREFIX):
+            try:
+                builtin_model(target.model)
+            except ModelError as error:
+                self._problems.append(f"{where}: {error}")
         elif target.model.startswith((".", "/", "~")) and not _model_folder(target.model, folder).is_dir():
             self._problems.append(f"{where}: there is no folder {_model_folder(target.model, folder)}.")
 
