@@ -69,7 +69,6 @@ class _TransformerSession(DraftSession):
         self._model = ModelSession(loaded, session.batch_size, self._capacity, sources)
         self._width = loaded.vocab_size
         self._vocab_size = session.vocab_size
-        self._device = session.device
         self._kept = [0] * session.batch_size
         self._drafted = [0] * session.batch_size
 

@@ -113,7 +113,7 @@ class Batch:
             NumericsError: The target's logits are no distribution.
         """
         begun = perf_counter()
-        room = [max(row.room, 0) for row in self.rows]
+        room = [row.room for row in self.rows]
         proposal, trusted = self._speculation.propose([row.tokens for row in self.rows], room)
         asked = perf_counter()
         proposal, fault = inspect_draft(proposal, self._vocab_size, trusted=trusted)
@@ -177,11 +177,10 @@ class Batch:
     def _uniforms(self, proposal: Proposal) -> Tensor:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last column."""
         width = proposal.tokens.shape[1]
-        counts = [n + 1 for n in proposal.lengths]
-        drawn = self._streams.uniforms(counts, width + 1)
-        if min(counts) <= width:
+        drawn = self._streams.uniforms([n + 1 for n in proposal.lengths], width + 1)
+        if min(proposal.lengths) < width:
             # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
-            last = torch.tensor([max(count - 1, 0) for count in counts], device=drawn.device)
+            last = torch.tensor(proposal.lengths, device=drawn.device)
             drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
         return drawn
 
@@ -196,7 +195,6 @@ class Batch:
 
     def _commit(self, proposal: Proposal, judged: _Judged, begun: float, verify_seconds: float) -> StepReport:
         """Append what was kept, roll back the rest, and tell everyone."""
-        active = [row.reason is None for row in self.rows]
         committed: list[tuple[int, ...]] = []
         for row, n, token, draft in zip(self.rows, judged.accepted, judged.token, judged.draft, strict=True):
             committed.append(() if row.reason else self._append(row, [*draft[:n], token]))
@@ -218,7 +216,7 @@ class Batch:
             verify_seconds=verify_seconds,
             step_seconds=perf_counter() - begun,
         )
-        rejected = sum(n < m for n, m, on in zip(judged.accepted, drafted, active, strict=True) if on)
+        rejected = sum(n < m for n, m in zip(judged.accepted, drafted, strict=True))
         self.metrics += Metrics.of_step(report, rejected)
         self._fence.step = self.metrics.target_calls
         self._speculation.observe(report)
@@ -226,7 +224,8 @@ class Batch:
 
     def _append(self, row: Row, new: list[int]) -> tuple[int, ...]:
         """Add tokens to a row up to where it ends; return those that were added."""
-        kept, row.reason = self._stops.clip(row.tokens[row.begin :], new)
+        seen = max(row.begin, len(row.tokens) - self._stops.reach)
+        kept, row.reason = self._stops.clip(row.tokens[seen:], new)
         row.tokens += kept
         if row.reason is None and len(row.tokens) >= row.limit:
             row.reason = row.full

@@ -28,7 +28,7 @@ class StopRule:
         """Return how much of `new` is kept after `produced`, and why the row ended if it did.
 
         Args:
-            produced: Tokens generated so far.
+            produced: Tokens generated so far, at least the last `reach` of them.
             new: Tokens that this step would add.
         """
         kept: list[int] = []
@@ -40,10 +40,15 @@ class StopRule:
                 return kept, "stop"
         return kept, None
 
+    @property
+    def reach(self) -> int:
+        """How many tokens back a string that is completed now can begin.
+
+        Every token of it spells at least one of its bytes; a few more are for a character split over tokens.
+        """
+        return max((len(string.encode()) + 4 for string in self.strings), default=0)
+
     def _completes(self, produced: Sequence[int], kept: list[int]) -> bool:
-        # A string that is complete now ends in the last token, and every token of it spells at least one byte of
-        # it: so many tokens back is as far as it can reach (and a few more for a character split over tokens).
-        reach = max(len(string.encode()) for string in self.strings) + 4
-        tail = [*produced[-reach:], *kept][-reach:]
+        tail = [*produced[-self.reach :], *kept][-self.reach :]
         text = self.tokenizer.decode(tail, skip_special_tokens=False)
         return any(string in text for string in self.strings)

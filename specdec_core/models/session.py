@@ -93,7 +93,8 @@ class ModelSession:
         block = self._lay_out(fresh, draft, drafted)
         self.calls += 1
         if len(set(self.lengths)) == 1 and not any(block.leads) and min(block.counts) > 0:
-            logits = self._pass(block.tokens, self.lengths[0], slice(None), block.keep)
+            plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
+            logits = self._pass(block.tokens, plan, block.keep)
         elif self._family.ragged:
             logits = self._ragged_pass(block)
         else:
@@ -118,18 +119,15 @@ class ModelSession:
         head = torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True)
         return Block(head if draft is None else torch.cat([head, draft], dim=1), leads, counts, width + 1)
 
-    def _pass(
-        self, tokens: Tensor, start: int, batch: slice, keep: int, extra: dict[str, Any] | None = None
-    ) -> Tensor:
-        """Run the model over rows that begin at one slot; masks and positions are the library's own."""
+    def _pass(self, tokens: Tensor, plan: WritePlan, keep: int, **extra: Any) -> Tensor:
+        """Run the model once; masks and positions are the library's own unless `extra` brings some."""
         assert self._cache is not None, "the session is closed"
-        if extra is None:
-            self._cache.plan = WritePlan(batch, start, start + tokens.shape[1])
-        keywords: dict[str, Any] = {"use_cache": True, **(extra or {})}
+        self._cache.plan = plan
+        keywords: dict[str, Any] = {"use_cache": True, **extra}
         if self._family.trims_logits:
             keywords["logits_to_keep"] = keep
         if self._memory is not None:
-            keywords |= self._memory.keywords(self._cache, batch)
+            keywords |= self._memory.keywords(self._cache, plan.batch)
             keywords["decoder_input_ids"] = tokens
         else:
             keywords["input_ids"] = tokens
@@ -153,9 +151,9 @@ class ModelSession:
         slots = torch.where(real, positions, self._cache.capacity)
         positions = torch.where(real, positions, 0)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
-        self._cache.plan = WritePlan(slice(None), min(self.lengths), end, slots)
-        extra = {"position_ids": positions, "attention_mask": self._masks(positions, end)}
-        return self._pass(block.tokens, 0, slice(None), block.keep, extra)
+        plan = WritePlan(slice(None), min(self.lengths), end, slots)
+        masks = self._masks(positions, end)
+        return self._pass(block.tokens, plan, block.keep, position_ids=positions, attention_mask=masks)
 
     def _masks(self, positions: Tensor, end: int) -> Tensor | dict[str, Tensor]:
         """Return who sees whom, `[B, 1, T, end]`, or one such mask for each kind of layer."""
@@ -184,7 +182,8 @@ class ModelSession:
             kept_from = block.tokens.shape[1] - block.keep
             first = max(lead - kept_from, 0)
             keep = lead + count - kept_from - first
-            logits = self._pass(tokens, self.lengths[row], slice(row, row + 1), keep)
+            start = self.lengths[row]
+            logits = self._pass(tokens, WritePlan(slice(row, row + 1), start, start + count), keep)
             if out is None:
                 out = logits.new_zeros(len(block.counts), block.keep, logits.shape[2])
             out[row, first : first + keep] = logits[0]
