@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_core.border import Dense, Distribution, PointMass, Proposal
+from specdec_core.border import Dense, Distribution, Overlay, PointMass, Proposal
 from specdec_core.randomness import draw_with_total
 from specdec_core.sampling import top
 
@@ -49,7 +49,7 @@ def accept(
         and as (1 - b) <= (1 - l b), P(x) <= p + (1 - l) q <= p + (1 - l) p / l = p / l.
 
     Args:
-        proposal: Draft tokens `[B, K]`, lengths, and q in any of its three forms.
+        proposal: Draft tokens `[B, K]`, lengths, and q in any of its forms.
         p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
         lenience: `[B]` float, l in (0, 1].
         uniforms: `[B, K + 1]` float64: r_1 ... r_K, then the number that draws the next token.
@@ -121,7 +121,20 @@ def density(q: Distribution, tokens: Tensor) -> Tensor:
     if isinstance(q, Dense):
         return q.probabilities[:, : tokens.shape[1]].gather(2, tokens[..., None])[..., 0]
     width = tokens.shape[1]
+    if isinstance(q, Overlay):
+        return _overlay_density(q, tokens, width)
     return (q.probabilities[:, :width] * (q.ids[:, :width] == tokens[..., None])).sum(dim=2)
+
+
+def _overlay_density(q: Overlay, tokens: Tensor, width: int) -> Tensor:
+    shared = q.scale[:, :width] * q.background[tokens]
+    places = q.ids.shape[2]
+    if not places:
+        return shared
+    ids, x = q.ids[:, :width].contiguous(), tokens[..., None]
+    place = torch.searchsorted(ids, x.to(ids.dtype)).clamp_(max=places - 1)
+    own = q.probabilities[:, :width].gather(2, place)[..., 0]
+    return torch.where((ids.gather(2, place) == x)[..., 0], own, shared)
 
 
 def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, share: Tensor) -> Tensor:
@@ -141,10 +154,38 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, share:
     if isinstance(q, PointMass):
         return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
     rows = torch.arange(p.shape[0], device=p.device)
+    if isinstance(q, Overlay):
+        rest = torch.addcmul(p, share * q.scale[rows, position][:, None], q.background, value=-1)
+        ids = q.ids[rows, position].long()
+        own = q.probabilities[rows, position].to(p.dtype)
+        return rest.scatter_(1, ids, p.gather(1, ids).addcmul_(share, own, value=-1)).clamp_(min=0)
     q_at = q.probabilities[rows, position].to(p.dtype)
     if isinstance(q, Dense):
         return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
     return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)
+
+
+def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:
+    """Write q out on the whole vocabulary, for who combines drafts whose q differ in form.
+
+    Args:
+        q: The distributions the tokens were drawn from, in any form.
+        tokens: `[B, K]` int64, the draft tokens.
+        vocab_size: V.
+
+    Returns:
+        `[B, K, V]` float; of a dense q the very tensor.
+    """
+    width = tokens.shape[1]
+    if isinstance(q, Dense):
+        return q.probabilities[:, :width]
+    if isinstance(q, Overlay):
+        shared = q.scale[:, :width, None] * q.background
+        return shared.scatter_(2, q.ids[:, :width].long(), q.probabilities[:, :width])
+    zeros = torch.zeros(*tokens.shape, vocab_size, device=tokens.device)
+    if isinstance(q, PointMass):
+        return zeros.scatter_(2, tokens[..., None], 1.0)
+    return zeros.scatter_add_(2, q.ids[:, :width], q.probabilities[:, :width].float())
 
 
 def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor) -> Tensor:

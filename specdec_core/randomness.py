@@ -48,18 +48,21 @@ class RowStreams:
             taken += part
         return taken
 
-    def uniforms(self, counts: Sequence[int], width: int) -> Tensor:
+    def numbers(self, counts: Sequence[int], width: int) -> list[list[float]]:
         """Draw `counts[b]` numbers in [0, 1 - 2**-52] for each row b.
 
         Args:
             counts: How many numbers each row uses up.
-            width: Columns of the result, at least the largest count.
+            width: Length of each list, at least the largest count.
 
         Returns:
-            `[B, width]` float64; one half where a row draws nothing.
+            B lists; one half where a row draws nothing.
         """
-        rows = [self._take(row, count) + [0.5] * (width - count) for row, count in enumerate(counts)]
-        return torch.tensor(rows, dtype=torch.float64).to(self._device, non_blocking=True)
+        return [self._take(row, count) + [0.5] * (width - count) for row, count in enumerate(counts)]
+
+    def uniforms(self, counts: Sequence[int], width: int) -> Tensor:
+        """Draw as `numbers` does; return `[B, width]` float64 on the device."""
+        return torch.tensor(self.numbers(counts, width), dtype=torch.float64).to(self._device, non_blocking=True)
 
 
 def row_seed(seed: int, index: int) -> int:

@@ -40,6 +40,7 @@ class Standardiser:
 
     Attributes:
         argmax: Whether every distribution is one-hot.
+        temperature_only: Whether nothing is applied but the temperature, or argmax.
         needs_prefix: Whether the distribution depends on the tokens before, and not on the logits alone.
     """
 
@@ -47,6 +48,9 @@ class Standardiser:
         self.settings = settings
         self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
         self.argmax = settings.argmax
+        self.temperature_only = not processors and all(
+            isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
+        )
         self.needs_prefix = any(not isinstance(one, _PREFIX_FREE) for one in self._chain)
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec_core.acceptance import accept, accept_argmax, density, granted_by_argmax_lenience
-from specdec_core.border import Dense, PointMass, Proposal, Sparse
+from specdec_core.acceptance import accept, accept_argmax, dense, density, granted_by_argmax_lenience, residual
+from specdec_core.border import Dense, Overlay, PointMass, Proposal, Sparse
 from specdec_core.randomness import LARGEST_UNIFORM, draw
 
 N, V, K = 200_000, 5, 2
@@ -25,14 +25,26 @@ def drawn_from(q, seed=1):
 
 
 def forms(form):
-    """Return draft tokens `[N, K]` and their q in one of the three forms."""
+    """Return draft tokens `[N, K]` and their q in one of the forms."""
     if form == "point":
         return torch.tensor([1, 3]).expand(N, K), PointMass()
     tokens = drawn_from(Q)
     if form == "dense":
         return tokens, Dense(Q.expand(N, K, V))
+    if form == "overlay":
+        return tokens, overlay_of_q(N)
     ids = torch.tensor([[3, 1, 0, 4], [0, 3, 2, 1]])
     return tokens, Sparse(ids.expand(N, K, 4), Q.gather(1, ids).expand(N, K, 4))
+
+
+def overlay_of_q(rows):
+    """Return Q as a background, scaled differently at each position, and ids over it; the last is padded."""
+    background = torch.tensor([0.2, 0.1, 0.1, 0.8, 0.3])  # need not sum to 1
+    ids = torch.tensor([[1, 2, 3, 4], [0, 2, 4, 4]], dtype=torch.int32)
+    scale = torch.tensor([0.5, 0.5])
+    return Overlay(
+        ids.expand(rows, K, 4), Q.gather(1, ids.long()).expand(rows, K, 4), background, scale.expand(rows, K)
+    )
 
 
 def outcome_counts(proposal, verdict):
@@ -42,7 +54,7 @@ def outcome_counts(proposal, verdict):
     return first, second[verdict.accepted > 0]
 
 
-@pytest.mark.parametrize("form", ["point", "sparse", "dense"])
+@pytest.mark.parametrize("form", ["point", "sparse", "dense", "overlay"])
 def test_each_position_has_the_targets_distribution(form):
     tokens, q = forms(form)
     proposal = Proposal(tokens, (K,) * N, q)
@@ -55,7 +67,7 @@ def test_each_position_has_the_targets_distribution(form):
         assert chisquare(counts[p > 0], p[p > 0].double() / p.double().sum() * len(sample)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("form", ["sparse", "dense"])
+@pytest.mark.parametrize("form", ["sparse", "dense", "overlay"])
 def test_acceptance_rate_is_the_overlap_of_p_and_q(form):
     tokens, q = forms(form)
     verdict = accept(Proposal(tokens, (K,) * N, q), P.expand(N, K + 1, V), torch.ones(N), uniforms(N, K + 1))
@@ -90,6 +102,77 @@ def test_the_three_forms_agree_on_the_same_draft():
     for verdict in verdicts[1:]:
         assert torch.equal(verdict.accepted, verdicts[0].accepted)
         assert torch.equal(verdict.token, verdicts[0].token)
+
+
+def random_overlay(rows, places, listed, vocab, seed):
+    """Return an overlay of random rows, each of which sums to 1 and lists up to `listed` ids."""
+    generator = torch.Generator().manual_seed(seed)
+    background = torch.rand(vocab, generator=generator, dtype=torch.float64)
+    background[::7] = 0
+    ids = torch.zeros(rows, places, listed, dtype=torch.int32)
+    own = torch.zeros(rows, places, listed, dtype=torch.float64)
+    scale = torch.zeros(rows, places, dtype=torch.float64)
+    for row in range(rows):
+        for place in range(places):
+            count = int(torch.randint(0, listed + 1, (1,), generator=generator))
+            some = torch.randperm(vocab, generator=generator)[:count].sort().values
+            weights = torch.rand(count, generator=generator, dtype=torch.float64) * 5
+            total = weights.sum() + background.sum() - background[some].sum()
+            scale[row, place] = 1 / total
+            ids[row, place, :count], own[row, place, :count] = some, weights / total
+            ids[row, place, count:] = some[-1] if count else 0
+            own[row, place, count:] = own[row, place, count - 1].clone() if count else background[0] / total
+    return Overlay(ids, own.float(), background.float(), scale.float())
+
+
+@pytest.mark.parametrize("lenience", [1.0, 0.5])
+@pytest.mark.parametrize("listed", [0, 1, 9])
+def test_an_overlay_gives_the_verdict_of_the_same_q_written_out(listed, lenience):
+    rows, places, vocab = 3, 4, 40
+    kept = set()
+    for seed in range(60):
+        q = random_overlay(rows, places, listed, vocab, seed)
+        generator = torch.Generator().manual_seed(seed)
+        whole = dense(q, torch.zeros(rows, places, dtype=torch.long), vocab)
+        torch.testing.assert_close(whole.sum(dim=2), torch.ones(rows, places))
+        tokens = torch.stack([draw(whole[:, k], uniforms(rows, 1, seed + 99 * k)[:, 0]) for k in range(places)], 1)
+        assert torch.equal(density(q, tokens), density(Dense(whole), tokens))
+        p = torch.softmax(torch.randn(rows, places + 1, vocab, generator=generator) * 2, dim=2)
+        lengths = tuple(torch.randint(0, places + 1, (rows,), generator=generator).tolist())
+        l_row = torch.tensor([lenience, 1.0, lenience])
+        one, other = (
+            accept(Proposal(tokens, lengths, form), p, l_row, uniforms(rows, places + 1, seed))
+            for form in (q, Dense(whole))
+        )
+        assert torch.equal(one.accepted, other.accepted)
+        assert torch.equal(one.token, other.token)
+        kept.update(zip(one.accepted.tolist(), lengths, strict=True))
+    assert len(kept) > 8  # rejections at several places, and drafts kept whole
+
+
+def test_the_residual_of_an_overlay_is_that_of_the_same_q_written_out():
+    q = random_overlay(3, 2, 6, 20, seed=3)
+    tokens, position = torch.zeros(3, 2, dtype=torch.long), torch.tensor([0, 1, 1])
+    p = torch.softmax(torch.randn(3, 20, generator=torch.Generator().manual_seed(1)), dim=1)
+    share = torch.tensor([1.0, 0.4, 0.0])
+    whole = dense(q, tokens, 20)
+    found = residual(p, q, tokens[:, 0], position, share)
+    expected = (p - share[:, None] * whole[torch.arange(3), position]).clamp(min=0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+    assert torch.equal(found == 0, expected == 0)
+    torch.testing.assert_close(found[2], p[2])
+
+
+def test_every_form_is_written_out():
+    tokens = torch.tensor([[1, 3]])
+    assert torch.equal(dense(PointMass(), tokens, 4), torch.nn.functional.one_hot(tokens, 4).float())
+    sparse = Sparse(torch.tensor([[[3, 1], [3, 3]]]), torch.tensor([[[0.25, 0.75], [1.0, 0.0]]]))
+    expected = torch.tensor([[[0, 0.75, 0, 0.25], [0, 0, 0, 1.0]]])
+    assert torch.equal(dense(sparse, tokens, 4), expected)
+    assert dense(Dense(expected), tokens, 4).data_ptr() == expected.data_ptr()
+    torch.testing.assert_close(dense(overlay_of_q(1), tokens, V), Q[None])
+    longer = Dense(torch.cat([expected, expected], dim=1))
+    assert torch.equal(dense(longer, tokens, 4), expected)
 
 
 def test_argmax_is_a_one_hot_distribution():

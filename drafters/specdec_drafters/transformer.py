@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from specdec_core.border import Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo, TargetInfo
-from specdec_core.errors import ModelError
-from specdec_core.models import LoadedModel, ModelSession, load_model
+from specdec_core.models import LoadedModel, ModelSession
 from specdec_drafters.configs import TransformerConfig
-from specdec_drafters.vocabulary import check_vocabulary
+from specdec_drafters.draft_model import load_draft_model
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,21 +33,7 @@ class TransformerDrafter(Drafter):
 
     def __init__(self, config: TransformerConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
-        self.loaded = load_model(
-            config.model,
-            dtype=config.dtype,
-            device=str(target.device) if config.device == "auto" else config.device,
-            device_map=config.device_map,
-            revision=config.revision,
-            trust_remote_code=config.trust_remote_code,
-            folder=target.folder,
-        )
-        if self.loaded.encoder_decoder and not target.encoder_decoder:
-            raise ModelError(
-                f"drafter 'transformer': {self.loaded.name} has an encoder, which needs a source to read, but the "
-                "target has none. Choose a decoder-only drafter."
-            )
-        check_vocabulary(target, self.loaded)
+        self.loaded = load_draft_model(config, target, "transformer")
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch with an empty cache."""
@@ -66,8 +51,9 @@ class _TransformerSession(DraftSession):
         capacity = session.capacity + session.max_gamma
         self._capacity = min(capacity, loaded.max_positions or capacity)
         sources = session.sources if loaded.encoder_decoder else None
-        self._model = ModelSession(loaded, session.batch_size, self._capacity, sources)
-        self._width = loaded.vocab_size
+        self._model = ModelSession(
+            loaded, session.batch_size, self._capacity, sources, vocab_size=session.vocab_size
+        )
         self._vocab_size = session.vocab_size
         self._kept = [0] * session.batch_size
         self._drafted = [0] * session.batch_size
@@ -85,12 +71,12 @@ class _TransformerSession(DraftSession):
         while request.wants_more():
             active = [limit > place for limit in limits]
             if not any(active):
-                logits = torch.zeros(len(limits), self._width)
+                logits = torch.zeros(len(limits), self._vocab_size)
             elif drawn is None:
                 logits = self._read(request.tokens, active)
             else:
                 logits = self._go_on(drawn, active)
-            drawn = request.sample(self._fitted(logits))
+            drawn = request.sample(logits)
             place += 1
         proposal = request.proposal()
         return replace(proposal, lengths=tuple(map(min, proposal.lengths, limits)))
@@ -102,12 +88,16 @@ class _TransformerSession(DraftSession):
                 self._kept[row] += min(accepted, self._drafted[row])
         self._drafted = [0] * len(self._drafted)
 
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Count less as cached; the next draft rolls the cache back to that."""
+        self._kept = [min(kept, length) for kept, length in zip(self._kept, lengths, strict=True)]
+
     def close(self) -> None:
         """Free the cache."""
         self._model.close()
 
     def _read(self, tokens: Sequence[Sequence[int]], active: Sequence[bool]) -> Tensor:
-        """Read the committed tokens that are not cached yet; return the logits after them, `[B, width]`.
+        """Read the committed tokens that are not cached yet; return the logits after them, `[B, V]`.
 
         Rows that draft nothing are left as they are, and caught up with when they draft again. Of the others
         the last token is read again even if it is cached: its logits are not.
@@ -117,31 +107,14 @@ class _TransformerSession(DraftSession):
             for row, kept, draws in zip(tokens, self._kept, active, strict=True)
         ]
         self._model.rollback(self._kept)
-        fresh = [
-            self._embeddable(row[kept:]) if draws else []
-            for row, kept, draws in zip(tokens, self._kept, active, strict=True)
-        ]
+        fresh = [row[kept:] if draws else [] for row, kept, draws in zip(tokens, self._kept, active, strict=True)]
         logits = self._model.forward(fresh)[:, -1]
         self._kept = [old + len(new) for old, new in zip(self._kept, fresh, strict=True)]
         return logits
 
     def _go_on(self, drawn: Tensor, active: Sequence[bool]) -> Tensor:
-        """Read the tokens just drawn, `[B]`; return the logits after them, `[B, width]`."""
+        """Read the tokens just drawn, `[B]`; return the logits after them, `[B, V]`."""
         counts = [int(draws) for draws in active]
         logits = self._model.forward([[]] * len(counts), drawn[:, None], counts)[:, -1]
         self._drafted = [old + new for old, new in zip(self._drafted, counts, strict=True)]
         return logits
-
-    def _embeddable(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens, those the drafter has no embedding for (padding of the target's) as 0."""
-        if self._width >= self._vocab_size:
-            return list(tokens)
-        return [token if token < self._width else 0 for token in tokens]
-
-    def _fitted(self, logits: Tensor) -> Tensor:
-        """Return logits `[B, V]` of `[B, width]`, of the target's V tokens."""
-        if self._width == self._vocab_size:
-            return logits
-        logits = logits[:, : self._vocab_size]
-        missing = self._vocab_size - logits.shape[1]
-        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf")) if missing else logits

@@ -13,16 +13,21 @@ if TYPE_CHECKING:
 SHOWN = 3
 
 
-def check_vocabulary(target: TargetInfo, drafter: LoadedModel) -> None:
+def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "transformer") -> None:
     """Refuse a drafter whose token ids mean something else than the target's.
 
     With both tokenizers at hand every entry is compared; then the models may differ in how many logits they pad
     their vocabulary to. Without them only equal numbers of logits can be trusted.
 
+    Args:
+        target: What is drafted for.
+        drafter: The model that drafts.
+        name: What the drafter is called in a study.
+
     Raises:
         ModelError: with both sizes and the first entries that differ.
     """
-    whose = f"drafter 'transformer': the vocabulary of {drafter.name}"
+    whose = f"drafter {name!r}: the vocabulary of {drafter.name}"
     advice = (
         "Drafts are token ids, so both must number their tokens alike: choose a drafter of the target's family."
     )

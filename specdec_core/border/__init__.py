@@ -9,23 +9,38 @@ from specdec_core.border.controller import (
 )
 from specdec_core.border.drafter import (
     Drafter,
+    DraftLoop,
     DraftRequest,
     DraftSampler,
     DraftSession,
+    LoopFactory,
     Outcome,
     SessionInfo,
+    TargetFeatures,
     TargetInfo,
 )
-from specdec_core.border.proposal import Dense, Distribution, PointMass, Proposal, Sparse
+from specdec_core.border.overlay import Background, OverlayRow
+from specdec_core.border.proposal import Dense, Distribution, Overlay, PointMass, Proposal, Sparse
 from specdec_core.border.simple import AutoregressiveDrafter, DeterministicDrafter
-from specdec_core.border.spec import Capabilities, PluginConfig, PluginKind, PluginSpec
+from specdec_core.border.spec import (
+    Capabilities,
+    Nested,
+    NestedDrafter,
+    NestedGamma,
+    PluginConfig,
+    PluginKind,
+    PluginSpec,
+)
+from specdec_core.border.trainer import Trainer, TrainerConfig, TrainingObserver, TrainingReport
 
 __all__ = [
     "AutoregressiveDrafter",
+    "Background",
     "Capabilities",
     "Dense",
     "DeterministicDrafter",
     "Distribution",
+    "DraftLoop",
     "DraftRequest",
     "DraftSampler",
     "DraftSession",
@@ -34,7 +49,13 @@ __all__ = [
     "GammaSession",
     "LenienceController",
     "LenienceSession",
+    "LoopFactory",
+    "Nested",
+    "NestedDrafter",
+    "NestedGamma",
     "Outcome",
+    "Overlay",
+    "OverlayRow",
     "PluginConfig",
     "PluginKind",
     "PluginSpec",
@@ -43,5 +64,10 @@ __all__ = [
     "SessionInfo",
     "Sparse",
     "StepReport",
+    "TargetFeatures",
     "TargetInfo",
+    "Trainer",
+    "TrainerConfig",
+    "TrainingObserver",
+    "TrainingReport",
 ]

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from specdec_core.border.spec import PluginConfig
+from specdec_core.border.spec import PluginConfig, PluginKind
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from specdec_core.border.controller import GammaController
+    from specdec_core.border.overlay import OverlayRow
     from specdec_core.border.proposal import Proposal
+    from specdec_core.models import LoadedModel
+
+
+class TargetFeatures(Protocol):
+    """What a drafter that works on the target's hidden states may see of it: its weights, read only."""
+
+    @property
+    def hidden_size(self) -> int:
+        """D, the size of the hidden state that the output embedding reads."""
+
+    @property
+    def input_embeddings(self) -> Tensor:
+        """Weights `[V', E]` of the embedding that (decoder) tokens are read with; V' may exceed V."""
+
+    @property
+    def output_embeddings(self) -> Tensor:
+        """Weights `[V, D]` that turn a hidden state into logits."""
+
+    def fingerprint(self) -> str:
+        """Return a digest of the model's weights, to know it again; independent of dtype and device."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,10 @@ class TargetInfo:
         tokenizer: The target's tokenizer (a Hugging Face one), or None when ids are given directly.
         encoder_decoder: Whether the target reads a source with an encoder.
         folder: Folder that relative paths in a config are meant from.
+        features: Its weights, for drafters that work on its hidden states; None where it has no such.
+        build: Makes a further plugin from its settings, for drafters that are made of others: takes the kind
+            (`drafter` or `gamma`), the settings, and the target that the further drafter works for. None where a
+            drafter is made by hand.
     """
 
     vocab_size: int
@@ -36,6 +62,34 @@ class TargetInfo:
     tokenizer: Any = None
     encoder_decoder: bool = False
     folder: Path = Path()
+    features: TargetFeatures | None = None
+    build: Callable[[PluginKind, PluginConfig, TargetInfo], Any] | None = None
+
+
+class DraftLoop(Protocol):
+    """Drafts with a model that is itself accelerated by a drafter. Implemented by the core.
+
+    What it proposes is drawn from the model's own adjusted distribution, which is therefore q.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        """Decode with the model, until each row has its budget or a controller has stopped it."""
+
+    def commit(self, outcome: Outcome) -> None:
+        """Take back what was refused, and take in what came instead."""
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget all but the first `lengths[b]` committed tokens of each row b."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+class LoopFactory(Protocol):
+    """Opens a `DraftLoop` for a batch."""
+
+    def __call__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> DraftLoop:
+        """Return a loop in which `drafter` guesses for `model`, as many tokens as `gamma` says."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +103,7 @@ class SessionInfo:
         max_gamma: The most tokens a proposal of this session will be asked for.
         device: Where the target computes.
         sources: The encoder's input ids of each row for encoder-decoder targets, else None.
+        loop: Opens an inner decoding loop, for hierarchies; None where a session is opened by hand.
     """
 
     batch_size: int
@@ -57,6 +112,7 @@ class SessionInfo:
     max_gamma: int
     device: torch.device | str
     sources: Sequence[Sequence[int]] | None = None
+    loop: LoopFactory | None = None
 
 
 class DraftSampler(Protocol):
@@ -68,11 +124,20 @@ class DraftSampler(Protocol):
     def draw(self, probabilities: Tensor) -> Tensor:
         """Draw one token a row from probabilities `[B, V]` as they are, record both; return tokens `[B]`."""
 
+    def sample_overlay(self, rows: Sequence[OverlayRow | None]) -> list[int]:
+        """Standardise rows given as overlays, draw one token a row, record both; return B tokens."""
+
     def wants_more(self) -> bool:
         """Whether any row may still take a token."""
 
     def proposal(self) -> Proposal:
         """Return all that was drawn so far as a proposal."""
+
+    def take(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:
+        """Record tokens that an inner loop drew; see `DraftRequest.take`."""
+
+    def fork(self, budget: tuple[int, ...]) -> DraftSampler:
+        """Return a sampler with a record and a budget of its own, over the same rows and random numbers."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +149,15 @@ class DraftRequest:
             are the decoder's tokens, start token first.
         budget: The most tokens each row may draft in this step; 0 is legal.
         sampler: Draws tokens and keeps the record; use the methods below.
+        hidden: `[B, D]` float on the target's device, for drafters that declare the need: the hidden state from
+            which each row's last committed token was predicted, so that of the token before it. None in the
+            first step, when the target has read nothing yet.
     """
 
     tokens: Sequence[Sequence[int]]
     budget: tuple[int, ...]
     sampler: DraftSampler
+    hidden: Tensor | None = None
 
     def sample(self, logits: Tensor) -> Tensor:
         """Draw the next draft token of every row from a model's logits.
@@ -109,13 +178,49 @@ class DraftRequest:
         """Draw the next draft token of every row from a finished distribution q `[B, V]`; return `[B]`."""
         return self.sampler.draw(probabilities)
 
+    def sample_overlay(self, rows: Sequence[OverlayRow | None]) -> list[int]:
+        """Draw the next draft token of every row from log weights given as a few ids on top of a background.
+
+        Does what `sample` does with the rows written out, in time that does not grow with V where the settings
+        are argmax or a temperature alone. Other settings need the whole row, and get it.
+
+        Args:
+            rows: B rows of log weights; None in rows whose budget is spent.
+
+        Returns:
+            The drawn tokens; 0 in rows that wanted none.
+        """
+        return self.sampler.sample_overlay(rows)
+
     def wants_more(self) -> bool:
         """Whether a further token is wanted: some row has budget left and no controller stopped it."""
         return self.sampler.wants_more()
 
     def proposal(self) -> Proposal:
-        """Return what `sample` and `draw` recorded in this step, ready to be handed back."""
+        """Return what was drawn and recorded in this step, ready to be handed back."""
         return self.sampler.proposal()
+
+    def take(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:
+        """Record tokens that were drawn elsewhere with the row's own random numbers, as an inner loop does.
+
+        Args:
+            tokens: The next tokens of each row, as many as it has; those beyond its budget, or behind the one
+                at which a controller stops the row, are left out.
+            q: `[B, K, V]`, what the token at each place was drawn from; None where that was one-hot (argmax).
+
+        Returns:
+            For each row whether it wants more.
+        """
+        return self.sampler.take(tokens, q)
+
+    def fork(self, budget: Sequence[int]) -> DraftRequest:
+        """Return a request to be handed on to another drafter, with a record and a budget of its own.
+
+        Args:
+            budget: The most tokens each row may draft, none above this request's.
+        """
+        own = tuple(budget)
+        return replace(self, budget=own, sampler=self.sampler.fork(own))
 
 
 @dataclass(frozen=True)
@@ -128,7 +233,8 @@ class Outcome:
         committed: The tokens appended to each row: the accepted ones, then the recovered or bonus token.
             Empty for a row that had already finished. Shorter where an end of sequence came first.
         finished: Whether each row has ended.
-        used: False when another drafter's proposal (or none) was verified in this step.
+        used: False when another drafter's proposal (or none) was verified in this step. Where drafters share a
+            batch row by row, `drafted` and `accepted` are 0 in the rows of others.
     """
 
     drafted: tuple[int, ...]
@@ -148,6 +254,14 @@ class DraftSession(ABC):
     def commit(self, outcome: Outcome) -> None:  # noqa: B027  (most drafters keep no state)
         """Learn what was kept. Called after every step, also when this drafter was not asked."""
 
+    def rollback(self, lengths: Sequence[int]) -> None:  # noqa: B027  (most drafters keep no state)
+        """Take commits back: forget all but the first `lengths[b]` committed tokens of each row b.
+
+        Called within a hierarchy only, where the level above may refuse what was committed here. A `commit` with
+        `used=False` follows, with the tokens that came instead. A session that keeps state between steps
+        (overrides `commit`, or remembers `request.tokens`) must override this too.
+        """
+
     def close(self) -> None:  # noqa: B027
         """Free what the session holds."""
 
@@ -162,6 +276,9 @@ class Drafter(ABC):
     """
 
     Config: ClassVar[type[PluginConfig]] = PluginConfig
+
+    needs_hidden_states: bool = False
+    """Whether requests shall bring the target's hidden states; its specification declares the same."""
 
     def __init__(self, config: Any, target: TargetInfo) -> None:
         self.config = config

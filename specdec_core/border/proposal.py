@@ -40,7 +40,29 @@ class Dense:
     probabilities: Tensor
 
 
-Distribution: TypeAlias = PointMass | Sparse | Dense
+@dataclass(frozen=True)
+class Overlay:
+    """q is given on a few ids, and on all others by a background that every position shares.
+
+    At position k of row b, q(w) is `probabilities[b, k, s]` where `ids[b, k, s]` is w, and
+    `scale[b, k] * background[w]` for ids that are not listed.
+
+    Attributes:
+        ids: `[B, K, S]` int32 or int64, ascending at each position. Unused places repeat the last id with its
+            probability; where nothing is to be listed, they hold any id with the probability it has anyway. S may
+            be 0.
+        probabilities: `[B, K, S]` float.
+        background: `[V]` float, not negative.
+        scale: `[B, K]` float. All in all q sums to 1 at each drafted position.
+    """
+
+    ids: Tensor
+    probabilities: Tensor
+    background: Tensor
+    scale: Tensor
+
+
+Distribution: TypeAlias = PointMass | Sparse | Dense | Overlay
 
 
 @dataclass(frozen=True)
@@ -83,7 +105,7 @@ class Proposal:
         import torch
 
         lengths = tuple(len(row) for row in rows)
-        tokens = torch.zeros(len(rows), max(lengths, default=0), dtype=torch.long)
-        for index, row in enumerate(rows):
-            tokens[index, : lengths[index]] = torch.as_tensor(list(row), dtype=torch.long)
+        longest = max(lengths, default=0)
+        padded = [[*row, *[0] * (longest - len(row))] for row in rows]
+        tokens = torch.tensor(padded, dtype=torch.long).view(len(rows), longest)
         return cls(tokens, lengths, PointMass())

@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience"]
+PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "trainer"]
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Marks a setting as a plugin of its own.
+
+    In a study it takes what a run takes for that kind: a name, or a mapping with `name` and settings. It may stand
+    for the whole setting, for the entries of a tuple or the values of a dict, or beside None.
+
+    Attributes:
+        kind: What plugs in there.
+        same_target: Whether it works for the target of the plugin around it, so that the target must have what it
+            needs. False where it works for a model that the plugin around it brings.
+    """
+
+    kind: PluginKind
+    same_target: bool = True
+
+
+NestedDrafter: TypeAlias = Annotated[Any, Nested("drafter")]
+"""A setting that names a drafter; holds its settings, to be made with `TargetInfo.build`."""
+NestedGamma: TypeAlias = Annotated[Any, Nested("gamma")]
+"""A setting that names a gamma controller; holds its settings, to be made with `TargetInfo.build`."""
 
 
 class PluginConfig(BaseModel):
@@ -25,12 +48,14 @@ class Capabilities:
         decoder_only: Works for decoder-only targets.
         encoder_decoder: Works for encoder-decoder targets.
         needs_tokenizer: Reads text, so the target must come with a tokenizer.
+        needs_hidden_states: Works on the target's hidden states, `DraftRequest.hidden`.
     """
 
     max_batch: int | None = None
     decoder_only: bool = True
     encoder_decoder: bool = True
     needs_tokenizer: bool = False
+    needs_hidden_states: bool = False
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,10 @@ class Batch:
         stops: When a row ends.
         fence: Where plugin failures go.
         vocab_size: V.
+
+    Attributes:
+        p: The target's adjusted distributions of the last step, `[B, K + 1, V]` float32: after the last token
+            committed before it, and after each draft token. None where they are one-hot (argmax).
     """
 
     def __init__(
@@ -92,6 +96,8 @@ class Batch:
     ) -> None:
         self.rows = rows
         self.metrics = Metrics()
+        self.p: Tensor | None = None
+        self._hidden: Tensor | None = None
         self._target = target
         self._speculation = speculation
         self._standardise = standardiser
@@ -113,14 +119,23 @@ class Batch:
             NumericsError: The target's logits are no distribution.
         """
         begun = perf_counter()
+        self.p = None
         room = [row.room for row in self.rows]
-        proposal, trusted = self._speculation.propose([row.tokens for row in self.rows], room)
+        proposal, trusted = self._speculation.propose([row.tokens for row in self.rows], room, self._hidden)
         asked = perf_counter()
         proposal, fault = inspect_draft(proposal, self._vocab_size, trusted=trusted)
         logits = self._forward(proposal)
         proposal, judged = self._verify(proposal, logits, fault)
         answered = perf_counter()
         return self._commit(proposal, judged, begun, answered - asked)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Take back all but the first `lengths[b]` tokens of each row b, as a hierarchy may have to."""
+        for row, length in zip(self.rows, lengths, strict=True):
+            del row.tokens[length:]
+        self._hidden = None  # of a token that may be gone
+        self._target.rollback(lengths)
+        self._speculation.rollback(lengths)
 
     def _forward(self, proposal: Proposal) -> Tensor:
         """Run the target over what is new: the last committed token (at first the prompt) and the draft."""
@@ -151,6 +166,10 @@ class Batch:
     def _judge(self, proposal: Proposal, logits: Tensor, fault: Tensor) -> _Judged:
         """Apply Algorithm 1 to a draft, and fetch the result: the one wait for the device of a step."""
         verdict = self._decide(proposal, logits)
+        if self._target.hidden is not None:
+            # What the next token was drawn from, whether recovered or bonus, is behind the last token kept.
+            rows = torch.arange(len(self.rows), device=logits.device)
+            self._hidden = self._target.hidden[rows, verdict.accepted]
         parts = [verdict.accepted, verdict.token, fault, verdict.sound.long()]
         numbers = torch.cat([torch.stack(parts, dim=1), proposal.tokens], dim=1).tolist()
         accepted, token, faults, sound = ([row[n] for row in numbers] for n in range(4))
@@ -170,14 +189,16 @@ class Batch:
                 l_row = torch.tensor(lenience, device=logits.device)
                 granted = granted_by_argmax_lenience(scores, proposal.tokens, l_row)
             return accept_argmax(proposal, scores, granted)
-        p = self._standardise(flat, prefixes).view(batch, width + 1, -1)
+        self.p = self._standardise(flat, prefixes).view(batch, width + 1, -1)
         l_row = torch.tensor(lenience, device=logits.device)
-        return accept(proposal, p, l_row, self._uniforms(proposal))
+        return accept(proposal, self.p, l_row, self._uniforms(proposal))
 
     def _uniforms(self, proposal: Proposal) -> Tensor:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last column."""
         width = proposal.tokens.shape[1]
-        drawn = self._streams.uniforms([n + 1 for n in proposal.lengths], width + 1)
+        # A row that has ended uses up none: within a hierarchy it goes on later, whatever its neighbours did.
+        pairs = zip(self.rows, proposal.lengths, strict=True)
+        drawn = self._streams.uniforms([0 if row.reason else n + 1 for row, n in pairs], width + 1)
         if min(proposal.lengths) < width:
             # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
             last = torch.tensor(proposal.lengths, device=drawn.device)

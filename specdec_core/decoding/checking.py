@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.acceptance import density
-from specdec_core.border import Dense, PointMass, Proposal, Sparse
+from specdec_core.border import Dense, Overlay, PointMass, Proposal, Sparse
 from specdec_core.errors import PluginError
 
 TOLERANCE = 1e-3
@@ -53,8 +53,22 @@ def _check_q(proposal: Proposal, shape: tuple[int, ...], vocab_size: int) -> Non
         ids, weights = tuple(q.ids.shape), tuple(q.probabilities.shape)
         if ids != weights or len(ids) != 3 or ids[:2] != shape:
             raise PluginError(f"sparse q has ids {ids} and probabilities {weights}; both must be {[*shape, 'S']}.")
+    elif isinstance(q, Overlay):
+        _check_overlay(q, shape, vocab_size)
     elif not isinstance(q, PointMass):
-        raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse or Dense.")
+        raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse, Dense or Overlay.")
+
+
+def _check_overlay(q: Overlay, shape: tuple[int, ...], vocab_size: int) -> None:
+    ids, weights = tuple(q.ids.shape), tuple(q.probabilities.shape)
+    background, scale = tuple(q.background.shape), tuple(q.scale.shape)
+    if ids != weights or len(ids) != 3 or ids[:2] != shape or background != (vocab_size,) or scale != shape:
+        raise PluginError(
+            f"overlay q has ids {ids}, probabilities {weights}, background {background} and scale {scale}; "
+            f"{[*shape, 'S']}, the same, {[vocab_size]} and {list(shape)} are wanted."
+        )
+    if q.ids.dtype not in (torch.int32, torch.long):
+        raise PluginError(f"overlay q has ids of dtype {q.ids.dtype}; int32 or int64 are wanted.")
 
 
 def trim(proposal: Proposal, device: torch.device) -> Proposal:
@@ -66,17 +80,25 @@ def trim(proposal: Proposal, device: torch.device) -> Proposal:
     elif isinstance(q, Sparse):
         weights = q.probabilities[:, :width].to(device, torch.float32, non_blocking=True)
         q = Sparse(q.ids[:, :width].to(device, non_blocking=True), weights)
+    elif isinstance(q, Overlay):
+        q = Overlay(
+            q.ids[:, :width].to(device, non_blocking=True),
+            q.probabilities[:, :width].to(device, torch.float32, non_blocking=True),
+            q.background.to(device, torch.float32, non_blocking=True),
+            q.scale[:, :width].to(device, torch.float32, non_blocking=True),
+        )
     return Proposal(
         proposal.tokens[:, :width].to(device, non_blocking=True), proposal.lengths, q, proposal.parents
     )
 
 
 # What can only be seen on the device comes back as one number a row, with the step's single transfer.
-FINE, BAD_ID, BAD_SUM, BAD_OWN = 0, 1, 2, 3
+FINE, BAD_ID, BAD_SUM, BAD_OWN, BAD_ORDER = range(5)
 FAULTS = {
     BAD_ID: "a draft token, or an id of its q, is outside the vocabulary (0 to {last}).",
     BAD_SUM: "q does not sum to 1 at a drafted position, or holds a negative number or NaN.",
     BAD_OWN: "q gives 0 (or NaN) to the very token that was drafted, so it was not drawn from q.",
+    BAD_ORDER: "q lists ids out of order, or one id with two probabilities.",
 }
 
 
@@ -92,7 +114,8 @@ def inspect_draft(proposal: Proposal, vocab_size: int, *, trusted: bool) -> tupl
         The proposal with ids that no embedding will crash on, and `[B]` int64, one of the codes above a row.
     """
     fault = torch.zeros(len(proposal.lengths), dtype=torch.long, device=proposal.tokens.device)
-    if trusted and isinstance(proposal.q, PointMass):
+    # Where the core draws from an overlay, it refuses what is no number before it draws.
+    if trusted and isinstance(proposal.q, PointMass | Overlay):
         return proposal, fault
     lengths = torch.tensor(proposal.lengths, device=fault.device)
     drafted = torch.arange(proposal.tokens.shape[1], device=fault.device) < lengths[:, None]
@@ -105,13 +128,42 @@ def inspect_draft(proposal: Proposal, vocab_size: int, *, trusted: bool) -> tupl
     own = ~(density(proposal.q, proposal.tokens) > 0) & drafted
     fault = torch.where((fault == FINE) & own.any(dim=1), BAD_OWN, fault)
     if not trusted:
-        weights = proposal.q.probabilities
-        sums = ~((weights.sum(dim=2) - 1).abs() <= TOLERANCE) | (weights < 0).any(dim=2)
+        sums = _wrong_sums(proposal.q)
         fault = torch.where((fault != BAD_ID) & (sums & drafted).any(dim=1), BAD_SUM, fault)
-        # What lies beyond a draft may be anything; the acceptance wants numbers there.
-        clean = replace(proposal.q, probabilities=weights.masked_fill(~drafted[..., None], 0))
-        proposal = replace(proposal, q=clean)
+        if isinstance(proposal.q, Overlay):
+            disorder = _out_of_order(proposal.q)
+            fault = torch.where((fault != BAD_ID) & (disorder & drafted).any(dim=1), BAD_ORDER, fault)
+        proposal = replace(proposal, q=_clean(proposal.q, drafted))
     return proposal, fault
+
+
+def _wrong_sums(q: Sparse | Dense | Overlay) -> Tensor:
+    """Return `[B, K]` bool, where q does not sum to 1, is negative somewhere, or NaN."""
+    weights = q.probabilities
+    sums, negative = weights.sum(dim=2), (weights < 0).any(dim=2)
+    if isinstance(q, Overlay):
+        ids = q.ids.long()
+        again = torch.zeros_like(ids, dtype=torch.bool)
+        again[..., 1:] = ids[..., 1:] == ids[..., :-1]
+        below = q.background[ids].masked_fill(again, 0).sum(dim=2)
+        sums = weights.masked_fill(again, 0).sum(dim=2) + q.scale * (q.background.sum() - below)
+        negative = negative | (q.scale < 0) | (q.background < 0).any()
+    return ~((sums - 1).abs() <= TOLERANCE) | negative
+
+
+def _out_of_order(q: Overlay) -> Tensor:
+    """Return `[B, K]` bool, where ids are not ascending, or repeated with another probability."""
+    left, right = q.ids[..., :-1], q.ids[..., 1:]
+    unlike = (left == right) & (q.probabilities[..., :-1] != q.probabilities[..., 1:])
+    return ((left > right) | unlike).any(dim=2)
+
+
+def _clean(q: Sparse | Dense | Overlay, drafted: Tensor) -> Sparse | Dense | Overlay:
+    """Return q with numbers beyond each draft, where anything may be; the acceptance wants numbers there."""
+    weights = q.probabilities.masked_fill(~drafted[..., None], 0)
+    if isinstance(q, Overlay):
+        return replace(q, probabilities=weights, scale=q.scale.masked_fill(~drafted, 0))
+    return replace(q, probabilities=weights)
 
 
 def _clamp_ids(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
@@ -121,4 +173,7 @@ def _clamp_ids(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
     if isinstance(q, Sparse):
         outside = outside | ((q.ids < 0) | (q.ids >= vocab_size)).any(dim=2)
         q = Sparse(q.ids.clamp(0, vocab_size - 1), q.probabilities)
+    elif isinstance(q, Overlay):
+        outside = outside | ((q.ids < 0) | (q.ids >= vocab_size)).any(dim=2)
+        q = replace(q, ids=q.ids.clamp(0, vocab_size - 1))
     return Proposal(proposal.tokens.clamp(0, vocab_size - 1), proposal.lengths, q, proposal.parents), outside

@@ -16,6 +16,7 @@ from specdec_core.border import (
     StepReport,
 )
 from specdec_core.decoding.batch import Batch, Row
+from specdec_core.decoding.inner_loop import LoopOpener
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.speculation import Fence, Speculation
@@ -119,15 +120,18 @@ class Decoder:
             raise PromptError("no prompt was given.")
         rows = self._rows(ids, settings)
         fence = Fence(strict=self._strict)
-        info = self._session_info(ids, rows)
         seeds = [row_seed(settings.seed, n) for n in range(len(rows))] if seeds is None else seeds
         if len(seeds) != len(rows):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(rows)} prompts; one each is needed.")
         streams = RowStreams(seeds, self.target.device)
+        opener = LoopOpener(self._draft_standardise, streams, fence)
+        info = opener.for_session(self._session_info(ids, rows))
         speculation = Speculation(
             self.drafter, self._gamma, self._lenience, self._draft_standardise, streams, info, fence
         )
-        session = ModelSession(self.target, len(rows), info.capacity, info.sources)
+        session = ModelSession(
+            self.target, len(rows), info.capacity, info.sources, keep_hidden=speculation.wants_hidden
+        )
         stops = self._stop_rule(settings)
         batch = Batch(rows, session, speculation, self._standardise, streams, stops, fence, self.target.vocab_size)
         try:

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from specdec_core.border import (
     Drafter,
@@ -43,6 +44,12 @@ class Fence:
         self._strict = strict
         self.step = 0
         self.failures: list[PluginFailure] = []
+
+    def within(self) -> Fence:
+        """Return a fence for a loop within this one: it counts its own steps, and records in the same list."""
+        inner = Fence(strict=self._strict)
+        inner.failures = self.failures
+        return inner
 
     def call(self, plugin: object, function: Callable[[], T]) -> T | None:
         """Return what the function returns, or None when the plugin failed."""
@@ -91,6 +98,8 @@ class Speculation:
         self._info = session
         self._fence = fence
         self._device = torch.device(session.device)
+        self.wants_hidden = drafter is not None and drafter.needs_hidden_states
+        """Whether the drafter works on the target's hidden states."""
         self._drafter, self._gamma_plugin, self._lenience_plugin = drafter, gamma, lenience
         self._session: DraftSession | None = None
         self._gamma: GammaSession | None = None
@@ -111,12 +120,15 @@ class Speculation:
         self.asked = (0,) * batch
         """The budget of this step: zeros where nobody was asked."""
 
-    def propose(self, tokens: Sequence[Sequence[int]], room: Sequence[int]) -> tuple[Proposal, bool]:
+    def propose(
+        self, tokens: Sequence[Sequence[int]], room: Sequence[int], hidden: Tensor | None = None
+    ) -> tuple[Proposal, bool]:
         """Ask for a draft.
 
         Args:
             tokens: The committed tokens of each row.
             room: How many tokens each row could take before its last one; 0 for finished rows.
+            hidden: `[B, D]`, what each row's last token was predicted from, where that is kept.
 
         Returns:
             The proposal on the target's device, and whether its q needs no further check.
@@ -133,7 +145,7 @@ class Speculation:
         self.asked = budget
         begun = perf_counter()
         self._recorder.start(tokens, budget, self._watcher())
-        request = DraftRequest(tokens=tokens, budget=budget, sampler=self._recorder)
+        request = DraftRequest(tokens, budget, self._recorder, hidden)
         made = self._guard(lambda: check_form(session.propose(request), budget, self._info.vocab_size))
         self.seconds += perf_counter() - begun
         if made is None:
@@ -212,6 +224,19 @@ class Speculation:
         self._guard(lambda: session.commit(outcome) or True)  # type: ignore[func-returns-value]
         self.seconds += perf_counter() - begun
 
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Have the drafter forget all but the first `lengths[b]` committed tokens of each row b."""
+        session = self._session
+        if session is None:
+            return
+        if _overrides(session, "commit") and not _overrides(session, "rollback"):
+            self.reject(
+                "within a hierarchy, commits are taken back when the level above refuses them; this drafter "
+                "keeps state (it has a commit()) and must have a rollback(lengths) too."
+            )
+            return
+        self._guard(lambda: session.rollback(lengths) or True)  # type: ignore[func-returns-value]
+
     def observe(self, report: StepReport) -> None:
         """Tell the controllers what became of the step."""
         for plugin, session in ((self._gamma_plugin, self._gamma), (self._lenience_plugin, self._lenience)):
@@ -222,3 +247,7 @@ class Speculation:
     def close(self) -> None:
         """Close the drafter's session."""
         self._drop()
+
+
+def _overrides(session: DraftSession, method: str) -> bool:
+    return getattr(type(session), method) is not getattr(DraftSession, method)

@@ -7,11 +7,13 @@ With such a target, c and the memory traffic of a large model are met without ha
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from specdec_core.errors import ModelError
+from specdec_core.models.features import ModelFeatures
 from specdec_core.models.load import wrap_model
 from specdec_core.models.loaded import LoadedModel
 
@@ -52,7 +54,11 @@ def inflate(loaded: LoadedModel, layers: int, width: int | None = None) -> Loade
                     weight.zero_()
         stack.append(layer)
     model.config.num_hidden_layers = len(stack)
-    return wrap_model(model, loaded.tokenizer, f"{loaded.name} + {layers} layers")
+    larger = wrap_model(model, loaded.tokenizer, f"{loaded.name} + {layers} layers")
+    if loaded.features is None:
+        return larger
+    # Its hidden states are those of the model handed in, so whatever was trained on those fits it too.
+    return replace(larger, features=ModelFeatures(model, loaded.features.fingerprint()))
 
 
 def _part(layer: Any, name: str) -> Any:

@@ -15,6 +15,7 @@ from transformers.utils import logging as library_logging
 
 from specdec_core.errors import ModelError, unknown_name
 from specdec_core.models.family import inspect_family
+from specdec_core.models.features import features_of
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.probe import probed
 from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
@@ -52,6 +53,7 @@ def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None 
         vocab_size=head.weight.shape[0] if head is not None else text_config.vocab_size,
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
         start_id=start if family.encoder_decoder else None,
+        features=features_of(model),
     )
     return probed(loaded)
 
@@ -97,6 +99,24 @@ def load_model(
     if device_map is None:
         loaded = loaded.to(where)
     return wrap_model(loaded, _tokenizer(place, common), str(model))
+
+
+def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, int]:
+    """Return a model's tokenizer (None where it has none) and V, the size of its vocabulary, without its weights.
+
+    Args:
+        model: A folder, a hub name, or a built-in one.
+        folder: Where a relative folder is meant from.
+
+    Raises:
+        ModelError: The folder, its config or its tokenizer cannot be read.
+    """
+    place = _locate(str(model), folder)
+    try:
+        config = AutoConfig.from_pretrained(place)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(_loading_failed(str(model), place, error)) from error
+    return _tokenizer(place, {}), int(config.get_text_config(decoder=True).vocab_size)
 
 
 @contextmanager

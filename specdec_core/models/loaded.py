@@ -10,6 +10,7 @@ import torch
 
 from specdec_core.border import TargetInfo
 from specdec_core.models.family import Family
+from specdec_core.models.features import ModelFeatures
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class LoadedModel:
         vocab_size: V, the number of logits.
         eos_ids: Ids that end a sequence.
         start_id: The decoder's first token for encoder-decoder models, else None.
+        features: What drafters may see of its weights; None where it has no output embedding.
     """
 
     model: Any
@@ -33,6 +35,7 @@ class LoadedModel:
     vocab_size: int
     eos_ids: tuple[int, ...]
     start_id: int | None
+    features: ModelFeatures | None = None
 
     @property
     def device(self) -> torch.device:
@@ -63,4 +66,5 @@ class LoadedModel:
             tokenizer=self.tokenizer,
             encoder_decoder=self.encoder_decoder,
             folder=folder,
+            features=self.features,
         )

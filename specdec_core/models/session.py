@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -37,6 +38,31 @@ class Block:
     keep: int
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """Logits `[B, T, V']`, and what the output embedding read for them, `[B, T, D]`, where that is kept."""
+
+    logits: Tensor
+    hidden: Tensor | None = None
+
+    def last(self, count: int) -> _Answer:
+        """Return the last columns; each part may have been trimmed to them already."""
+        return self._map(lambda part: part if part.shape[1] == count else part[:, -count:])
+
+    def blank(self, rows: int, columns: int) -> _Answer:
+        """Return zeros of this kind."""
+        return self._map(lambda part: part.new_zeros(rows, columns, part.shape[2]))
+
+    def write(self, row: int, column: int, answer: _Answer) -> None:
+        """Write the answer of one row by itself into a row, from a column on."""
+        for place, part in ((self.logits, answer.logits), (self.hidden, answer.hidden)):
+            if place is not None and part is not None:
+                place[row, column : column + part.shape[1]] = part[0]
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> _Answer:
+        return _Answer(change(self.logits), None if self.hidden is None else change(self.hidden))
+
+
 class ModelSession:
     """Cached forwards of one batch, with rollback in O(1).
 
@@ -45,10 +71,15 @@ class ModelSession:
         batch_size: B.
         capacity: The most tokens a row will hold at any moment, drafts included.
         sources: The encoder's input ids of each row, for encoder-decoder models.
+        vocab_size: V, how many tokens the others know of; the model's own number when None. A model that pads
+            its vocabulary otherwise reads tokens it does not know as 0, and gives them no probability.
+        keep_hidden: Keep hidden states too.
 
     Attributes:
         lengths: Tokens cached for each row.
         calls: Forwards made so far (a pass a row counts once).
+        hidden: What the output embedding read for the logits of the last forward, `[B, K + 1, D]`; None unless
+            kept.
     """
 
     def __init__(
@@ -57,8 +88,14 @@ class ModelSession:
         batch_size: int,
         capacity: int,
         sources: Sequence[Sequence[int]] | None = None,
+        *,
+        vocab_size: int | None = None,
+        keep_hidden: bool = False,
     ) -> None:
         self._loaded = loaded
+        self._vocab_size = vocab_size or loaded.vocab_size
+        self._features = loaded.features if keep_hidden else None
+        self.hidden: Tensor | None = None
         self._family = loaded.family
         self._device = loaded.device
         self.lengths = [0] * batch_size
@@ -94,13 +131,21 @@ class ModelSession:
         self.calls += 1
         if len(set(self.lengths)) == 1 and not any(block.leads) and min(block.counts) > 0:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
-            logits = self._pass(block.tokens, plan, block.keep)
+            answer = self._pass(block.tokens, plan, block.keep)
         elif self._family.ragged:
-            logits = self._ragged_pass(block)
+            answer = self._ragged_pass(block)
         else:
-            logits = self._pass_a_row(block)
+            answer = self._pass_a_row(block)
         self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
-        return logits
+        self.hidden = answer.hidden
+        return self._fitted(answer.logits)
+
+    def _fitted(self, logits: Tensor) -> Tensor:
+        """Return logits `[B, K, V]` of the model's own `[B, K, V']`."""
+        missing = self._vocab_size - logits.shape[2]
+        if missing == 0:
+            return logits
+        return pad(logits, (0, missing), value=float("-inf")) if missing > 0 else logits[..., :missing]
 
     def _lay_out(
         self, fresh: Sequence[Sequence[int]], draft: Tensor | None, drafted: Sequence[int] | None
@@ -112,14 +157,19 @@ class ModelSession:
         # A row with neither fresh tokens nor drafts has only padding; its lead must not count as a shift.
         leads = tuple(longest - len(row) for row in fresh)
         if draft is not None:
-            draft = draft.to(self._device, non_blocking=True)
+            draft = self._embeddable(draft.to(self._device, non_blocking=True))
             if not longest:
                 return Block(draft, leads, counts, width)
         padded = [[0] * lead + list(row) for lead, row in zip(leads, fresh, strict=True)]
-        head = torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True)
+        head = self._embeddable(torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True))
         return Block(head if draft is None else torch.cat([head, draft], dim=1), leads, counts, width + 1)
 
-    def _pass(self, tokens: Tensor, plan: WritePlan, keep: int, **extra: Any) -> Tensor:
+    def _embeddable(self, tokens: Tensor) -> Tensor:
+        """Return the tokens, those the model may have no embedding for as 0."""
+        known = self._loaded.vocab_size
+        return tokens if known >= self._vocab_size else torch.where(tokens < known, tokens, 0)
+
+    def _pass(self, tokens: Tensor, plan: WritePlan, keep: int, **extra: Any) -> _Answer:
         """Run the model once; masks and positions are the library's own unless `extra` brings some."""
         assert self._cache is not None, "the session is closed"
         self._cache.plan = plan
@@ -132,10 +182,13 @@ class ModelSession:
         else:
             keywords["input_ids"] = tokens
             keywords["past_key_values"] = self._cache
-        logits: Tensor = self._loaded.model(**keywords).logits
-        return logits if logits.shape[1] == keep else logits[:, -keep:]
+        if self._features is None:
+            return _Answer(self._loaded.model(**keywords).logits).last(keep)
+        with self._features.capture() as seen:
+            logits = self._loaded.model(**keywords).logits
+        return _Answer(logits, seen[-1]).last(keep)
 
-    def _ragged_pass(self, block: Block) -> Tensor:
+    def _ragged_pass(self, block: Block) -> _Answer:
         """Run rows at different positions in one forward, with positions, slots and masks of our own."""
         assert self._cache is not None, "the session is closed"
         starts = torch.tensor(
@@ -171,9 +224,9 @@ class ModelSession:
         dtype = self._loaded.model.dtype
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
-    def _pass_a_row(self, block: Block) -> Tensor:
+    def _pass_a_row(self, block: Block) -> _Answer:
         """Run each row by itself: for families whose forward knows only one position for all rows."""
-        out: Tensor | None = None
+        out: _Answer | None = None
         for row, (lead, count) in enumerate(zip(block.leads, block.counts, strict=True)):
             if count == 0:
                 continue
@@ -183,10 +236,10 @@ class ModelSession:
             first = max(lead - kept_from, 0)
             keep = lead + count - kept_from - first
             start = self.lengths[row]
-            logits = self._pass(tokens, WritePlan(slice(row, row + 1), start, start + count), keep)
+            answer = self._pass(tokens, WritePlan(slice(row, row + 1), start, start + count), keep)
             if out is None:
-                out = logits.new_zeros(len(block.counts), block.keep, logits.shape[2])
-            out[row, first : first + keep] = logits[0]
+                out = answer.blank(len(block.counts), block.keep)
+            out.write(row, first, answer)
         assert out is not None, "a forward without a single token"
         return out
 

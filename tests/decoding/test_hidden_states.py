@@ -1,0 +1,95 @@
+"""What a drafter is shown of the target's hidden states is what the last token was predicted from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core.border import Drafter, DraftSession, PluginConfig, Proposal
+from specdec_core.decoding import Decoder
+from specdec_core.models import wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from tests.tiny import FAMILIES, tiny_model
+from tests.toys import Gamma
+
+PROMPTS = [[2, 3, 5, 2, 3, 7, 9], [4, 6], [5, 5, 4, 3]]
+
+
+class HiddenSpy(Drafter):
+    """Guesses what is right, now and then something else, and keeps what it is shown.
+
+    Args:
+        target: What it may know of the target.
+        right: The target's argmax continuation of each row.
+    """
+
+    needs_hidden_states = True
+
+    def __init__(self, target, right):
+        super().__init__(PluginConfig(), target)
+        self.right = right
+        self.seen = []
+
+    def open(self, session):
+        return _Session(self)
+
+
+class _Session(DraftSession):
+    def __init__(self, spy):
+        self.spy = spy
+
+    def propose(self, request) -> Proposal:
+        hidden = None if request.hidden is None else request.hidden.clone()
+        self.spy.seen.append(([list(row) for row in request.tokens], request.budget, hidden))
+        rows = []
+        for tokens, right, budget in zip(request.tokens, self.spy.right, request.budget, strict=True):
+            guess = list(right[len(tokens) : len(tokens) + budget])
+            wrong = len(tokens) % 4
+            if wrong < len(guess):
+                guess[wrong] = (guess[wrong] + 1) % self.spy.target.vocab_size
+            rows.append(guess)
+        return Proposal.from_rows(rows)
+
+
+def fresh_hidden(loaded, tokens, source):
+    """What the output embedding reads for the last of `tokens`, by a forward without a cache."""
+    ids = torch.tensor([tokens], device=loaded.device)
+    with torch.inference_mode(), loaded.features.capture() as seen:
+        if loaded.encoder_decoder:
+            loaded.model(input_ids=torch.tensor([source], device=loaded.device), decoder_input_ids=ids)
+        else:
+            loaded.model(input_ids=ids, use_cache=False)
+    return seen[-1][0, -1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_hidden_state_is_that_of_the_token_before_the_last(family, device):
+    loaded = wrap_model(tiny_model(family).to(device))
+    argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
+    plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
+    begin = [[loaded.start_id]] * 3 if loaded.encoder_decoder else PROMPTS
+    right = [[*prompt, *row.tokens] for prompt, row in zip(begin, plain.rows, strict=True)]
+    spy = HiddenSpy(loaded.info(), right)
+    metrics = (
+        Decoder(loaded, spy, gamma=Gamma(3, 0, 2), sampling=argmax, strict=True).generate(PROMPTS, length).metrics
+    )
+    assert metrics.accepted > 5
+    assert metrics.rejected > 3
+    assert spy.seen[0][2] is None, "nothing has been read yet"
+    checked = 0
+    for tokens, budget, hidden in spy.seen[1:]:
+        for row, (text, room) in enumerate(zip(tokens, budget, strict=True)):
+            if room:
+                expected = fresh_hidden(loaded, text[:-1], PROMPTS[row])
+                torch.testing.assert_close(hidden[row], expected, atol=2e-4, rtol=1e-3)
+                checked += 1
+    assert checked > 12
+
+
+def test_a_drafter_that_does_not_ask_is_not_shown_any(device):
+    loaded = wrap_model(tiny_model("llama").to(device))
+    spy = HiddenSpy(loaded.info(), [[], [], []])
+    spy.needs_hidden_states = False
+    decoder = Decoder(loaded, spy, gamma=Gamma(2), strict=True)
+    decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=6))
+    assert all(hidden is None for *_, hidden in spy.seen)

@@ -1,0 +1,58 @@
+"""Features: the embeddings of a model and the digest it is known by."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from specdec_core.models import inflate, load_model, wrap_model
+from specdec_core.models.features import features_of
+from tests.tiny import FAMILIES, tiny_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hidden_states_times_output_embeddings_are_the_logits(family):
+    model = tiny_model(family)
+    features = features_of(model)
+    ids = torch.tensor([[2, 3, 4, 5]])
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    with torch.inference_mode(), features.capture() as seen:
+        logits = model(input_ids=ids, **more).logits
+    assert seen[-1].shape[-1] == features.hidden_size
+    torch.testing.assert_close(seen[-1] @ features.output_embeddings.T, logits)
+    assert features.input_embeddings.shape[0] >= logits.shape[-1]
+
+
+def test_a_captured_forward_leaves_no_hook_behind():
+    model = tiny_model("llama")
+    features = features_of(model)
+    with pytest.raises(RuntimeError, match="stop"), features.capture():
+        raise RuntimeError("stop")
+    assert not model.get_output_embeddings()._forward_pre_hooks
+
+
+def test_the_digest_is_that_of_the_weights():
+    model = tiny_model("llama")
+    digest = features_of(model).fingerprint()
+    assert digest == features_of(copy.deepcopy(model)).fingerprint()
+    assert digest == features_of(copy.deepcopy(model).to(torch.bfloat16)).fingerprint()
+    assert digest != features_of(tiny_model("llama", seed=1)).fingerprint()
+    assert digest != features_of(tiny_model("qwen3")).fingerprint()
+
+
+def test_the_digest_survives_saving_and_inflating(tmp_path):
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    loaded = load_model(tmp_path)
+    assert loaded.features.fingerprint() == features_of(model).fingerprint()
+    larger = inflate(loaded, layers=1)
+    assert larger.features.fingerprint() == loaded.features.fingerprint()
+    assert larger.info().features is larger.features
+
+
+def test_a_model_without_an_output_embedding_has_none():
+    model = wrap_model(tiny_model("llama")).model
+    model.get_output_embeddings = lambda: None
+    assert features_of(model) is None
