@@ -13,6 +13,7 @@ from specdec_core.cli.console import INTERRUPTED, error_console
 from specdec_core.cli.generate import generate
 from specdec_core.cli.plugins import plugins
 from specdec_core.cli.schema import schema
+from specdec_core.cli.train import train_app
 from specdec_core.cli.validate import validate
 from specdec_core.errors import SpecdecError
 
@@ -37,10 +38,11 @@ class _Group(TyperGroup):
             else:
                 error_console().print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
             raise typer.Exit(error.exit_code) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
             if ctx.params.get("debug"):
                 traceback.print_exc()
-            error_console().print("stopped.")
+            # A command that knows how to go on says so in what it raises.
+            error_console().print(str(stopped) or "stopped.", markup=False, soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
 
 
@@ -82,6 +84,7 @@ def _options(
 
 for _command in (compare, generate, plugins, validate, schema):
     app.command()(_command)
+app.add_typer(train_app, name="train")
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from specdec_core.cli.console import output_console
 from specdec_core.registry import PluginRecord, default_registry
@@ -14,7 +15,7 @@ from specdec_core.registry import PluginRecord, default_registry
 def plugins(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
 ) -> None:
-    """List plugins: drafters, gamma controllers, lenience controllers, and where each comes from.
+    """List plugins: drafters, controllers of gamma and lenience, trainers, and where each comes from.
 
     Broken plugins, and those whose name two distributions claim, are listed with the reason.
     The environment variable SPECDEC_PLUGINS names the only distributions or entry points to load,
@@ -53,5 +54,5 @@ def _table(records: list[PluginRecord]) -> Table:
             record.state,
             record.summary,
         )
-        table.add_row(*cells, style=style)
+        table.add_row(*map(Text, cells), style=style)
     return table

@@ -54,6 +54,15 @@ def _cells(run: Run) -> list[str]:
 
 
 def _spell(settings: dict[str, object]) -> str:
-    said = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "name" and value is not None)
+    said = ", ".join(
+        f"{key}={_value(value)}" for key, value in settings.items() if key != "name" and value is not None
+    )
     name = str(settings.get("name", ""))
     return f"{name}({said})" if name else said
+
+
+def _value(value: object) -> str:
+    """Return a setting as text; plugins that stand in it are spelled like the one they stand in."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return _spell(value) if isinstance(value, dict) and "name" in value else str(value)

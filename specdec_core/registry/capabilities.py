@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from specdec_core.errors import PluginError
 from specdec_core.registry.hookspecs import WORD_FOR_KIND
+from specdec_core.registry.nesting import Keys, nested_settings
 
 if TYPE_CHECKING:
-    from specdec_core.border import PluginSpec
+    from collections.abc import Iterator
+
+    from specdec_core.border import PluginConfig, PluginKind, PluginSpec
+    from specdec_core.registry.registry import Registry
 
 
 def check_capabilities(
@@ -17,6 +21,7 @@ def check_capabilities(
     encoder_decoder: bool | None = None,
     batch_size: int | None = None,
     has_tokenizer: bool | None = None,
+    has_hidden_states: bool | None = None,
 ) -> None:
     """Refuse a run that asks of a plugin what it has declared it cannot do.
 
@@ -25,6 +30,8 @@ def check_capabilities(
         encoder_decoder: Whether the target has an encoder; None while that is not known.
         batch_size: How many sequences are decoded together; None while that is not known.
         has_tokenizer: Whether the target comes with a tokenizer; None while that is not known.
+        has_hidden_states: Whether the target has hidden states that an output embedding reads; None while that is
+            not known.
 
     Raises:
         PluginError: With the plugin's name, what it lacks and what to do.
@@ -42,5 +49,53 @@ def check_capabilities(
         reason = "works for encoder-decoder targets, but this target has none; choose another of them"
     elif can.needs_tokenizer and has_tokenizer is False:
         reason = "reads text, but this target comes without a tokenizer; put the tokenizer's files into its folder"
+    elif can.needs_hidden_states and has_hidden_states is False:
+        reason = (
+            "works on hidden states, but this target has no output embedding that reads them; choose another "
+            "drafter or target"
+        )
     if reason is not None:
         raise PluginError(f"{WORD_FOR_KIND[spec.kind]} {spec.name!r} {reason}.")
+
+
+def unmet_needs(
+    registry: Registry,
+    config: PluginConfig,
+    kind: PluginKind = "drafter",
+    *,
+    encoder_decoder: bool | None = None,
+    batch_size: int | None = None,
+    has_tokenizer: bool | None = None,
+    has_hidden_states: bool | None = None,
+) -> Iterator[tuple[Keys, PluginError]]:
+    """Yield what a run asks in vain of a plugin, or of those nested in its settings.
+
+    Nested plugins that do not work for the target itself (`Nested.same_target`) are not held against it: what is
+    asked of them is known when the model they work for is loaded.
+
+    Args:
+        registry: Where plugins are found.
+        config: The plugin's settings, its name included.
+        kind: What it plugs into.
+        encoder_decoder: As for `check_capabilities`, and so the others.
+        batch_size: How many sequences are decoded together.
+        has_tokenizer: Whether the target comes with a tokenizer.
+        has_hidden_states: Whether the target's hidden states can be had.
+
+    Yields:
+        Where in the settings the plugin stands, and what is wrong.
+    """
+    of_the_target: dict[str, bool | None] = {
+        "encoder_decoder": encoder_decoder,
+        "has_tokenizer": has_tokenizer,
+        "has_hidden_states": has_hidden_states,
+    }
+    try:
+        spec = registry.spec(kind, cast("Any", config).name)
+        check_capabilities(spec, batch_size=batch_size, **of_the_target)
+    except PluginError as error:
+        yield (), error
+    for inner in nested_settings(config):
+        known = of_the_target if inner.marker.same_target else {}
+        found = unmet_needs(registry, inner.config, inner.marker.kind, batch_size=batch_size, **known)
+        yield from (((*inner.keys, *keys), error) for keys, error in found)

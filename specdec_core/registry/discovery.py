@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from specdec_core.border import PluginConfig, PluginSpec
+from specdec_core.border import PluginConfig, PluginSpec, TrainerConfig
+from specdec_core.registry.flat import flat_settings
 from specdec_core.registry.hookspecs import HOOK_OF_KIND, PROJECT, HookSpecs
 
 if TYPE_CHECKING:
@@ -118,6 +119,18 @@ def _check(spec: Any, kind: str, hook: str) -> None:
         raise ValueError(f"{where}, whose config has a field 'name'; that key holds the plugin's own name")
     if spec.shorthand is not None and spec.shorthand not in spec.config.model_fields:
         raise ValueError(f"{where} with shorthand {spec.shorthand!r}, which is no field of its config")
+    if kind == "trainer":
+        _check_trainer(spec, where)
+
+
+def _check_trainer(spec: PluginSpec, where: str) -> None:
+    """Refuse a trainer whose settings cannot be the options of a command."""
+    if not issubclass(spec.config, TrainerConfig):
+        raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of TrainerConfig")
+    try:
+        flat_settings(spec.config)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{where}, whose {error}") from error
 
 
 def _allow_list() -> set[str] | None:

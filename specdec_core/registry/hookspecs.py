@@ -74,13 +74,33 @@ class HookSpecs:
             The one whose `shorthand` is set is meant by a bare number in a study (`lenience: 0.5`).
         """
 
+    @hookspec
+    def specdec_trainers(self) -> Sequence[PluginSpec] | None:
+        """Announce trainers, each run by `specdec train` and its name.
+
+        Called by the registry, once, without arguments. A trainer should have the name of the drafter that
+        it makes something for.
+
+        Returns:
+            One specification of kind `trainer` for each trainer. None or an empty list announces nothing.
+            `config` is a subclass of `TrainerConfig`, and flat, since each field is an option: `bool`, `int`,
+            `float`, `str`, `Path`, `Literal` or `Enum`, any of these or None, and `tuple[X, ...]`. Its docstring
+            and those of its fields are what `specdec train NAME --help` shows.
+        """
+
 
 HOOK_OF_KIND = {
     "drafter": "specdec_drafters",
     "gamma": "specdec_gamma_controllers",
     "lenience": "specdec_lenience_controllers",
+    "trainer": "specdec_trainers",
 }
 """The hook through which each kind of plugin is announced."""
 
-WORD_FOR_KIND = {"drafter": "drafter", "gamma": "gamma controller", "lenience": "lenience controller"}
+WORD_FOR_KIND = {
+    "drafter": "drafter",
+    "gamma": "gamma controller",
+    "lenience": "lenience controller",
+    "trainer": "trainer",
+}
 """What messages call a plugin of each kind."""

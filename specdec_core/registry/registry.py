@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specdec_core.border import (
@@ -16,8 +16,10 @@ from specdec_core.border import (
     PluginKind,
     PluginSpec,
     TargetInfo,
+    Trainer,
 )
 from specdec_core.errors import PluginError, SpecdecError, unknown_name
+from specdec_core.registry.capabilities import check_capabilities
 from specdec_core.registry.discovery import Announcement, Source, discover
 from specdec_core.registry.hookspecs import WORD_FOR_KIND
 
@@ -31,6 +33,7 @@ _BASES: dict[PluginKind, type] = {
     "drafter": Drafter,
     "gamma": GammaController,
     "lenience": LenienceController,
+    "trainer": Trainer,
 }
 
 
@@ -61,7 +64,7 @@ class PluginRecord:
 
 
 class Registry:
-    """Finds plugins once, lists them, and turns a name and settings into a drafter or a controller."""
+    """Finds plugins once, lists them, and turns a name and settings into what they name."""
 
     def __init__(self, found: Iterable[EntryPoint] | None = None) -> None:
         """Load the installed plugins, or those of the given entry points."""
@@ -109,7 +112,7 @@ class Registry:
         return claims[0] if claims else None
 
     def create(self, kind: PluginKind, name: str, config: PluginConfig, target: TargetInfo | None = None) -> Any:
-        """Import a plugin's class and make it: drafters from (config, target), controllers from (config).
+        """Import a plugin's class and make it: drafters from (config, target), all others from (config).
 
         Args:
             kind: What it plugs into.
@@ -124,7 +127,7 @@ class Registry:
         whose = f"{WORD_FOR_KIND[kind]} {name!r} of {self._origin(kind, name)}"
         factory = _import(spec, whose)
         try:
-            made = factory(config, target) if kind == "drafter" else factory(config)
+            made = factory(config, self._with_build(target)) if kind == "drafter" else factory(config)
         except SpecdecError:
             raise  # says already what was given and what to do
         except Exception as error:
@@ -132,6 +135,30 @@ class Registry:
         if not isinstance(made, _BASES[kind]):
             raise PluginError(f"{whose} makes a {type(made).__name__}, which is no {_BASES[kind].__name__}.")
         return made
+
+    def _with_build(self, target: TargetInfo | None) -> TargetInfo | None:
+        """Return what a drafter is told, with the means to make the plugins that are nested in its settings."""
+        return None if target is None else replace(target, build=self._build)
+
+    def _build(self, kind: PluginKind, config: PluginConfig, target: TargetInfo) -> Any:
+        """Make a nested plugin; see `TargetInfo.build`.
+
+        Raises:
+            PluginError: It cannot be made, or cannot work for this target.
+        """
+        name = getattr(config, "name", None)
+        if not isinstance(name, str):
+            raise PluginError(
+                f"a nested {WORD_FOR_KIND[kind]} was given as {config!r}, which does not say its name. Settings "
+                "that were read from a study do; in Python, hand over the plugin itself where that is allowed."
+            )
+        check_capabilities(
+            self.spec(kind, name),
+            encoder_decoder=target.encoder_decoder,
+            has_tokenizer=target.tokenizer is not None,
+            has_hidden_states=target.features is not None,
+        )
+        return self.create(kind, name, config, target)
 
     def records(self) -> list[PluginRecord]:
         """Return a line for every plugin found, those that are broken or in conflict included."""

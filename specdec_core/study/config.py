@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
+from specdec_core.border import Nested
 from specdec_core.errors import PluginError
-from specdec_core.registry import WORD_FOR_KIND
+from specdec_core.registry import MOST_DEEP, WORD_FOR_KIND, depth_of, marker_of
 from specdec_core.settings import GenerationSettings, ModelSettings, SamplingSettings
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
     from specdec_core.border import PluginConfig, PluginKind, PluginSpec
     from specdec_core.registry import Registry
+
+_KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience")
+"""What a study may name."""
+_REFERENCE = "specdec_any_{}"
 
 
 class _Part(BaseModel):
@@ -122,13 +131,13 @@ def run_model(registry: Registry) -> type[RunConfig]:
     lenience = Field(
         None, description="How strictly drafts are judged, 1 is lossless: a number, a name, or a mapping."
     )
-    optional: Any = _plugin_type("lenience", registry) | None
+    any_drafter, any_gamma, any_lenience = _plugin_types(registry)
     return create_model(
         "Run",
         __base__=RunConfig,
-        drafter=(_plugin_type("drafter", registry), drafter),
-        gamma=(_plugin_type("gamma", registry), gamma),
-        lenience=(optional, lenience),
+        drafter=(any_drafter, drafter),
+        gamma=(any_gamma, gamma),
+        lenience=(any_lenience | None, lenience),
     )
 
 
@@ -141,27 +150,72 @@ def study_schema(registry: Registry) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "specdec study"}
 
 
-def _plugin_type(kind: PluginKind, registry: Registry) -> Any:
+def _plugin_types(registry: Registry) -> list[Any]:
+    """Return the annotations of fields that name a plugin, one for each of `_KINDS`.
+
+    Plugins may hold plugins in their settings, themselves included, so their models refer to these annotations by
+    name until all are there.
+    """
+    models = {kind: [_with_name(spec) for spec in registry.specs(kind)] for kind in _KINDS}
+    types = [_plugin_type(kind, models[kind], registry) for kind in _KINDS]
+    namespace = {_REFERENCE.format(kind): type_ for kind, type_ in zip(_KINDS, types, strict=True)}
+    for model in itertools.chain.from_iterable(models.values()):
+        model.model_rebuild(_types_namespace=namespace)
+    return types
+
+
+def _plugin_type(kind: PluginKind, models: Sequence[type[PluginConfig]], registry: Registry) -> Any:
     """Return the annotation of a field that names a plugin: a union discriminated by `name`."""
-    specs = registry.specs(kind)
-    models = [_with_name(spec) for spec in specs]
     chosen: Any = Any
     if len(models) == 1:
         chosen = models[0]
     elif models:
         chosen = Annotated[Union[tuple(models)], Field(discriminator="name")]  # noqa: UP007  (made at run time)
     written = chosen
-    if specs:
-        bare = Literal[tuple(spec.name for spec in specs)]  # type: ignore[valid-type]
+    if models:
+        bare = Literal[tuple(registry.names(kind))]  # type: ignore[valid-type]
         written = chosen | bare | float if registry.shorthand(kind) else chosen | bare
     return Annotated[chosen, BeforeValidator(partial(_spell_out, kind, registry), json_schema_input_type=written)]
 
 
 def _with_name(spec: PluginSpec) -> type[PluginConfig]:
+    """Return the model of a plugin's settings with its name, and with real plugins where they are nested."""
     title = "".join(part.capitalize() for part in f"{spec.name}-{spec.kind}".replace("_", "-").split("-"))
     name: Any = Literal[spec.name]
     described = Field(description=spec.summary or f"The {spec.kind} {spec.name!r}.")
-    return create_model(title, __base__=spec.config, __doc__=spec.summary or None, name=(name, described))
+    nested = {key: _filled_in(field) for key, field in spec.config.model_fields.items() if _holds_plugin(field)}
+    return create_model(
+        title, __base__=spec.config, __doc__=spec.summary or None, name=(name, described), **nested
+    )
+
+
+def _holds_plugin(field: FieldInfo) -> bool:
+    return marker_of(_annotation(field)) is not None
+
+
+def _annotation(field: FieldInfo) -> Any:
+    return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _filled_in(field: FieldInfo) -> Any:
+    """Return the definition of a field in which every marker is replaced by what is installed."""
+    said = field.asdict()["attributes"]
+    settings = {key: value for key, value in said.items() if value is not None or key == "default"}
+    # A default is written as a study would write it, and read like that.
+    return _with_references(_annotation(field)), Field(**{**settings, "validate_default": True})
+
+
+def _with_references(annotation: Any) -> Any:
+    """Return an annotation with a reference wherever a marker stands; see `_plugin_types`."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        kinds = [extra.kind for extra in parts[1:] if isinstance(extra, Nested) and extra.kind in _KINDS]
+        inner = ForwardRef(_REFERENCE.format(kinds[0])) if kinds else _with_references(parts[0])
+        return Annotated[inner, *parts[1:]]
+    replaced = tuple(map(_with_references, parts))
+    if replaced == parts:
+        return annotation
+    return Union[replaced] if origin is UnionType else origin[replaced]  # noqa: UP007  (made at run time)
 
 
 def _spell_out(kind: PluginKind, registry: Registry, value: Any) -> Any:
@@ -179,6 +233,8 @@ def _spell_out(kind: PluginKind, registry: Registry, value: Any) -> Any:
             names = ", ".join(registry.names(kind)) or "none"
             raise PluginError(f"a {word} is given by its name, or a mapping with 'name'. Available: {names}.")
         registry.spec(kind, value["name"])
+        if depth_of(value) > MOST_DEEP:
+            raise PluginError(f"over {MOST_DEEP} plugins are nested in one another here; {MOST_DEEP} are allowed.")
     except PluginError as error:
         raise PydanticCustomError("plugin", "{reason}", {"reason": str(error)}) from error
     return value

@@ -24,17 +24,18 @@ class Expanded:
         data: The run as if it had been written out.
         index: Its place among the runs as written.
         choices: The values that its grid chose, by dotted key.
+        places: The keys of the run that each dotted key led to.
     """
 
     data: Any
     index: int
     choices: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, Keys] = field(default_factory=dict)
 
     def written(self, path: Keys) -> Keys:
         """Return where a setting of this run, given by its keys below the run, was written in the study."""
-        dotted = ".".join(str(part) for part in path)
-        for key in self.choices:
-            if dotted == key or dotted.startswith(f"{key}."):
+        for key, place in self.places.items():
+            if path[: len(place)] == place:
                 return ("runs", self.index, "grid", key)
         return ("runs", self.index, *path)
 
@@ -72,14 +73,17 @@ def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def _choose(document: Document, run: dict[str, Any], index: int, choices: dict[str, Any]) -> Expanded:
     data = copy.deepcopy({key: value for key, value in run.items() if key != "grid"})
+    places = {}
     for key, value in choices.items():
         try:
-            set_dotted(data, key, copy.deepcopy(value), key)
+            places[key] = set_dotted(data, key, copy.deepcopy(value))
         except ConfigError as error:
             where = document.where(("runs", index, "grid", key), key=True)
             raise ConfigError(f"{where}: {error}") from error
-    return Expanded(data, index, choices)
+    return Expanded(data, index, choices, places)
 
 
 def _label(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({', '.join(map(_label, value))})"
     return str(value["name"]) if isinstance(value, dict) and "name" in value else str(value)

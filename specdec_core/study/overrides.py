@@ -17,7 +17,8 @@ def apply_overrides(document: Document, settings: Sequence[str]) -> None:
     Args:
         document: Changed in place.
         settings: Texts such as `generation.max_new_tokens=8` or `runs.bigram.gamma=2`: a dotted key whose
-            parts are keys, places in a list from 0, or names in a list of runs; then a value in YAML.
+            parts are keys, places in a list from 0, or names in a list of runs or of drafters; then a value in
+            YAML.
 
     Raises:
         ConfigError: When a text is no `key=value` or its key leads nowhere.
@@ -26,57 +27,87 @@ def apply_overrides(document: Document, settings: Sequence[str]) -> None:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"--set {text}: expected key=value, e.g. generation.max_new_tokens=8.")
-        path = _assign(document.data, key.strip().split("."), parse_value(value, f"--set {text}"), text)
+        path = _Assignment(f"--set {text}", key.strip().split(".")).apply(
+            document.data, parse_value(value, f"--set {text}")
+        )
         document.overrides[path] = text
 
 
-def set_dotted(data: dict[str, Any], key: str, value: Any, what: str) -> None:
-    """Set a value by its dotted key, making mappings on the way; a bare plugin name becomes a mapping.
+def set_dotted(run: dict[str, Any], key: str, value: Any) -> Keys:
+    """Set a value of a run by its dotted key, making mappings on the way; a bare plugin name becomes a mapping.
+
+    Returns:
+        The keys that lead to the value, names in lists turned into places.
 
     Raises:
-        ConfigError: When the key leads through a value that holds no keys; the message begins with `what`.
+        ConfigError: When the key leads through a value that holds no keys; the message begins with the key.
     """
-    _assign(data, key.split("."), value, what)
+    return _Assignment(key, key.split("."), in_run=True).apply(run, value)
 
 
-def _assign(data: dict[str, Any], parts: list[str], value: Any, text: str) -> Keys:
-    node: Any = data
-    path: list[str | int] = []
-    for place, part in enumerate(parts):
-        step = _step(node, part, parts[:place], text)
-        path.append(step)
-        if place == len(parts) - 1:
-            node[step] = value
-        elif isinstance(node, dict):
-            node[step] = _opened(str(step), node.get(str(step)), parts[place + 1])
-            node = node[step]
-        else:
-            node = node[step]
-    return tuple(path)
+class _Assignment:
+    """A value on its way to a dotted key.
 
+    Args:
+        text: What messages begin with.
+        parts: The parts of the key.
+        in_run: Whether the key begins within a run, where bare texts are names of plugins.
+    """
 
-def _opened(key: str, value: Any, wanted: str) -> Any:
-    """Return a value as something that holds keys: what was written in short is written out."""
-    if value is None:
-        return {}
-    if key == "prompts" and isinstance(value, list) and not wanted.isdecimal():
-        return {"texts": value}
-    if isinstance(value, str):
-        return {"model" if key == "target" else "name": value}
-    return value
+    def __init__(self, text: str, parts: list[str], *, in_run: bool = False) -> None:
+        self._text = text
+        self._parts = parts
+        self._in_run = in_run or parts[0] == "runs"
 
+    def apply(self, data: dict[str, Any], value: Any) -> Keys:
+        """Set the value; return the keys that lead to it."""
+        node: Any = data
+        path: list[str | int] = []
+        for place, part in enumerate(self._parts):
+            step = self._step(node, part, self._parts[:place])
+            path.append(step)
+            if place == len(self._parts) - 1:
+                node[step] = value
+            elif isinstance(node, dict):
+                node[step] = self._opened(str(step), node.get(str(step)), self._parts[place + 1])
+                node = node[step]
+            else:
+                node[step] = self._entry(node[step])
+                node = node[step]
+        return tuple(path)
 
-def _step(node: Any, part: str, before: list[str], text: str) -> str | int:
-    if isinstance(node, dict):
-        return part
-    where = ".".join(before)
-    if not isinstance(node, list):
-        raise ConfigError(f"--set {text}: {where} is {node!r}, which holds no key {part!r}.")
-    if part.isdecimal():
-        if int(part) < len(node):
-            return int(part)
-        raise ConfigError(f"--set {text}: {where} has {len(node)} entries, counted from 0; there is no {part}.")
-    names = [entry.get("name") if isinstance(entry, dict) else None for entry in node]
-    if part in names:
-        return names.index(part)
-    raise ConfigError(f"--set {text}: {unknown_name('entry of ' + where, part, [n for n in names if n])}")
+    def _opened(self, key: str, value: Any, wanted: str) -> Any:
+        """Return a value as something that holds keys: what was written in short is written out."""
+        if value is None:
+            return {}
+        if key == "prompts" and isinstance(value, list) and not wanted.isdecimal():
+            return {"texts": value}
+        if isinstance(value, str):
+            return {"model" if key == "target" else "name": value}
+        return value
+
+    def _entry(self, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) and self._in_run else value
+
+    def _step(self, node: Any, part: str, before: list[str]) -> str | int:
+        if isinstance(node, dict):
+            return part
+        where = ".".join(before)
+        if not isinstance(node, list):
+            raise ConfigError(f"{self._text}: {where} is {node!r}, which holds no key {part!r}.")
+        if part.isdecimal():
+            if int(part) < len(node):
+                return int(part)
+            raise ConfigError(
+                f"{self._text}: {where} has {len(node)} entries, counted from 0; there is no {part}."
+            )
+        entries = map(self._entry, node)
+        names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+        if names.count(part) == 1:
+            return names.index(part)
+        if part in names:
+            raise ConfigError(
+                f"{self._text}: {names.count(part)} entries of {where} are called {part!r}; give the place of "
+                "one, counted from 0."
+            )
+        raise ConfigError(f"{self._text}: {unknown_name('entry of ' + where, part, [n for n in names if n])}")

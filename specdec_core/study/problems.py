@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.errors import unknown_name
-from specdec_core.study.source import Keys
+from specdec_core.study.source import Keys, dotted
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -40,21 +40,16 @@ def describe(
         # pydantic counts a list as too short when its entries are at fault.
         if item["type"] == "too_short" and any(len(o) > len(loc) and o[: len(loc)] == loc for o in locations):
             continue
-        path = _without_tags(loc, data)
+        path, whole = _without_tags(loc, data)
+        around = path[:-1] if whole else path
         key = item["type"] == "extra_forbidden"
-        messages.append(f"{where(path, key)}: {_message(item, written(path), schema)}")
+        messages.append(f"{where(path, key)}: {_message(item, written(path), written(around), schema)}")
     return list(dict.fromkeys(messages))
 
 
-def dotted(path: Keys) -> str:
-    """Return keys as they are read aloud: `runs[0].drafter.order`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.lstrip(".")
-
-
-def _message(item: Any, path: Keys, schema: dict[str, Any]) -> str:
+def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any]) -> str:
     kind, given, context = item["type"], item["input"], item.get("ctx", {})
-    inside = f"{dotted(path[:-1])}: " if path[:-1] else ""
+    inside = f"{dotted(around)}: " if around else ""
     if kind == "extra_forbidden":
         return inside + unknown_name("key", str(item["loc"][-1]), _allowed_keys(schema, item["loc"][:-1]))
     if kind == "missing":
@@ -74,18 +69,22 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _without_tags(loc: Sequence[str | int], data: Any) -> Keys:
-    """Return a location without the names of plugins that pydantic puts between the keys."""
+def _without_tags(loc: Sequence[str | int], data: Any) -> tuple[Keys, bool]:
+    """Return a location without the names of plugins that pydantic puts between the keys.
+
+    The second value is False where the location goes on inside of settings that were written in short, as a bare
+    value, in which there is nothing to point at.
+    """
     path: list[str | int] = []
     node: Any = data
     for place, part in enumerate(loc):
         if not isinstance(node, (dict, list)):
-            break  # a bare value stands for the mapping that pydantic saw
+            return tuple(path), False
         if isinstance(node, dict) and part not in node and node.get("name") == part and place < len(loc) - 1:
             continue
         path.append(part)
         node = _entry(node, part)
-    return tuple(path)
+    return tuple(path), True
 
 
 def _entry(node: Any, part: str | int) -> Any:
@@ -120,7 +119,10 @@ def _children(node: dict[str, Any], part: str | int, schema: dict[str, Any]) -> 
     mapping = node.get("discriminator", {}).get("mapping", {})
     if part in mapping:
         return [_resolve(mapping[part], schema)]
-    return [node["properties"][part]] if part in node.get("properties", {}) else []
+    properties, others = node.get("properties", {}), node.get("additionalProperties")
+    if part in properties:
+        return [properties[part]]
+    return [others] if isinstance(others, dict) else []
 
 
 def _resolve(reference: str, schema: dict[str, Any]) -> dict[str, Any]:

@@ -15,13 +15,14 @@ import transformers
 import specdec_core
 from specdec_core.border import PluginConfig, PluginKind
 from specdec_core.decoding import Decoder, Metrics
-from specdec_core.errors import SpecdecError
+from specdec_core.errors import PluginError, SpecdecError
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.randomness import row_seed
-from specdec_core.registry import Registry, check_capabilities, default_registry
+from specdec_core.registry import Registry, default_registry, unmet_needs
 from specdec_core.settings import SamplingSettings
 from specdec_core.study.config import TargetConfig
 from specdec_core.study.journal import Journal, Repeat, StorageError
+from specdec_core.study.source import dotted
 from specdec_core.study.study import Run, Study
 
 _WARM_UP_TOKENS = 8
@@ -215,12 +216,16 @@ def make_decoder(
     if run.drafter is None:
         return Decoder(target, sampling=sampling, strict=strict)
     name = _name(run.drafter)
-    check_capabilities(
-        registry.spec("drafter", name),
+    needs = unmet_needs(
+        registry,
+        run.drafter,
         encoder_decoder=target.encoder_decoder,
         batch_size=batch_size,
         has_tokenizer=target.tokenizer is not None,
+        has_hidden_states=target.features is not None,
     )
+    for keys, error in needs:
+        raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
     return Decoder(
         target,
         registry.create("drafter", name, run.drafter, target.info(folder)),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import TaggedScalar
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 
 from specdec_core.errors import ConfigError, reading
 
@@ -23,6 +24,13 @@ Keys: TypeAlias = tuple[str | int, ...]
 _MOST_BYTES = 1_000_000
 # Aliases in YAML can multiply a small file into a huge tree; no study comes near this many values.
 _MOST_VALUES = 100_000
+_MOST_LEVELS = 100
+
+
+def dotted(path: Keys) -> str:
+    """Return keys as they are read aloud: `runs[0].drafter.order`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.lstrip(".")
 
 
 @dataclass
@@ -48,11 +56,13 @@ class Document:
         below = [text for place, text in self.overrides.items() if place[: len(path)] == path]
         if below and path not in self.values:
             return f"--set {below[0]}"
-        for length in range(len(path), -1, -1):
-            part = path[:length]
+        parts = [path[:length] for length in range(len(path), -1, -1)]
+        # What was replaced as a whole has nothing left of the file in it.
+        for part in parts:
             if part in self.overrides:
                 return f"--set {self.overrides[part]}"
-            places = self.keys if key and length == len(path) else self.values
+        for part in parts:
+            places = self.keys if key and part == path else self.values
             if part in places:
                 line, column = places[part]
                 return f"{self.name}:{line}:{column}"
@@ -103,6 +113,8 @@ def _similar_files(path: Path) -> str:
 
 def _load(text: str, name: str) -> Any:
     try:
+        if "*" in text and "&" in text:
+            _refuse_cycles(text, name)
         return YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -115,26 +127,52 @@ def _load(text: str, name: str) -> Any:
         raise ConfigError(f"{name}: this is nested too deeply.") from error
 
 
+def _refuse_cycles(text: str, name: str) -> None:
+    """Refuse an alias within what it stands for, which ruamel.yaml would read as nothing.
+
+    Raises:
+        ConfigError: With the place of the alias, and of what it stands for.
+    """
+    latest: dict[str, int] = {}  # where each anchor was set last, in number of events
+    around: list[tuple[int, Any]] = []  # the collections that are open
+    for number, event in enumerate(YAML(typ="rt").parse(text)):
+        if isinstance(event, CollectionEndEvent):
+            around.pop()
+        elif isinstance(event, AliasEvent):
+            within = [start for begun, start in around if begun == latest.get(event.anchor)]
+            if within:
+                place, line = event.start_mark, within[0].start_mark.line + 1
+                raise ConfigError(
+                    f"{name}:{place.line + 1}:{place.column + 1}: an alias repeats itself without end: "
+                    f"*{event.anchor} stands within &{event.anchor}, which begins in line {line}. Write it out."
+                )
+        else:
+            if getattr(event, "anchor", None) is not None:
+                latest[event.anchor] = number
+            if isinstance(event, CollectionStartEvent):
+                around.append((number, event))
+
+
 class _Reader:
     """Turns what ruamel.yaml returns into plain data and notes where each part stands."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
-        self._open: list[int] = []
         self._count = 0
 
     def plain(self, node: Any, path: Keys) -> Any:
         self._count += 1
-        if self._count > _MOST_VALUES or id(node) in self._open:
-            raise ConfigError(f"{self._document.where(path)}: an alias repeats itself without end.")
+        if self._count > _MOST_VALUES:
+            raise ConfigError(
+                f"{self._document.where(path)}: an alias repeats itself, to over {_MOST_VALUES:,} values."
+            )
+        if len(path) > _MOST_LEVELS:
+            raise ConfigError(f"{self._document.where(path)}: this is nested too deeply.")
         if isinstance(node, TaggedScalar):
             raise ConfigError(f"{self._document.where(path)}: tags such as {node.tag} mean nothing in a study.")
         if not isinstance(node, (Mapping, list)):
             return _scalar(node)
-        self._open.append(id(node))
-        result = self._mapping(node, path) if isinstance(node, Mapping) else self._sequence(node, path)
-        self._open.pop()
-        return result
+        return self._mapping(node, path) if isinstance(node, Mapping) else self._sequence(node, path)
 
     def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
         result = {}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import ValidationError
 
-from specdec_core.errors import ConfigError, ModelError, PluginError, PromptError
-from specdec_core.registry import Registry, check_capabilities, default_registry
+from specdec_core.errors import ConfigError, ModelError, PromptError
+from specdec_core.registry import Registry, default_registry, nested_settings, unmet_needs
 from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 from specdec_core.study.config import RunConfig, StudyConfig, TargetConfig, study_model
 from specdec_core.study.grid import Expanded, expand
@@ -21,7 +21,7 @@ from specdec_core.study.prompts import PromptText, read_prompts
 from specdec_core.study.source import Document, Keys, read_document
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from specdec_core.border import PluginConfig, PluginKind
     from specdec_core.settings import SamplingSettings
@@ -152,14 +152,14 @@ class _Assembly:
     def _run(self, run: RunConfig, origin: Expanded) -> Run:
         gamma = brief(self._registry, "gamma", run.gamma)
         lenience = 1.0 if run.lenience is None else brief(self._registry, "lenience", run.lenience)
+        drafter = drafter_label(run.drafter)
         name = run.name
         if name is None:
-            name = f"{run.drafter.name}-{gamma}" + ("" if run.lenience is None else f"-lenience={lenience}")
-            said = {
-                key: value for key, value in origin.choices.items() if key not in {"drafter", "gamma", "lenience"}
-            }
-            origin = Expanded(origin.data, origin.index, said)
-        labels = (run.drafter.name, gamma, lenience)
+            name = f"{drafter}-{gamma}" + ("" if run.lenience is None else f"-lenience={lenience}")
+            told = {("gamma",), ("lenience",), *_told_by_label(run.drafter, ("drafter",))}
+            untold = {key: value for key, value in origin.choices.items() if origin.places[key] not in told}
+            origin = Expanded(origin.data, origin.index, untold)
+        labels = (drafter, gamma, lenience)
         return Run(name + origin.suffix, run.drafter, run.gamma, run.lenience, run.draft_sampling, labels)
 
     def _check_names(self, names: list[str]) -> None:
@@ -185,11 +185,14 @@ class _Assembly:
     def _check_capabilities(self, config: StudyConfig, runs: list[Run], folder: Path) -> None:
         encoder_decoder = _has_encoder(_model_folder(config.target.model, folder))
         for place, run in enumerate(runs):
-            spec = self._registry.spec("drafter", cast("Any", run.drafter).name)
-            try:
-                check_capabilities(spec, encoder_decoder=encoder_decoder, batch_size=config.batch_size)
-            except PluginError as error:
-                self._problems.append(f"{self._where(('runs', place, 'drafter'))}: {error}")
+            needs = unmet_needs(
+                self._registry,
+                cast("Any", run.drafter),
+                encoder_decoder=encoder_decoder,
+                batch_size=config.batch_size,
+            )
+            for keys, error in needs:
+                self._problems.append(f"{self._where(('runs', place, 'drafter', *keys))}: {error}")
 
     def _prompts(self, config: StudyConfig, folder: Path) -> tuple[PromptText, ...]:
         try:
@@ -197,6 +200,22 @@ class _Assembly:
         except PromptError as error:
             self._problems.append(f"{self._where(('prompts', 'file'))}: {error}")
             return ()
+
+
+def drafter_label(config: PluginConfig) -> str:
+    """Return what a table calls a drafter: its name, and behind it those of the drafters it is made of."""
+    inner = [drafter_label(one.config) for one in nested_settings(config) if one.marker.kind == "drafter"]
+    name: str = cast("Any", config).name
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
+def _told_by_label(config: PluginConfig, keys: Keys) -> Iterator[Keys]:
+    """Yield the keys of the settings that a drafter's label shows."""
+    yield keys
+    for one in nested_settings(config):
+        if one.marker.kind == "drafter":
+            yield (*keys, one.keys[0])
+            yield from _told_by_label(one.config, (*keys, *one.keys))
 
 
 def brief(registry: Registry, kind: PluginKind, config: PluginConfig) -> Label:

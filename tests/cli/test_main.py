@@ -111,7 +111,7 @@ def test_the_schema_is_json(specdec):
     assert "EchoDrafter" in schema["$defs"]
 
 
-@pytest.mark.parametrize("command", ["compare", "generate", "plugins", "validate", "schema"])
+@pytest.mark.parametrize("command", ["compare", "generate", "plugins", "train", "validate", "schema"])
 def test_every_help_has_examples(specdec, command):
     result = specdec(command, "--help")
     assert result.exit_code == 0
@@ -165,7 +165,9 @@ from importlib.metadata import EntryPoint
 # Found without being installed too, so that the test holds in a bare checkout.
 ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in ("specdec_drafters", "specdec_plugins")]
 discovery.entry_points = lambda group: ours
-commands = ("--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help")
+from specdec_core.registry import default_registry
+commands = ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help"]
+commands += ["train --help", *(f"train {{name}} --help" for name in default_registry().names("trainer"))]
 for arguments in commands:
     result = CliRunner().invoke(app, arguments.split())
     assert result.exit_code == 0, (arguments, result.output)

@@ -1,7 +1,14 @@
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
 import pytest
+from pydantic import BaseModel, Field
 
 from specdec_core import Capabilities, PluginConfig, PluginError, PluginSpec, Registry, TargetInfo
 from specdec_core.registry import check_capabilities, default_registry
+from specdec_core.registry.flat import flat_settings
+from specdec_core.study import study_schema
 
 ONE = """
     from specdec_core import PluginSpec, hookimpl
@@ -66,6 +73,7 @@ def test_a_plugin_that_fails_to_import_is_listed_and_stops_nothing(toys):
         ("return [PluginSpec('drafter', 'x', 'a:B', dict)]", "must be a subclass of PluginConfig"),
         ("return [PluginSpec('drafter', 'x', 'a:B', Named)]", "has a field 'name'"),
         ("return [PluginSpec('drafter', 'x', 'a:B', shorthand='y')]", "which is no field of its config"),
+        ("return [PluginSpec('trainer', 'x', 'a:B')]", "with kind 'trainer'; this hook is for 'drafter'"),
     ],
 )
 def test_a_hook_that_does_what_it_should_not_marks_its_plugin_broken(site, body, reason):
@@ -183,3 +191,131 @@ def test_capabilities_are_checked_with_the_reason(can, asked, reason):
     check_capabilities(spec)
     with pytest.raises(PluginError, match=f"drafter 'weak' .*{reason}"):
         check_capabilities(spec, **asked)
+
+
+TRAINERS = """
+    from pathlib import Path
+    from typing import Annotated, Any
+
+    from pydantic import BaseModel, Field
+    from specdec_core import NestedDrafter, PluginConfig, PluginSpec, TrainerConfig, hookimpl
+
+    class Inner(BaseModel):
+        x: int = 1
+
+    class Settings({base}):
+        {field}
+
+    @hookimpl
+    def specdec_trainers():
+        return [PluginSpec("trainer", "fit", "fit_parts:Fit", Settings, "Fits.")]
+"""
+
+
+def test_a_trainer_is_found_listed_and_made(site):
+    site.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field="pass"))
+    site.module(
+        "fit_parts", "from specdec_core import Trainer\nclass Fit(Trainer):\n    def train(self, observer): pass"
+    )
+    registry = Registry()
+    assert states(registry) == {("dist-a", "fit"): ("ready", "")}
+    assert registry.names("trainer") == ["fit"]
+    assert registry.names("drafter") == []
+    config = registry.spec("trainer", "fit").config(output="x")
+    assert registry.create("trainer", "fit", config).config is config
+    with pytest.raises(PluginError, match=r"unknown trainer 'fits'\. Did you mean 'fit'\?"):
+        registry.spec("trainer", "fits")
+    site.module("other_parts", "class Fit:\n    def __init__(self, config): pass")
+    site.module("fit_parts", "from other_parts import Fit")
+    sys.modules.pop("fit_parts")
+    with pytest.raises(PluginError, match="makes a Fit, which is no Trainer"):
+        Registry().create("trainer", "fit", config)
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        ("inner: Inner = Inner()", "setting 'inner' is Inner, which no option can be"),
+        ("inner: Inner | None = None", "setting 'inner' is Inner"),
+        ("inner: dict[str, int] = {}", "setting 'inner' is dict"),
+        ("inner: NestedDrafter = 'random'", "setting 'inner' is Any"),
+        ("inner: NestedDrafter | None = None", "setting 'inner' is Any"),
+        ("inner: tuple[int, str] = (1, 'a')", "setting 'inner' is tuple[int, str]"),
+        ("inner: tuple[tuple[int, ...], ...] = ()", "setting 'inner' is tuple[int, ...]"),
+        ("inner: bool | int = 1", "setting 'inner' is true or false or something else"),
+        ("inner: tuple[bool, ...] = ()", "setting 'inner' is true or false or something else"),
+        ("inner: int = Field(1, alias='outer')", "setting 'inner' has an alias"),
+        ("quiet: int = 1", "setting 'quiet' would be the option --quiet, which is the command's own"),
+        (
+            "smooth: bool = True; no_smooth: int = 1",
+            "would be the option --no-smooth, which is setting 'smooth' alr",
+        ),
+    ],
+)
+def test_a_trainer_whose_settings_are_not_flat_is_broken(site, field, reason):
+    site.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field=field))
+    state, said = states(Registry())["dist-a", "fit_plugin"]
+    assert state == "broken"
+    assert "specdec_trainers() announces 'fit', whose setting" in said
+    assert reason in said
+
+
+def test_a_trainer_takes_what_all_trainers_take(site):
+    site.install("dist-a", "fit_plugin", TRAINERS.format(base="PluginConfig", field="x: int = 1"))
+    state, said = states(Registry())["dist-a", "fit_plugin"]
+    assert state == "broken"
+    assert "it must be a subclass of TrainerConfig" in said
+
+
+def test_a_study_does_not_know_trainers(toys):
+    toys.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field="pass"))
+    registry = Registry()
+    assert registry.names("trainer") == ["fit"]
+    assert "fit" not in str(study_schema(registry))
+
+
+class Flat(BaseModel):
+    plain: int
+    bounded: Annotated[int, Field(ge=1)] | None = None
+    outer: Annotated[float | None, Field(gt=0)] = None
+    either: Annotated[int, Field(le=8)] | Literal["all", 16] = "all"
+    several: tuple[Annotated[int, Field(lt=3)], ...] | None = None
+    number: int | float = 1
+    flag: bool | None = None
+    off: bool = False
+    folder_name: Path = Path()
+
+
+def test_settings_as_options():
+    found = {setting.name: setting for setting in flat_settings(Flat)}
+    assert list(found) == list(Flat.model_fields)
+    assert found["plain"].kinds == (int,)
+    assert found["bounded"].bounds == ("at least 1",)
+    assert found["outer"].bounds == ("above 0",)
+    assert (found["either"].choices, found["either"].bounds) == (("all", 16), ("at most 8",))
+    assert (found["several"].many, found["several"].bounds) == (True, ("below 3",))
+    assert found["flag"].options == ("--flag", "--no-flag")
+    assert found["off"].options == ("--off",)
+    assert found["folder_name"].options == ("--folder-name",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("plain", "3", 3),
+        ("plain", "three", "three"),
+        ("plain", "3.5", "3.5"),
+        ("outer", "3", 3.0),
+        ("outer", "1e-3", 0.001),
+        ("number", "3", 3),
+        ("number", "3.5", 3.5),
+        ("either", "all", "all"),
+        ("either", "16", 16),
+        ("either", "4", 4),
+        ("folder_name", "4", "4"),
+    ],
+)
+def test_texts_are_read_by_what_a_setting_is(name, text, value):
+    read = next(setting for setting in flat_settings(Flat) if setting.name == name).read(text)
+    assert read == value
+    assert type(read) is type(value)

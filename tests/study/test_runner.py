@@ -150,7 +150,7 @@ def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason, m
     text = STUDY + f"  - {{{{drafter: {drafter}, gamma: 1}}}}\n"
     if drafter == "single":
         # Let through by the validation, as for a target whose kind only shows when it is loaded.
-        monkeypatch.setattr("specdec_core.study.study.check_capabilities", lambda *_, **__: None)
+        monkeypatch.setattr("specdec_core.study.study.unmet_needs", lambda *_, **__: ())
     notes = Notes()
     result = run_study(study(text, "batch_size=2", "repeats=1"), notes)
     assert [name for name, _ in notes.of("failed")] == [f"{drafter}-1"]

@@ -1,0 +1,486 @@
+"""`specdec train`, with trainers that are installed for the test only."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import ruamel.yaml
+from rich.console import Console
+from typer.testing import CliRunner
+
+from specdec_core.cli import main as module
+from specdec_core.cli.main import app
+from specdec_core.cli.train import usage_in_study
+from specdec_core.cli.train_progress import TrainingProgress, duration, value_text
+
+PLUGIN = '''
+    from enum import Enum
+    from pathlib import Path
+    from typing import Annotated, Literal
+
+    from pydantic import Field, model_validator
+
+    from specdec_core import PluginSpec, TrainerConfig, hookimpl
+
+    class Shade(Enum):
+        DARK = "dark"
+        LIGHT = "light"
+
+    class CountConfig(TrainerConfig):
+        """Count words in texts.
+
+        For example:
+
+        ```
+        specdec train count --output words.arpa --text a.txt --text b.txt
+        ```
+        """
+
+        text: tuple[str, ...] = ()
+        """What is read."""
+        sizes: tuple[Annotated[int, Field(ge=1)], ...] = (3, 5)
+        """How large."""
+        order: Annotated[int, Field(strict=True, ge=1, le=9)] = 2
+        """How many tokens
+        in a row."""
+        rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+        """How fast."""
+        most: Annotated[int, Field(multiple_of=8)] | Literal["all"] = "all"
+        """How many are kept."""
+        kind: Literal["cross-entropy", "total-variation"] = "cross-entropy"
+        """What is made small."""
+        shade: Shade = Shade.DARK
+        """How it looks."""
+        table: Path | None = None
+        """Where it begins, if not at `max_words`."""
+        smooth: bool = True
+        """Whether it is smooth."""
+        resume: bool = False
+        """Go on from the last checkpoint."""
+        max_words: int | None = None
+        """How many words."""
+
+        @model_validator(mode="after")
+        def _check(self):
+            if self.max_words is not None and self.table is None:
+                raise ValueError("'max_words' limits 'table', which was not given")
+            return self
+
+    class BareConfig(TrainerConfig):
+        seed: int
+        """The seed."""
+
+    @hookimpl
+    def specdec_trainers():
+        return [
+            PluginSpec("trainer", "count", "train_parts:Count", CountConfig, "Counts [words]."),
+            PluginSpec("trainer", "bare", "train_parts:Bare", BareConfig, "Nothing " + "at all " * 40 + "ever."),
+            PluginSpec("trainer", "absent", "train_nowhere:Absent", TrainerConfig, "Its module is missing."),
+            PluginSpec("trainer", "odd", "train_parts:Odd", TrainerConfig, "Returns nonsense."),
+        ]
+'''
+
+PARTS = """
+    import sys
+
+    from specdec_core import ConfigError, Trainer, TrainingReport
+
+    class Count(Trainer):
+        def train(self, observer):
+            config = self.config
+            observer.stage("reading [a] text", total=4)
+            observer.advance(2, "half")
+            if "stop" in config.text:
+                raise KeyboardInterrupt
+            if "refuse" in config.text:
+                raise ConfigError(f"text [b]refuse[/b] is empty; give another. {'long ' * 60}END")
+            if "fail" in config.text:
+                raise ZeroDivisionError("oops")
+            observer.stage("fitting")
+            observer.measured({"step": 200, "loss": 3.41234, "held-out_alpha": 0.5})
+            facts = {"config": repr(config), "n-grams": 12345678, "loss": 3.41234, "[bold]kind": config.kind}
+            return TrainingReport((config.output,), facts, f"{{name: count, file: {config.output}}}")
+
+    class Bare(Trainer):
+        def train(self, observer):
+            return TrainingReport((), {}, "name: bare\\nseed: 1\\n")
+
+    class Odd(Trainer):
+        def train(self, observer):
+            return {"written": []}
+"""
+
+
+@pytest.fixture
+def specdec(site, monkeypatch):
+    site.module("train_parts", PARTS)
+    site.install("dist-train", "train_plugin", PLUGIN)
+    # transformers takes seconds to import, and these trainers do not.
+    monkeypatch.setattr("specdec_core.cli.train.quieten_libraries", lambda: None)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["train", *map(str, arguments)], env={"COLUMNS": "200"})
+
+    return run
+
+
+def config_of(result):
+    assert result.exit_code == 0, result.output
+    return re.search(r"config +(.*)", result.stdout)[1]
+
+
+def test_the_trainers_are_listed_with_their_summaries(specdec):
+    for arguments in [("--help",), ()]:
+        said = specdec(*arguments).output
+        assert re.search(r"count +Counts \[words\]\.", said)
+        assert re.search(r"absent +Its module is missing\.", said)
+        assert "NAME [OPTIONS]" in said
+    assert specdec("--help").exit_code == 0
+
+
+def test_the_help_teaches_every_option(specdec):
+    result = specdec("count", "--help")
+    assert result.exit_code == 0
+    said = " ".join(result.stdout.replace("│", " ").split())
+    assert "Count words in texts. For example: specdec train count --output words.arpa --text a.txt" in said
+    for row in (
+        "--target <str> The model that the drafter will guess for: a folder, a hub name, or builtin:target. "
+        "[default: builtin:target]",
+        "--output -o <path> Where the result goes. [required]",
+        "--overwrite <bool> Replace what is there. --",
+        "--text <str> What is read. [may be repeated]",
+        "--sizes <int> How large. [default: 3, 5; at least 1; may be repeated]",
+        "--order <int> How many tokens in a row. [default: 2; at least 1; at most 9]",
+        "--rate <float> How fast. [above 0; below 1]",
+        "--most <int|str> How many are kept. [one of all, a number; default: all; a multiple of 8]",
+        "--kind <str> What is made small. [one of cross-entropy, total-variation; default: cross-entropy]",
+        "--shade <str> How it looks. [one of dark, light; default: dark]",
+        "--table <path> Where it begins, if not at --max-words.",
+        "--smooth --no-smooth <bool> Whether it is smooth. [default: smooth]",
+        "--max-words <int> How many words.",
+        "--quiet -q <bool> Show no progress.",
+    ):
+        assert row in said.replace("* --output", "--output"), row
+
+
+def test_a_trainer_without_words_of_its_own_gets_an_example(specdec):
+    said = " ".join(specdec("bare", "--help").stdout.split())
+    assert "Nothing at all" in said
+    assert "at all ever." in said
+    assert "What every trainer takes" not in said
+    assert "For example: specdec train bare --output OUTPUT --seed SEED" in said
+
+
+def test_what_is_not_given_is_what_the_config_says(specdec):
+    said = config_of(specdec("count", "--output", "words"))
+    assert (
+        "output=PosixPath('words'), overwrite=False, text=(), sizes=(3, 5), order=2, rate=None, most='all'" in said
+    )
+    assert "kind='cross-entropy', shade=<Shade.DARK: 'dark'>, table=None, smooth=True" in said
+
+
+def test_what_is_given_arrives_with_its_type(specdec):
+    arguments = "-o 12 --overwrite --text 1 --text b --sizes 7 --order 3 --rate 1e-3 --most 16 --no-smooth"
+    said = config_of(
+        specdec("count", *arguments.split(), "--kind", "total-variation", "--shade", "light", "--table", "3")
+    )
+    assert (
+        "output=PosixPath('12'), overwrite=True, text=('1', 'b'), sizes=(7,), order=3, rate=0.001, most=16,"
+        in said
+    )
+    assert "kind='total-variation', shade=<Shade.LIGHT: 'light'>, table=PosixPath('3'), smooth=False" in said
+    assert "most='all'" in config_of(specdec("count", "--output", "x", "--most", "all"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--order 0", "--order: input should be greater than or equal to 1; given 0."),
+        ("--order two", "--order: input should be a valid integer; given 'two'."),
+        (
+            "--rate fast",
+            "--rate: input should be a valid number, unable to parse string as a number; given 'fast'.",
+        ),
+        ("--sizes 1 --sizes 0", "--sizes: input should be greater than or equal to 1; given 0."),
+        (
+            "--kind total",
+            "--kind: unknown value of kind 'total'. Did you mean 'total-variation'? Available: cross-",
+        ),
+        ("--shade grey", "--shade: input should be 'dark' or 'light'; given 'grey'."),
+        ("--max-words 3", "specdec train count: --max-words limits --table, which was not given"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_said_of_the_option(specdec, arguments, said):
+    result = specdec("count", "--output", "x", *arguments.split())
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+    assert "reading" not in result.stderr
+
+
+def test_all_problems_are_said_at_once(specdec):
+    result = specdec("count", "--output", "x", "--order", "0", "--rate", "2")
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == ["--order", "--rate"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("count", "--output", "x", "--ordr", "2"), "No such option: --ordr (Possible options: --order)"),
+        (("count",), "Missing option '--output'"),
+        (("count", "--output"), "requires an argument"),
+        (("count", "--output", "x", "stray"), "(stray)"),
+        (("--nonsense",), "No such option: --nonsense"),
+    ],
+)
+def test_options_that_are_wrong(specdec, arguments, said):
+    result = specdec(*arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.stderr).split())
+
+
+@pytest.mark.parametrize("more", [(), ("--help",), ("--output", "x")])
+def test_a_name_that_is_not_there_gets_near_misses(specdec, more):
+    result = specdec("cuont", *more)
+    assert result.exit_code == 2
+    assert "unknown trainer 'cuont'. Did you mean 'count'? Available: absent, bare, count, odd." in result.stderr
+
+
+def test_two_trainers_of_one_name(specdec, site):
+    site.install("dist-b", "twin_plugin", "from train_plugin import specdec_trainers\n")
+    result = specdec("count", "--output", "x")
+    assert result.exit_code == 2
+    assert "trainer 'count' is claimed by dist-b 1.0" in result.stderr
+    assert specdec("--help").exit_code == 0
+
+
+def test_a_trainer_that_cannot_be_imported(specdec):
+    assert specdec("absent", "--help").exit_code == 0
+    result = specdec("absent", "--output", "x")
+    assert result.exit_code == 2
+    assert "trainer 'absent' of dist-train 1.0 could not be imported from 'train_nowhere:Absent'" in result.stderr
+
+
+def test_a_trainer_that_returns_something_else(specdec):
+    result = specdec("odd", "--output", "x")
+    assert result.exit_code == 2
+    assert "trainer 'odd' returns a dict, which is no TrainingReport." in result.stderr
+
+
+def test_the_report_is_shown_with_a_study_that_can_be_pasted(specdec):
+    result = specdec("count", "--output", "words.arpa")
+    assert re.search(r"^n-grams +12345678$", result.stdout, re.MULTILINE)
+    assert re.search(r"^loss +3\.412$", result.stdout, re.MULTILINE)
+    assert re.search(r"^\[bold\]kind +cross-entropy$", result.stdout, re.MULTILINE)
+    assert "\nwritten: words.arpa\n" in result.stdout
+    study = ruamel.yaml.YAML(typ="safe").load(result.stdout[result.stdout.index("    runs:") :])
+    assert study == {"runs": [{"drafter": {"name": "count", "file": "words.arpa"}, "gamma": 4}]}
+
+
+@pytest.mark.parametrize(
+    ("usage", "drafter"),
+    [
+        ("random", "random"),
+        ("{name: a, file: x}", {"name": "a", "file": "x"}),
+        ("{name: a,\n file: x}\n", {"name": "a", "file": "x"}),
+        ("name: a", {"name": "a"}),
+        ("  name: a\n  inner:\n    file: x\n", {"name": "a", "inner": {"file": "x"}}),
+    ],
+)
+def test_every_way_of_naming_a_drafter_makes_a_study(usage, drafter):
+    text = usage_in_study(usage)
+    assert ruamel.yaml.YAML(typ="safe").load(text) == {"runs": [{"drafter": drafter, "gamma": 4}]}
+
+
+def test_progress_is_said_on_standard_error(specdec):
+    result = specdec("count", "--output", "x")
+    said = re.sub(r"\d+\.\d s", "T", result.stderr).splitlines()
+    assert said == [
+        "loading torch and transformers ...",
+        "loading torch and transformers: done in T",
+        "reading [a] text ...",
+        "reading [a] text: done in T",
+        "fitting ...",
+        "step 200  loss 3.412  held-out alpha 0.5",
+        "fitting: done in T",
+    ]
+    assert specdec("count", "--output", "x", "--quiet").stderr == ""
+
+
+def test_what_the_user_can_mend_exits_with_2(specdec):
+    result = specdec("count", "--output", "x", "--text", "refuse")
+    assert result.exit_code == 2
+    assert "text [b]refuse[/b] is empty; give another." in result.stderr
+    assert "long END" in result.stderr.splitlines()[-1]
+    assert "reading [a] text: done" not in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_debug_shows_the_traceback(specdec, where):
+    arguments = ["train", "count", "--output", "x", "--text", "refuse"]
+    place = 0 if where == "before" else len(arguments)
+    result = CliRunner().invoke(app, [*arguments[:place], "--debug", *arguments[place:]])
+    assert result.exit_code == 2
+    assert "ConfigError" in result.stderr
+    assert "train_parts.py" in result.stderr
+
+
+def test_a_defect_of_a_trainer_is_called_one(specdec, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["specdec", "train", "count", "--output", "x", "--text", "fail"])
+    with pytest.raises(SystemExit) as caught:
+        module.main()
+    assert caught.value.code == 1
+    said = capsys.readouterr().err
+    assert "internal error: ZeroDivisionError: oops" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(("more", "how"), [((), "with --resume"), (("--resume",), "again")])
+def test_ctrl_c_says_how_to_go_on(specdec, more, how):
+    result = specdec("count", "--output", "x", "--text", "stop", *more)
+    assert result.exit_code == 130
+    last = result.stderr.splitlines()[-1]
+    assert last == f"stopped. Give the same command {how} to go on from the last checkpoint."
+    assert "In a study" not in result.stdout
+
+
+def test_ctrl_c_where_there_is_no_way_to_go_on(specdec, site):
+    site.module("train_parts", "class Bare:\n    def __init__(self, config): raise KeyboardInterrupt\n")
+    result = specdec("bare", "--output", "x", "--seed", 1)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-1] == "stopped."
+
+
+def test_ctrl_c_with_debug_shows_where(specdec):
+    result = specdec("count", "--output", "x", "--text", "stop", "--debug")
+    assert result.exit_code == 130
+    assert "train_parts.py" in result.stderr
+
+
+def test_help_and_lists_import_no_trainer(specdec, site):
+    """In a process of its own, with a trainer whose module says when it is imported."""
+    site.module("train_parts", "raise SystemExit('imported')")
+    code = f"""
+import sys
+sys.path.insert(0, {str(site.folder)!r})
+from importlib.metadata import EntryPoint
+from typer.testing import CliRunner
+from specdec_core.cli.main import app
+from specdec_core.registry import discovery
+discovery.entry_points = lambda group: [EntryPoint("train_plugin", "train_plugin", "specdec")]
+for arguments in (["train", "--help"], ["train", "count", "--help"], ["plugins"]):
+    assert CliRunner().invoke(app, arguments).exit_code == 0, arguments
+result = CliRunner().invoke(app, ["train", "count", "--output", "x", "--order", "0"])
+assert (result.exit_code, "--order" in result.stderr) == (2, True)
+assert not {{"torch", "transformers", "numpy", "train_parts"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def progress(capsys):
+    clock = Clock()
+
+    def say():
+        return capsys.readouterr().err.splitlines()
+
+    with TrainingProgress(Console(stderr=True, width=80), clock=clock) as shown:
+        yield shown, clock, say
+
+
+def test_a_line_every_ten_seconds(progress):
+    shown, clock, say = progress
+    shown.stage("fitting", total=100)
+    for second in range(1, 31):
+        clock.now = second
+        shown.advance(second, f"loss {second}")
+    assert say() == [
+        "fitting ...",
+        "fitting: 10% after 10 s, 1 min 30 s left  loss 10",
+        "fitting: 20% after 20 s, 1 min 20 s left  loss 20",
+        "fitting: 30% after 30 s, 1 min 10 s left  loss 30",
+    ]
+    shown.stage("writing")
+    clock.now = 45
+    shown.advance(7)
+    assert say() == ["fitting: done in 30 s", "writing ...", "writing: 7 done after 15 s"]
+
+
+def test_what_was_done_before_does_not_make_a_stage_look_fast(progress):
+    shown, clock, say = progress
+    shown.stage("fitting", total=100)
+    for second in range(11):
+        clock.now = second
+        shown.advance(50 + second)
+    assert say()[1:] == ["fitting: 60% after 10 s, 40 s left"]
+
+
+def test_more_than_the_total_and_nothing_at_all(progress):
+    shown, clock, say = progress
+    shown.stage("fitting", total=10)
+    clock.now = 10
+    shown.advance(0)
+    clock.now = 20
+    shown.advance(11)
+    assert say()[1:] == ["fitting: 0% after 10 s", "fitting: 100% after 20 s"]
+
+
+def test_a_stage_that_failed_is_not_called_done(capsys):
+    with pytest.raises(ValueError, match="oops"), TrainingProgress(Console(stderr=True)) as shown:  # noqa: PT012
+        shown.stage("fitting")
+        raise ValueError("oops")
+    assert capsys.readouterr().err == "fitting ...\n"
+
+
+def test_a_terminal_gets_a_bar():
+    console = Console(force_terminal=True, width=100, color_system=None, record=True)
+    with TrainingProgress(console) as shown:
+        shown.stage("fitting [x]", total=4)
+        shown.advance(1, "loss [y] 3.4")
+        shown._bar.refresh()
+        shown.measured({"step": 1, "loss": 2.0})
+        shown.stage("writing")
+        shown._bar.refresh()
+    said = console.export_text()
+    assert re.search(r"fitting \[x\] .* 25% 0:00:0\d .* loss \[y\] 3\.4", said)
+    assert "step 1  loss 2\n" in said
+    assert re.search(r"fitting \[x\]: done in \d", said)
+    assert re.search(r"writing: done in \d", said)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("a", "a"), (3, "3"), (12345678, "12345678"), (2.0, "2"), (0.123456, "0.1235"), (1e-7, "1e-07")],
+)
+def test_values(value, text):
+    assert value_text(value) == text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers(value):
+    assert value_text(value) == str(value)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (3599.7, "1 h 0 min"),
+        (7500, "2 h 5 min"),
+    ],
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text

@@ -1,0 +1,473 @@
+"""Plugins in the settings of plugins: how a study names them, and what is said when it names them wrongly."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from specdec_core import ConfigError, PluginError, Registry, TargetInfo, default_registry
+from specdec_core.border import PluginConfig
+from specdec_core.cli.main import app
+from specdec_core.registry import MOST_DEEP, unmet_needs
+from specdec_core.study import load_study, run_model, study_schema
+
+NESTS = """
+    from typing import Annotated, Any
+    from pydantic import Field
+    from specdec_core import Capabilities, PluginConfig, PluginSpec, hookimpl
+    from specdec_core.border import Nested, NestedDrafter, NestedGamma
+
+    class PackConfig(PluginConfig):
+        drafters: Annotated[tuple[NestedDrafter, ...], Field(min_length=1)]
+        \"\"\"Several.\"\"\"
+        spare: NestedDrafter | None = None
+        \"\"\"One or none.\"\"\"
+        called: dict[str, NestedDrafter] = {}
+        \"\"\"By name.\"\"\"
+        pace: NestedGamma = 2
+        \"\"\"How many.\"\"\"
+        most: Annotated[int, Field(ge=1)] = 8
+        \"\"\"A setting of its own.\"\"\"
+
+    class MiddleConfig(PluginConfig):
+        model: str = "m"
+        \"\"\"The model.\"\"\"
+        drafter: Annotated[Any, Nested("drafter", same_target=False)]
+        \"\"\"Who guesses for the model.\"\"\"
+
+    class ReaderConfig(PluginConfig):
+        file: str = "words"
+        \"\"\"A file.\"\"\"
+
+    @hookimpl
+    def specdec_drafters():
+        reads = Capabilities(needs_tokenizer=True)
+        looks = Capabilities(needs_hidden_states=True)
+        return [
+            PluginSpec("drafter", "pack", "nest_parts:Pack", PackConfig, "Several."),
+            PluginSpec("drafter", "middle", "nest_parts:Middle", MiddleConfig, "For a model."),
+            PluginSpec("drafter", "reader", "nest_parts:Reader", ReaderConfig, "Reads text.", reads),
+            PluginSpec("drafter", "looker", "nest_parts:Reader", ReaderConfig, "Looks inside.", looks),
+        ]
+"""
+
+PARTS = """
+    from dataclasses import replace
+    from specdec_core import DeterministicDrafter
+
+    class Reader(DeterministicDrafter):
+        def draft(self, tokens, budget):
+            return [1] * budget
+
+    class Pack(DeterministicDrafter):
+        def __init__(self, config, target):
+            super().__init__(config, target)
+            self.inner = [target.build("drafter", one, target) for one in config.drafters]
+            self.pace = target.build("gamma", config.pace, target)
+
+        def draft(self, tokens, budget):
+            return self.inner[0].draft(tokens, min(budget, self.pace.max_gamma))
+
+    class Middle(DeterministicDrafter):
+        def __init__(self, config, target):
+            super().__init__(config, target)
+            below = replace(target, tokenizer=None, encoder_decoder=False)
+            self.inner = target.build("drafter", config.drafter, below)
+
+        def draft(self, tokens, budget):
+            return self.inner.draft(tokens, budget)
+"""
+
+STUDY = """\
+target: builtin:target
+prompts: [a b c]
+runs:
+  - drafter: {drafter}
+    gamma: 2
+"""
+
+
+@pytest.fixture
+def nests(toys):
+    toys.module("nest_parts", PARTS)
+    toys.install("specdec-nests", "nest_plugin", NESTS)
+    return toys
+
+
+@pytest.fixture
+def load(tmp_path, nests):
+    def load_text(drafter, *settings, more="", target="builtin:target"):
+        path = tmp_path / "study.yaml"
+        path.write_text(STUDY.replace("{drafter}", drafter).replace("builtin:target", target) + more)
+        return load_study(path, settings)
+
+    return load_text
+
+
+@pytest.fixture
+def problems(load):
+    def find(*arguments, **options):
+        with pytest.raises(ConfigError) as caught:
+            load(*arguments, **options)
+        return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
+
+    return find
+
+
+NESTED = (
+    "{name: pack, drafters: [echo, {name: pack, drafters: [{name: echo, token: 4}], pace: 5}], "
+    "spare: {name: middle, drafter: {name: pack, drafters: [single]}}, called: {a: echo}}"
+)
+
+
+def test_plugins_are_read_at_every_depth(load):
+    drafter = load(NESTED).runs[1].drafter
+    assert [one.name for one in drafter.drafters] == ["echo", "pack"]
+    assert drafter.drafters[1].drafters[0].token == 4
+    assert (drafter.drafters[1].pace.name, drafter.drafters[1].pace.gamma) == ("fixed", 5)
+    assert drafter.spare.drafter.drafters[0].name == "single"
+    assert drafter.called["a"].token == 1
+    # A default is written as a study would write it, and read like that.
+    assert (drafter.pace.name, drafter.pace.gamma) == ("fixed", 2)
+
+
+def test_results_and_journal_hold_all_of_it(load):
+    resolved = load(NESTED).runs[1].resolved()
+    inner = resolved["drafter"]["drafters"][1]
+    assert inner["drafters"] == [{"token": 4, "breaks": False, "name": "echo"}]
+    assert inner["pace"] == {"gamma": 5, "name": "fixed"}
+    assert resolved["drafter"]["spare"]["drafter"]["drafters"][0]["name"] == "single"
+    again = json.dumps(resolved["drafter"])
+    assert load(again).runs[1].resolved() == {**resolved, "name": load(again).runs[1].name}
+    assert load(NESTED.replace("token: 4", "token: 5")).runs[1].resolved() != resolved
+
+
+@pytest.mark.parametrize(
+    ("drafter", "message"),
+    [
+        (
+            "{name: pack, drafters: [ecko]}",
+            "4:38: runs[0].drafter.drafters[0]: unknown drafter 'ecko'. Did you mean 'echo'",
+        ),
+        (
+            "{name: pack, drafters: [single, {name: echo, tokn: 1}]}",
+            "4:59: runs[0].drafter.drafters[1]: unknown key 'tokn'. Did you mean 'token'? Available: breaks, name",
+        ),
+        (
+            "{name: pack, drafters: [echo], called: {x: {name: echo, token: -1}}}",
+            "4:77: runs[0].drafter.called.x.token: input should be greater than or equal to 0; given -1.",
+        ),
+        (
+            "{name: pack, drafters: [echo], called: {x: {name: echo, tokn: -1}}}",
+            "4:70: runs[0].drafter.called.x: unknown key 'tokn'. Did you mean 'token'?",
+        ),
+        (
+            "{name: middle, drafter: {name: pack, drafters: [{name: middle, drafter: {name: pack}}]}}",
+            "4:86: runs[0].drafter.drafter.drafters[0].drafter: missing key 'drafters'.",
+        ),
+        ("{name: pack, drafters: []}", "4:37: runs[0].drafter.drafters: tuple should have at least 1 item"),
+        ("{name: middle, drafter: middle}", "4:38: runs[0].drafter.drafter: missing key 'drafter'."),
+        ("middle", "4:14: runs[0].drafter: missing key 'drafter'."),
+        ("{name: pack, drafters: [true]}", "4:38: runs[0].drafter.drafters[0]: a drafter is given by its name"),
+        ("{name: pack, drafters: [3]}", "4:38: runs[0].drafter.drafters[0]: a bare number says nothing"),
+        ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: input should be a valid tuple"),
+        ("{name: pack, drafters: [echo], pace: -1}", "4:51: runs[0].drafter.pace: input should be greater than"),
+        (
+            "{name: pack, drafters: [echo], pace: {name: fixd}}",
+            "4:51: runs[0].drafter.pace: unknown gamma controller 'fixd'. Did you mean 'fixed'?",
+        ),
+        (
+            "{name: pack, drafters: [echo], pace: {gama: 2, name: fixed}}",
+            "4:52: runs[0].drafter.pace: unknown key 'gama'. Did you mean 'gamma' or 'name'? Available: gamma",
+        ),
+        (
+            "{name: pack, drafters: [echo], mst: 1}",
+            "4:45: runs[0].drafter: unknown key 'mst'. Did you mean 'most'?",
+        ),
+    ],
+)
+def test_what_is_wrong_inside_has_line_and_column(problems, drafter, message):
+    found = problems(drafter)
+    assert any(line.startswith(message) for line in found), found
+
+
+def test_all_that_is_wrong_inside_is_said_at_once(problems):
+    found = problems("{name: pack, drafters: [ecko, {name: echo, token: -1}], most: 0}")
+    assert [line.split(": ")[0] for line in found] == ["4:38", "4:64", "4:76"]
+
+
+def test_a_mapping_that_contains_itself_is_refused_where_it_does(problems):
+    assert problems("&a {name: pack, drafters: [echo, *a]}") == [
+        "4:47: an alias repeats itself without end: *a stands within &a, which begins in line 4. Write it out."
+    ]
+    # The same mapping twice, side by side, is no cycle.
+    more = "  - {name: twice, gamma: 1, drafter: {name: pack, drafters: [&b {name: echo}, *b, *b, ecko]}}\n"
+    found = problems("echo", more=more)
+    assert len(found) == 1
+    assert "unknown drafter 'ecko'" in found[0]
+
+
+def packed(depth):
+    return "{name: pack, drafters: [" * (depth - 1) + "{name: echo}" + "]}" * (depth - 1)
+
+
+def test_plugins_are_nested_to_a_bounded_depth(load, problems):
+    load(packed(MOST_DEEP))
+    (found,) = problems(packed(MOST_DEEP + 1))
+    assert (
+        found == f"4:14: runs[0].drafter: over {MOST_DEEP} plugins are nested in one another here; 16 are allowed."
+    )
+    assert "nested too deeply" in problems(packed(90))[0]
+
+
+def test_settings_made_in_python_that_contain_themselves_are_refused(nests):
+    cycle = {"name": "pack", "drafters": ["echo"]}
+    cycle["drafters"].append(cycle)
+    with pytest.raises(ValidationError, match="nested in one another"):
+        run_model(default_registry()).model_validate({"drafter": cycle, "gamma": 1})
+
+
+def test_set_leads_into_nested_settings(load):
+    settings = [
+        "runs.0.drafter.drafters.0.token=3",
+        "runs.0.drafter.drafters.1.drafters.0.token=6",
+        "runs.0.drafter.spare.drafter=echo",
+        "runs.0.drafter.called.a.token=7",
+        "runs.0.drafter.pace=9",
+    ]
+    drafter = load(NESTED, *settings).runs[1].drafter
+    assert drafter.drafters[0].token == 3
+    assert drafter.drafters[1].drafters[0].token == 6
+    assert (drafter.spare.drafter.name, drafter.called["a"].token, drafter.pace.gamma) == ("echo", 7, 9)
+
+
+def test_set_finds_a_nested_drafter_by_its_name(load, problems):
+    text = "{name: pack, drafters: [single, {name: echo, token: 4}, {name: pack, drafters: [echo]}]}"
+    drafter = load(text, "runs.0.drafter.drafters.echo.token=3", "runs.0.drafter.drafters.single.token=2").runs[1]
+    assert [one.token for one in drafter.drafter.drafters[:2]] == [2, 3]
+    assert "unknown entry of runs.0.drafter.drafters 'ecko'. Did you mean 'echo'" in str(
+        problems(text, "runs.0.drafter.drafters.ecko.token=3")
+    )
+    twice = "{name: pack, drafters: [echo, echo]}"
+    assert "2 entries of runs.0.drafter.drafters are called 'echo'" in str(
+        problems(twice, "runs.0.drafter.drafters.echo.token=3")
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("runs.0.drafter.drafters.1.token=-1", "runs[0].drafter.drafters[1].token: input should be greater"),
+        ("runs.0.drafter.drafters=[echo, ecko]", "runs[0].drafter.drafters[1]: unknown drafter 'ecko'"),
+        (
+            "runs.0.drafter.drafters.2=echo",
+            "runs.0.drafter.drafters has 2 entries, counted from 0; there is no 2.",
+        ),
+    ],
+)
+def test_set_that_is_wrong_inside_is_named(load, setting, message):
+    with pytest.raises(ConfigError) as caught:
+        load("{name: pack, drafters: [echo, echo]}", setting)
+    assert str(caught.value).startswith(f"--set {setting}: {message}")
+
+
+def test_a_grid_leads_into_nested_settings(load, problems):
+    text = "{name: middle, drafter: {name: pack, drafters: [echo, single]}}"
+    grid = "    grid: {drafter.drafter.drafters.1.token: [2, 3], drafter.model: [x, y]}\n"
+    runs = load(text, more=grid).runs[1:]
+    assert [(run.drafter.drafter.drafters[1].token, run.drafter.model) for run in runs] == [
+        (2, "x"),
+        (2, "y"),
+        (3, "x"),
+        (3, "y"),
+    ]
+    assert runs[0].name == "middle(pack(echo, single))-2-token=2-model=x"
+    grid = "    grid: {drafter.drafter.drafters.single.token: [2, -3]}\n"
+    (found,) = problems(text, more=grid)
+    assert found.startswith("6:51: runs[0].drafter.drafter.drafters[1].token: input should be greater"), found
+
+
+def test_runs_are_named_after_all_drafters(load):
+    grid = "    grid: {drafter.drafters: [[echo], [echo, single]], gamma: [1, 2]}\n"
+    runs = load("{name: pack, spare: echo, drafters: [echo]}", more=grid).runs[1:]
+    names = [
+        "pack(echo, echo)-1",
+        "pack(echo, echo)-2",
+        "pack(echo, single, echo)-1",
+        "pack(echo, single, echo)-2",
+    ]
+    assert [run.name for run in runs] == names
+    assert runs[2].labels == ("pack(echo, single, echo)", 1, 1.0)
+    named = load("{name: pack, drafters: [echo]}", more="    name: mine\n" + grid).runs[1:]
+    assert [run.name for run in named][1:3] == [
+        "mine-drafters=(echo)-gamma=2",
+        "mine-drafters=(echo, single)-gamma=1",
+    ]
+
+
+def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(problems, load, tmp_path):
+    text = "{name: pack, drafters: [echo, {name: pack, drafters: [single]}]}"
+    assert problems(text, "batch_size=2") == [
+        "4:68: drafter 'single' drafts for at most 1 sequence(s) at once, but batch_size is 2; "
+        "set batch_size to 1 or less."
+    ]
+    (tmp_path / "t5").mkdir()
+    (tmp_path / "t5" / "config.json").write_text('{"is_encoder_decoder": true}')
+    assert problems(text, target="./t5")[0].startswith("4:68: drafter 'single' works for decoder-only targets")
+    # What works for a model between is not held against the target; the batch is the same for all.
+    below = text.replace("{name: pack, drafters: [single]}", "{name: middle, drafter: single}")
+    load(below, target="./t5")
+    assert "at most 1 sequence" in problems(below, "batch_size=2")[0]
+
+
+@pytest.mark.parametrize(
+    ("drafter", "fact", "place"),
+    [
+        ({"name": "pack", "drafters": ["echo", "reader"]}, "has_tokenizer", ("drafters", 1)),
+        ({"name": "pack", "drafters": ["looker"]}, "has_hidden_states", ("drafters", 0)),
+        ({"name": "pack", "drafters": ["echo"], "spare": "looker"}, "has_hidden_states", ("spare",)),
+        ({"name": "pack", "drafters": ["echo"], "called": {"x": "reader"}}, "has_tokenizer", ("called", "x")),
+        ({"name": "middle", "drafter": "looker"}, "has_hidden_states", None),
+        ({"name": "middle", "drafter": {"name": "pack", "drafters": ["reader"]}}, "has_tokenizer", None),
+        ("looker", "has_hidden_states", ()),
+    ],
+)
+def test_needs_are_asked_of_all_that_work_for_the_target(nests, drafter, fact, place):
+    config = run_model(default_registry()).model_validate({"drafter": drafter, "gamma": 1}).drafter
+    found = [keys for keys, _ in unmet_needs(default_registry(), config, **{fact: False})]
+    assert found == ([] if place is None else [place])
+    assert not list(unmet_needs(default_registry(), config, **{fact: True}))
+    assert not list(unmet_needs(default_registry(), config))
+
+
+@pytest.fixture
+def make(nests):
+    def make_drafter(drafter, **target):
+        registry = default_registry()
+        config = run_model(registry).model_validate({"drafter": drafter, "gamma": 1}).drafter
+        return registry.create("drafter", config.name, config, TargetInfo(**{"vocab_size": 8, **target}))
+
+    return make_drafter
+
+
+def test_the_registry_makes_what_is_nested(make, tmp_path):
+    pack = {"name": "pack", "drafters": [{"name": "echo", "token": 5}], "pace": 3}
+    made = make({"name": "middle", "drafter": pack}, folder=tmp_path)
+    assert made.draft([1], 8) == [5, 5, 5]
+    assert made.inner.inner[0].target.folder == tmp_path
+
+
+def test_the_registry_names_the_nested_plugin_that_cannot_be_made(make):
+    with pytest.raises(PluginError, match=r"drafter 'absent' of specdec-toys 1\.0 could not be imported"):
+        make({"name": "pack", "drafters": ["absent"]})
+    # The model between has no tokenizer, whatever the target has.
+    with pytest.raises(
+        PluginError, match="drafter 'reader' reads text, but this target comes without a tokenizer"
+    ):
+        make({"name": "middle", "drafter": "reader"}, tokenizer=object())
+    make({"name": "pack", "drafters": ["reader"]}, tokenizer=object())
+    with pytest.raises(PluginError, match="drafter 'looker' works on hidden states"):
+        make({"name": "pack", "drafters": ["looker"]})
+    make({"name": "pack", "drafters": ["looker"]}, features=object())
+
+
+def test_settings_without_a_name_cannot_be_made(nests):
+    registry = default_registry()
+    config = registry.spec("drafter", "middle").config(drafter=PluginConfig())
+    with pytest.raises(PluginError, match=r"a nested drafter was given as PluginConfig.*does not say its name"):
+        registry.create("drafter", "middle", config, TargetInfo(vocab_size=8))
+
+
+def test_a_drafter_may_be_the_only_one_there_is(site):
+    source = """
+        from specdec_core import PluginConfig, PluginSpec, hookimpl
+        from specdec_core.border import NestedDrafter
+
+        class Config(PluginConfig):
+            inner: NestedDrafter | None = None
+
+        @hookimpl
+        def specdec_drafters():
+            return [PluginSpec("drafter", "alone", "nowhere:Alone", Config)]
+
+        @hookimpl
+        def specdec_gamma_controllers():
+            return [PluginSpec("gamma", "fast", "nowhere:Fast"), PluginSpec("gamma", "slow", "nowhere:Slow")]
+    """
+    site.install("dist-a", "alone_plugin", source)
+    run = run_model(Registry())
+    read = run.model_validate(
+        {"drafter": {"name": "alone", "inner": {"name": "alone", "inner": "alone"}}, "gamma": "slow"}
+    )
+    assert read.drafter.inner.inner.inner is None
+    study_schema(Registry())
+
+
+def references(schema):
+    if isinstance(schema, dict):
+        yield from ([schema["$ref"]] if isinstance(schema.get("$ref"), str) else [])
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from references(part)
+
+
+def test_the_schema_is_recursive_and_whole(nests):
+    schema = study_schema(default_registry())
+    names = {f"#/$defs/{name}" for name in schema["$defs"]}
+    assert set(references(schema)) <= names
+    pack = schema["$defs"]["PackDrafter"]["properties"]
+    assert {"$ref": "#/$defs/PackDrafter"} in pack["drafters"]["items"]["anyOf"][0]["oneOf"]
+    assert "pack" in pack["drafters"]["items"]["anyOf"][1]["enum"]
+    assert pack["drafters"]["description"] == "Several."
+    assert pack["drafters"]["minItems"] == 1
+    assert {"type": "number"} in pack["pace"]["anyOf"]
+    assert pack["pace"]["default"] == 2
+
+
+def test_the_schema_says_what_the_models_say(nests):
+    jsonschema = pytest.importorskip("jsonschema")
+    validator = jsonschema.Draft202012Validator(study_schema(default_registry()))
+    validator.check_schema(validator.schema)
+    whole = {"target": "x", "prompts": ["a"]}
+    good = {"name": "pack", "drafters": ["echo", {"name": "middle", "drafter": "single"}], "pace": 3}
+    bad = {"name": "pack", "drafters": ["echo", {"name": "middle", "drafter": "ecko"}]}
+    assert validator.is_valid({**whole, "runs": [{"drafter": good, "gamma": 1}]})
+    assert not validator.is_valid({**whole, "runs": [{"drafter": bad, "gamma": 1}]})
+
+
+@pytest.fixture
+def generate(nests, model_folder):
+    def run(drafter):
+        shared = ["generate", "a b c", "--model", str(model_folder), "--max-new-tokens", "6", "--strict"]
+        return CliRunner().invoke(app, [*shared, "--drafter", drafter])
+
+    return run
+
+
+def test_generate_takes_nested_drafters(generate):
+    result = generate("{name: pack, drafters: [{name: echo, token: 2}, reader], pace: 3}")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("drafter", "message"),
+    [
+        (
+            "{name: pack, drafters: [{name: echo, tokn: 1}]}",
+            r"--drafter: drafters\[0\]: unknown key 'tokn'\. Did you",
+        ),
+        ("{name: pack, drafters: [ecko]}", r"--drafter: drafters\[0\]: unknown drafter 'ecko'"),
+        ("&a {name: pack, drafters: [*a]}", r"--drafter:1:28: an alias repeats itself without end"),
+        ("{name: pack, drafters: [absent]}", r"drafter 'absent' of specdec-toys 1\.0 could not be imported"),
+    ],
+)
+def test_generate_says_what_is_wrong_inside(generate, drafter, message):
+    result = generate(drafter)
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr), result.stderr
+    assert "Traceback" not in result.output
