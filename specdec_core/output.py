@@ -93,6 +93,7 @@ def writing_file(path: Path) -> Iterator[Path]:
     """
     with _beside(path) as (place, final):
         yield place
+        _open_up([place])
         place.replace(final)
 
 
@@ -112,6 +113,7 @@ def writing_folder(path: Path) -> Iterator[Path]:
     with _beside(path) as (place, final):
         place.mkdir()
         yield place
+        _open_up([file for file in place.rglob("*") if file.is_file()])
         old = place.with_name("old") if place.name != "old" else place.with_name("older")
         replaces = final.exists()
         if replaces:
@@ -122,6 +124,15 @@ def writing_folder(path: Path) -> Iterator[Path]:
             if replaces:
                 old.rename(final)
             raise
+
+
+def _open_up(files: list[Path]) -> None:
+    """Give files the rights that new ones have here: some libraries write what only its owner may read."""
+    for file in files:
+        probe = file.with_name(f"{file.name}.rights")
+        probe.touch()
+        file.chmod(probe.stat().st_mode)
+        probe.unlink()
 
 
 @contextmanager

@@ -21,13 +21,11 @@ class RowStreams:
 
     Args:
         seeds: One seed a row.
-        device: Where the numbers are wanted.
     """
 
-    def __init__(self, seeds: Sequence[int], device: torch.device | str = "cpu") -> None:
+    def __init__(self, seeds: Sequence[int]) -> None:
         # Drawn on the CPU, so that a seed means the same tokens on every device.
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._device = device
         self._blocks = [self._draw(generator) for generator in self._generators]
         self._cursors = [0] * len(seeds)
 
@@ -60,9 +58,9 @@ class RowStreams:
         """
         return [self._take(row, count) + [0.5] * (width - count) for row, count in enumerate(counts)]
 
-    def uniforms(self, counts: Sequence[int], width: int) -> Tensor:
-        """Draw as `numbers` does; return `[B, width]` float64 on the device."""
-        return torch.tensor(self.numbers(counts, width), dtype=torch.float64).to(self._device, non_blocking=True)
+    def uniforms(self, counts: Sequence[int], width: int, device: torch.device | str = "cpu") -> Tensor:
+        """Draw as `numbers` does; return `[B, width]` float64 on a device."""
+        return torch.tensor(self.numbers(counts, width), dtype=torch.float64).to(device, non_blocking=True)
 
 
 def row_seed(seed: int, index: int) -> int:

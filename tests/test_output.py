@@ -199,3 +199,15 @@ def test_a_folder_where_nothing_may_be_written(tmp_path):
 def test_importing_it_imports_no_torch():
     code = "import sys, specdec_core.output; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_is_written_may_be_read_by_those_who_may_read_other_files(tmp_path):
+    usual = tmp_path / "usual"
+    usual.touch()
+    with writing_file(tmp_path / "file") as place:
+        place.touch(mode=0o600)
+    with writing_folder(tmp_path / "folder") as place:
+        (place / "inner").touch(mode=0o600)
+    for written in (tmp_path / "file", tmp_path / "folder" / "inner"):
+        assert written.stat().st_mode == usual.stat().st_mode
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "inner", "usual"]

@@ -198,7 +198,8 @@ class Batch:
         width = proposal.tokens.shape[1]
         # A row that has ended uses up none: within a hierarchy it goes on later, whatever its neighbours did.
         pairs = zip(self.rows, proposal.lengths, strict=True)
-        drawn = self._streams.uniforms([0 if row.reason else n + 1 for row, n in pairs], width + 1)
+        counts = [0 if row.reason else n + 1 for row, n in pairs]
+        drawn = self._streams.uniforms(counts, width + 1, proposal.tokens.device)
         if min(proposal.lengths) < width:
             # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
             last = torch.tensor(proposal.lengths, device=drawn.device)

@@ -123,7 +123,7 @@ class Decoder:
         seeds = [row_seed(settings.seed, n) for n in range(len(rows))] if seeds is None else seeds
         if len(seeds) != len(rows):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(rows)} prompts; one each is needed.")
-        streams = RowStreams(seeds, self.target.device)
+        streams = RowStreams(seeds)
         opener = LoopOpener(self._draft_standardise, streams, fence)
         info = opener.for_session(self._session_info(ids, rows))
         speculation = Speculation(
