@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,8 +22,10 @@ class PromptCopyConfig(PluginConfig):
 
     min_match: Annotated[int, Field(ge=1)] = 2
     """The fewest tokens that must agree; shorter matches draft nothing."""
-    max_match: Annotated[int, Field(ge=1)] = 8
-    """The most tokens compared; of the places that agree in as many, the latest is copied."""
+    max_match: Annotated[int, Field(ge=1)] = 16
+    """The most tokens compared."""
+    prefer: Literal["recent", "frequent"] = "recent"
+    """What is copied where several places match: the latest, or at each token what followed most often."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """The most tokens copied in a step; without it, as many as the gamma controller allows."""
 
