@@ -6,6 +6,7 @@ import pytest
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder
+from specdec_core.settings import SamplingSettings
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import tiny_model
 
@@ -81,6 +82,15 @@ def test_drafter_gives_the_targets_distribution(target, settings_of, who, settin
     decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, strict=True)
     count = 30 if sampling.argmax else 900
     assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+
+
+@pytest.mark.parametrize("who", ["unigram", "bigram", "trigram"])
+def test_drafts_at_a_temperature_alone_are_lossless_too(target, settings_of, who):
+    """Where nothing but a temperature is applied, tables are drawn from without a row of V numbers."""
+    drafter, gamma = make(target, *settings_of[who], gamma=3)
+    sampling = SamplingSettings(temperature=0.5)
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, strict=True)
+    assert p_value(sample(decoder, 3, 1500), enumerate_continuations(target, sampling)) > 1e-4
 
 
 @pytest.mark.parametrize("who", ["transformer", "bigram", "prompt-copy", "random"])

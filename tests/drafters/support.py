@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.border import Dense, Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo
+from specdec_core.border import (
+    Dense,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Outcome,
+    OverlayRow,
+    Proposal,
+    SessionInfo,
+)
+from specdec_core.overlay import write_log_weights
 
 
 class SeededSampler:
@@ -32,6 +43,14 @@ class SeededSampler:
         self.tokens.append(drawn)
         self.q.append(probabilities.clone())
         return drawn
+
+    def sample_overlay(self, rows: Sequence[OverlayRow | None]) -> list[int]:
+        vocab_size = next(len(row.background.log_weights) for row in rows if row is not None)
+        written = np.zeros((len(rows), vocab_size), dtype=np.float32)
+        for out, row in zip(written, rows, strict=True):
+            if row is not None:
+                write_log_weights(row, out)
+        return self.sample(torch.from_numpy(written)).tolist()
 
     def wants_more(self) -> bool:
         return len(self.tokens) < max(self.budget)

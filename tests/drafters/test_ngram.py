@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
 from specdec_core.border import Dense, TargetInfo
 from specdec_core.errors import ConfigError
-from specdec_drafters import ngram_text
+from specdec_drafters import texts
 from specdec_drafters.configs import NgramConfig
-from specdec_drafters.ngram import NgramDrafter
+from specdec_drafters.ngram.drafter import NgramDrafter
 from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
 
 DATA = Path(__file__).parent / "data"
@@ -76,20 +75,17 @@ def test_state_after_commits_equals_a_fresh_session(arpa):
         assert_as_fresh(drafter, info, session, tokens)
 
 
-def test_a_unigram_computes_its_row_once():
-    session = drafter_from("small.2.arpa", 1).open(info_for(2, V))
-    proposal = session.propose(request_for([[1], [2]], [3, 3]))
-    q = proposal.q.probabilities
-    torch.testing.assert_close(q, q[:1, :1].expand_as(q))
-    assert session._constant.untyped_storage().nbytes() == 4 * V
+def test_a_unigram_has_one_row():
+    tables = drafter_from("small.2.arpa", 1).tables
+    assert tables.overlay(tables.context([1, 2])) is tables.overlay(tables.context([7]))
 
 
 def test_builtin_library_text_leaves_the_held_out_modules_out(word_tokenizer, monkeypatch):
-    documents = ngram_text.read_documents("builtin:stdlib", Path(), 300_000)
+    documents = texts.read_documents("builtin:stdlib", Path(), 300_000)
     assert len(documents) > 1
     assert sum(len(document.encode()) for document in documents) <= 300_000
-    assert {"calendar.py", "textwrap.py", "csv.py"} <= ngram_text._prompt_sources()
-    whole = ngram_text.read_documents("builtin:stdlib", Path(), 50_000_000)
+    assert {"calendar.py", "textwrap.py", "csv.py"} <= texts._prompt_sources()
+    whole = texts.read_documents("builtin:stdlib", Path(), 50_000_000)
     assert not any(document.startswith('"""Calendar printing functions') for document in whole)
     assert any("class Enum(" in document for document in whole)
     target = TargetInfo(9, tokenizer=word_tokenizer)
@@ -98,12 +94,12 @@ def test_builtin_library_text_leaves_the_held_out_modules_out(word_tokenizer, mo
 
 def test_builtin_library_limit_too_low():
     with pytest.raises(ConfigError, match=r"no library source of at most 3 bytes .* Raise max_bytes"):
-        ngram_text.read_documents("builtin:stdlib", Path(), 3)
+        texts.read_documents("builtin:stdlib", Path(), 3)
 
 
 def test_max_bytes_may_fall_within_a_character(tmp_path):
     (tmp_path / "text").write_text("aé" * 10, encoding="utf-8")
-    assert ngram_text.read_documents("text", tmp_path, 8) == ["aéaéa"]
+    assert texts.read_documents("text", tmp_path, 8) == ["aéaéa"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import numpy as np
 import pytest
 
 from specdec_core.errors import ConfigError
-from specdec_drafters.arpa import read_arpa
-from specdec_drafters.ngram_counts import FALLBACK_DISCOUNT, count_ngrams, discount
+from specdec_drafters.ngram import arpa
+from specdec_drafters.ngram.arpa import read_arpa
+from tests.drafters.ngram_models import arpa_entries
 
 DATA = Path(__file__).parent / "data"
 V = 1000  # the vocabulary of the reference models
@@ -80,16 +80,6 @@ def test_a_lower_order_than_the_file_holds(write):
     tables = read_arpa(write(HAND_MADE), vocab_size=5, order=2)
     assert tables.order == 2
     assert tables.row(tables.context([0, 0, 1]))[2] == pytest.approx((-0.4 - 0.9) * LN_10, abs=1e-5)
-
-
-def arpa_entries(path):
-    """Read an ARPA file in the plainest way: words to (log10 p, back-off)."""
-    entries = {}
-    for line in path.read_text().splitlines():
-        fields = line.split("\t")
-        if len(fields) >= 2:
-            entries[tuple(fields[1].split())] = (float(fields[0]), float(fields[2]) if fields[2:] else 0.0)
-    return entries
 
 
 def plain_score(entries, context, word):
@@ -177,9 +167,27 @@ def broken(old, new):
         ),
     ],
 )
-def test_malformed_files_say_where_and_what(write, text, message):
+@pytest.mark.parametrize("lines_at_once", [1, 2, 1000])
+def test_malformed_files_say_where_and_what(write, text, message, lines_at_once, monkeypatch):
+    monkeypatch.setattr(arpa, "LINES_AT_ONCE", lines_at_once)
     with pytest.raises(ConfigError, match=message):
         read_arpa(write(text), vocab_size=5)
+
+
+@pytest.mark.parametrize("lines_at_once", [1, 3])
+def test_lines_read_together_or_one_by_one_are_the_same(lines_at_once, monkeypatch):
+    expected = read_arpa(DATA / "small.3.arpa", V)
+    monkeypatch.setattr(arpa, "LINES_AT_ONCE", lines_at_once)
+    for found, level in zip(read_arpa(DATA / "small.3.arpa", V).levels, expected.levels, strict=True):
+        for field in ("words", "log_probability", "log_backoff", "first"):
+            np.testing.assert_array_equal(getattr(found, field), getattr(level, field))
+
+
+def test_blank_lines_and_odd_blanks_within_a_section(write):
+    text = HAND_MADE.replace("-0.7\t1\t-0.4\n", "\n  -0.7   01\t-0.4 \n\n")
+    assert text != HAND_MADE
+    for found, level in zip(read_arpa(write(text), 5).levels, read_arpa(write(HAND_MADE), 5).levels, strict=True):
+        np.testing.assert_array_equal(found.log_probability, level.log_probability)
 
 
 def test_order_above_what_the_file_holds(write):
@@ -198,76 +206,3 @@ def test_a_file_without_unk_gives_unlisted_ids_next_to_nothing(write):
     text = "\\data\\\nngram 1=2\n\n\\1-grams:\n-0.3\t0\n-0.3\t1\n\n\\end\\\n"
     row = np.exp(read_arpa(write(text), 4).row(())[:4])
     np.testing.assert_allclose(row, [10**-0.3, 10**-0.3, 0, 0], atol=1e-6)
-
-
-# Counted tables
-
-DOCUMENTS = [
-    np.array([0, 1, 2, 0, 1, 3, 0, 1], np.int32),
-    np.array([2, 0], np.int32),
-    np.array([1], np.int32),
-]
-
-
-def plain_discounted(documents, vocab_size, context, word):
-    """Interpolated absolute discounting straight from its definition."""
-    size = len(context) + 1
-    ngrams = [tuple(d[i : i + size]) for d in documents for i in range(len(d) - size + 1)]
-    counts = {ngram: ngrams.count(ngram) for ngram in set(ngrams)}
-    values = list(counts.values())
-    d = values.count(1) / (values.count(1) + 2 * values.count(2)) if {1, 2} <= set(values) else FALLBACK_DISCOUNT
-    followers = {ngram: n for ngram, n in counts.items() if ngram[:-1] == tuple(context)}
-    lower = plain_discounted(documents, vocab_size, context[1:], word) if context else 1 / vocab_size
-    total = sum(followers.values())
-    if not total:
-        return lower
-    own = max(followers.get((*context, word), 0) - d, 0)
-    return own / total + d * len(followers) / total * lower
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_counted_tables_equal_the_definition_and_sum_to_one(order):
-    vocab_size = 6  # 4 and 5 never occur
-    tables = count_ngrams(DOCUMENTS, vocab_size, order)
-    documents = [document.tolist() for document in DOCUMENTS]
-    for context in itertools.product(range(5), repeat=order - 1):
-        row = np.exp(tables.row(tables.context(context))[:vocab_size].astype(float))
-        expected = [plain_discounted(documents, vocab_size, context, word) for word in range(vocab_size)]
-        np.testing.assert_allclose(row, expected, rtol=1e-5)
-        assert row.sum() == pytest.approx(1, abs=1e-6)
-        assert row.min() > 0
-
-
-def test_ngrams_do_not_reach_over_the_end_of_a_document():
-    apart = count_ngrams([np.array([0, 1], np.int32), np.array([2, 3], np.int32)], 4, 2)
-    row = np.exp(apart.row((1,)))
-    assert row[2] == pytest.approx(row[3])
-
-
-def test_discount_falls_back_where_it_has_no_estimate():
-    assert discount(np.array([1, 1, 2, 5])) == pytest.approx(0.5)
-    assert discount(np.array([1, 1, 1, 2])) == pytest.approx(3 / 5)
-    assert discount(np.array([3, 4])) == FALLBACK_DISCOUNT
-    assert discount(np.array([1, 1])) == FALLBACK_DISCOUNT
-
-
-def test_text_shorter_than_the_order():
-    with pytest.raises(ConfigError, match=r"has 2 token\(s\) in a row; n-grams of order 3 need at least 3"):
-        count_ngrams([np.array([0, 1], np.int32), np.array([2], np.int32)], 4, 3)
-    with pytest.raises(ConfigError, match=r"has 0 token\(s\)"):
-        count_ngrams([], 4, 1)
-
-
-def test_ids_beyond_the_vocabulary():
-    with pytest.raises(ConfigError, match="token id 9 of the text; the target's vocabulary ends at 3"):
-        count_ngrams([np.array([0, 9], np.int32)], 4, 1)
-
-
-def test_rows_are_cached_within_bounds_and_stay_right():
-    tables = count_ngrams(DOCUMENTS, 6, 3)
-    tables._max_rows = 2
-    contexts = list(itertools.product(range(5), repeat=2))
-    first = {context: tables.row(context).copy() for context in contexts}
-    for context in reversed(contexts):
-        np.testing.assert_array_equal(tables.row(context), first[context])
-    assert len(tables._rows) <= 2

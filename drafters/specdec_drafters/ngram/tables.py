@@ -1,4 +1,4 @@
-"""N-grams with back-off as sorted tables: the row of log-probabilities after any context.
+"""N-grams with back-off as sorted tables: the log-probabilities of all words after any context.
 
 An n-gram of order n is stored below its context, the n-gram of its first n - 1 words, as a trie laid out in
 arrays: the successors of context c stand at `first[c]` to `first[c + 1]`, sorted by word. Nothing is V x V.
@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from specdec_core.border import Background, OverlayRow
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
 SPECIAL_WORDS = ("<s>", "</s>", "<unk>")
-CACHE_BYTES = 16 << 20
+CACHE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ class NgramTables:
     p(w | c) is the n-gram's own probability where `c w` is an n-gram of the model, else the back-off factor
     of c (1 where it has none) times p(w | c without its first word). Ids the model does not list are `<unk>`.
 
+    After a context, all words but few have the unigrams' probabilities times one factor. `overlay` says it in
+    this form, which is what drafting needs; `row` writes it out.
+
     References:
         Katz 1987 (back-off, as ARPA files store it); Heafield 2011 (KenLM, whose scores these are).
 
@@ -97,9 +102,10 @@ class NgramTables:
         self._begin, _, self._unknown = range(vocab_size, vocab_size + 3)
         self._known = known.tolist()
         self._unlisted = np.flatnonzero(~known)
-        self._unigrams = levels[0].log_probability
-        self._rows: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
-        self._max_rows = max(8, CACHE_BYTES // self._unigrams.nbytes)
+        background = Background(levels[0].log_probability[:vocab_size])
+        self._unigrams = OverlayRow(background, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
+        self._cache: OrderedDict[tuple[int, ...], OverlayRow] = OrderedDict()
+        self._cache_left = CACHE_BYTES
 
     @property
     def order(self) -> int:
@@ -111,50 +117,78 @@ class NgramTables:
 
         A sequence shorter than the model's memory is taken to begin a sentence, if the model knows `<s>`.
         """
-        length = self.order - 1
+        length = len(self.levels) - 1
         if length == 0:
             return ()
-        words = [token if self._known[token] else self._unknown for token in tokens[-length:]]
-        if len(words) < length and self._known[self._begin]:
+        known, unknown = self._known, self._unknown
+        words = [token if known[token] else unknown for token in tokens[-length:]]
+        if len(words) < length and known[self._begin]:
             words.insert(0, self._begin)
         return tuple(words)
 
     def row(self, context: tuple[int, ...]) -> NDArray[np.float32]:
-        """Return ln p(w | context) for every word: `[W]` float32, read only, at most the last rows cached.
+        """Return ln p(w | context) for every word: `[W]` float32.
 
         Over the V token ids alone it does not sum to 1: what falls on `<s>`, `</s>` and `<unk>` is missing.
         """
         if not context:
-            return self._unigrams
-        row = self._rows.get(context)
-        if row is None:
-            row = self.write_row(context, np.empty_like(self._unigrams))
-            if len(self._rows) >= self._max_rows:
-                self._rows.popitem(last=False)
-            self._rows[context] = row
-        else:
-            self._rows.move_to_end(context)
-        return row
-
-    def write_row(self, context: tuple[int, ...], out: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Write `row(context)` to `out` and return it; only the rows of shorter contexts are cached."""
-        if not context:
-            out[:] = self._unigrams
-            return out
-        lower = self.row(context[1:])
+            return self.levels[0].log_probability.copy()
+        out = self.row(context[1:])
         entry = self._find(context)
         if entry is None:
-            out[:] = lower
             return out
-        np.add(lower, self.levels[len(context) - 1].log_backoff[entry], out=out)
-        above = self.levels[len(context)]
-        start, end = above.first[entry], above.first[entry + 1]
-        words = above.words[start:end]
-        out[words] = above.log_probability[start:end]
+        out += self.levels[len(context) - 1].log_backoff[entry]
+        words, log_probability = self._successors(len(context), entry)
+        out[words] = log_probability
         # `<unk>` sorts last. Where it follows this context, so does every id the model does not list.
-        if end > start and words[-1] == self._unknown:
-            out[self._unlisted] = above.log_probability[end - 1]
+        if len(words) and words[-1] == self._unknown:
+            out[self._unlisted] = log_probability[-1]
         return out
+
+    def overlay(self, context: tuple[int, ...]) -> OverlayRow:
+        """Return ln p(w | context) for the V token ids, on top of the unigrams; the last ones are cached."""
+        if not context:
+            return self._unigrams
+        row = self._cache.get(context)
+        if row is not None:
+            self._cache.move_to_end(context)
+            return row
+        row = self._lay_over(context)
+        self._cache[context] = row
+        self._cache_left -= _bytes_of(row)
+        while self._cache_left < 0 and len(self._cache) > 1:
+            self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
+        return row
+
+    def _lay_over(self, context: tuple[int, ...]) -> OverlayRow:
+        """Lay the successors of a context over the row of the context without its first word."""
+        lower = self.overlay(context[1:])
+        entry = self._find(context)
+        if entry is None:
+            return lower
+        factor = self.levels[len(context) - 1].log_backoff[entry]
+        ids, log_weights = self._drafted_successors(len(context), entry)
+        ids, log_weights = _merge(lower.ids, lower.log_weights + factor, ids, log_weights)
+        return OverlayRow(lower.background, ids, log_weights, lower.log_scale + float(factor))
+
+    def _successors(self, length: int, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Return the words that follow an entry of the level of order `length`, and ln p of each."""
+        above = self.levels[length]
+        successors = slice(above.first[entry], above.first[entry + 1])
+        return above.words[successors], above.log_probability[successors]
+
+    def _drafted_successors(self, length: int, entry: int) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
+        """Return the token ids that follow an entry, and ln p of each; views where that is possible."""
+        words, log_probability = self._successors(length, entry)
+        if not len(words) or words[-1] < self.vocab_size:
+            return words, log_probability
+        count = int(words.searchsorted(self.vocab_size))  # the special words sort last, and cannot be drafted
+        ids, log_weights = words[:count], log_probability[:count]
+        if words[-1] == self._unknown:
+            # All ids that the model does not list have what `<unk>` has.
+            unlisted = self._unlisted[self._unlisted < self.vocab_size]
+            return _merge(ids, log_weights.copy(), unlisted, np.full(len(unlisted), log_probability[-1]))
+        return ids, log_weights
 
     def _find(self, words: tuple[int, ...]) -> int | None:
         """Return the entry of an n-gram in the level of its order."""
@@ -166,3 +200,31 @@ class NgramTables:
                 return None
             entry = place
         return entry
+
+
+def _merge(
+    ids: NDArray[np.integer],
+    log_weights: NDArray[np.floating],
+    above: NDArray[np.integer],
+    log_weights_above: NDArray[np.floating],
+) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
+    """Return the ids of both, ascending, each with its weight from above where it has one there.
+
+    `log_weights` may be written to.
+    """
+    if not len(above) or not len(ids):
+        return (ids, log_weights) if len(ids) else (above, log_weights_above)
+    places = np.minimum(ids.searchsorted(above), len(ids) - 1)
+    if (ids[places] == above).all():  # in interpolated models, what follows the longer follows the shorter
+        log_weights[places] = log_weights_above
+        return ids, log_weights
+    both = np.union1d(ids, above)
+    merged = np.empty(len(both), dtype=np.float32)
+    merged[both.searchsorted(ids)] = log_weights
+    merged[both.searchsorted(above)] = log_weights_above
+    return both, merged
+
+
+def _bytes_of(row: OverlayRow) -> int:
+    """Return about how much memory a cached row takes, with what the core keeps with it."""
+    return 1000 + 32 * len(row.ids)

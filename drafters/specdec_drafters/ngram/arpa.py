@@ -7,12 +7,13 @@ References:
 from __future__ import annotations
 
 import math
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from specdec_core.errors import ConfigError
-from specdec_drafters.ngram_tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
+from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ KENLM_BINARY = b"mmap lm http://kheafield.com/code"
 LN_10 = math.log(10.0)
 # What KenLM scores an unlisted word with when the file has no `<unk>`.
 MISSING_UNKNOWN_LOG10 = -100.0
+LINES_AT_ONCE = 1 << 14
 
 
 def read_arpa(path: Path, vocab_size: int, order: int | None = None) -> NgramTables:
@@ -61,6 +63,7 @@ class _ArpaReader:
         self._path = path
         self._vocab_size = vocab_size
         self._special = {word: vocab_size + place for place, word in enumerate(SPECIAL_WORDS)}
+        self._ids = {name.encode(): id_ for id_, name in enumerate([*map(str, range(vocab_size)), *SPECIAL_WORDS])}
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -165,6 +168,56 @@ class _ArpaReader:
         """
         if self._line != f"\\{order}-grams:":
             self._fail(f"'\\{order}-grams:'")
+        words, scores, numbers = [], [], []
+        left = count
+        while left and (block := self._read_block(order, min(left, LINES_AT_ONCE))):
+            words.append(block[0])
+            scores.append(block[1])
+            numbers.append(np.arange(self._number - len(block[0]), self._number, dtype=np.int64) + 1)
+            left -= len(block[0])
+        rest = self._read_rest(order)
+        columns = np.concatenate([*scores, rest[1]]) * LN_10
+        scaled = columns.astype(np.float32)
+        lines = np.concatenate([*numbers, rest[2]])
+        if len(lines) != count:
+            raise ConfigError(
+                f"{self._path}:{self._number}: {len(lines)} {order}-grams end here, but the file's head "
+                f"announces {count}; it was cut or edited."
+            )
+        return np.concatenate([*words, rest[0]]), scaled[:, 0], scaled[:, 1], lines
+
+    def _read_block(self, order: int, count: int) -> tuple[NDArray[np.int32], NDArray[np.float64]] | None:
+        """Read the next lines in one go, if there is nothing about them that needs a closer look.
+
+        Returns:
+            words `[count, order]` and log10 of p and back-off `[count, 2]`; None if nothing was read.
+        """
+        lines = list(islice(self._lines, count))
+        try:
+            rows = [line.split() for line in lines]
+            widths = set(map(len, rows))
+            if len(rows) < count or not widths <= {order + 1, order + 2}:
+                raise ValueError
+            if len(widths) > 1:
+                rows = [row if len(row) == order + 2 else [*row, b"0"] for row in rows]
+            fields = list(zip(*rows, strict=True))
+            scores = np.zeros((count, 2))
+            scores[:, 0] = list(map(float, fields[0]))
+            if len(fields) == order + 2:
+                scores[:, 1] = list(map(float, fields[-1]))
+            words = np.empty((count, order), dtype=np.int32)
+            for place in range(order):
+                words[:, place] = list(map(self._ids.__getitem__, fields[place + 1]))
+            if not np.isfinite(scores).all() or scores[:, 0].max() > 0:
+                raise ValueError
+        except (ValueError, KeyError):
+            self._lines = chain(lines, self._lines)
+            return None
+        self._number += count
+        return words, scores
+
+    def _read_rest(self, order: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
+        """Read line by line up to the next that begins with a backslash; fail at what is wrong."""
         words: list[int] = []
         scores: list[tuple[float, float]] = []
         numbers: list[int] = []
@@ -176,15 +229,8 @@ class _ArpaReader:
             backoff = self._number_of(fields[-1], "back-off weight") if len(fields) == order + 2 else 0.0
             scores.append((self._probability(fields[0]), backoff))
             numbers.append(self._number)
-        if len(numbers) != count:
-            raise ConfigError(
-                f"{self._path}:{self._number}: {len(numbers)} {order}-grams end here, but the file's head "
-                f"announces {count}; it was cut or edited."
-            )
-        columns = np.array(scores, dtype=np.float64).reshape(-1, 2) * LN_10
         ids = np.array(words, dtype=np.int32).reshape(-1, order)
-        scaled = columns.astype(np.float32)
-        return ids, scaled[:, 0], scaled[:, 1], np.array(numbers, dtype=np.int64)
+        return ids, np.array(scores, dtype=np.float64).reshape(-1, 2), np.array(numbers, dtype=np.int64)
 
     def _number_of(self, field: str, what: str) -> float:
         try:

@@ -1,8 +1,9 @@
-"""The texts that n-grams are counted from: a file, or the library that every Python brings along."""
+"""What n-grams are counted from: a text, the library that every Python brings along, or token ids."""
 
 from __future__ import annotations
 
 import json
+import re
 import sysconfig
 import tokenize
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 BUILTIN_STDLIB = "builtin:stdlib"
 BUILTIN_STDLIB_BYTES = 4_000_000
+MOST_DIGITS = 9  # fits int32 and is more than any vocabulary has
 
 
 def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
@@ -40,8 +42,39 @@ def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
         raw = file.read(-1 if max_bytes is None else max_bytes)
         document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
     if not document.strip():
-        raise ConfigError(f"the text {path} is empty; n-grams need something to count.")
+        raise ConfigError(f"the text {path} is empty; give a text with something in it.")
     return [document]
+
+
+def split_lines(documents: list[str]) -> list[str]:
+    """Return the lines of all documents, each with the newline that ends it: a drafter must guess that too."""
+    return [line for document in documents for line in re.split(r"(?<=\n)", document) if line]
+
+
+def read_ids(path: Path) -> list[NDArray[np.int32]]:
+    """Return the sentences of a file of token ids: one a line, ids in decimal between blanks, as `lmplz` takes it.
+
+    Args:
+        path: The file. An empty line is an empty sentence.
+
+    Raises:
+        ConfigError: if the file cannot be read, has something other than token ids in it, or has none.
+    """
+    with reading(path, ConfigError, "token ids"):
+        lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    sentences = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        wrong = next((word for word in words if not word.isdigit() or len(word) > MOST_DIGITS), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"{path}:{number}: expected token ids in decimal; found {wrong[:40].decode(errors='replace')!r}. "
+                "Write token ids between blanks, or give the file as a text."
+            )
+        sentences.append(np.array([int(word) for word in words], dtype=np.int32))
+    if not any(map(len, sentences)):
+        raise ConfigError(f"{path} is empty; give a text with something in it.")
+    return sentences
 
 
 def tokenize_documents(documents: list[str], tokenizer: Any) -> list[NDArray[np.int32]]:

@@ -1,0 +1,71 @@
+"""The n-gram drafter: what usually follows the last few tokens, from an ARPA file or a counted text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specdec_core.border import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
+from specdec_core.errors import ConfigError
+from specdec_drafters.configs import NgramConfig
+from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.kneser_ney import estimate
+from specdec_drafters.texts import read_documents, tokenize_documents
+
+if TYPE_CHECKING:
+    from specdec_drafters.ngram.tables import NgramTables
+
+DEFAULT_TEXT_ORDER = 2
+
+
+class NgramDrafter(Drafter):
+    """Drafts from an n-gram model with back-off; order 1 is a unigram, order 2 a bigram.
+
+    The log-probabilities go to the core as few successors on top of the unigrams, never as a row of V, and
+    temperature, top-k and the other settings apply as they do to the target. q is what the core draws from: the
+    model renormalised over the vocabulary, since what it gives to `<s>`, `</s>` and `<unk>` cannot be drafted.
+
+    References:
+        Sections 3.6 and 4.1 of arXiv 2211.17192 (n-gram models as negligible-cost drafters, Table 2).
+    """
+
+    Config = NgramConfig
+
+    def __init__(self, config: NgramConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        self.tables = _load_tables(config, target)
+
+    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
+        """Begin a batch; nothing is kept between steps."""
+        return _NgramSession(self.tables)
+
+
+def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
+    if config.arpa is not None:
+        return read_arpa(target.folder / Path(config.arpa).expanduser(), target.vocab_size, config.order)
+    assert config.text is not None, "the config checks that one is given"
+    if target.tokenizer is None:
+        raise ConfigError(
+            f"drafter 'ngram' cannot count the text {config.text!r}: the target has no tokenizer. "
+            "Give 'arpa', an ARPA file over token ids, or a target with a tokenizer."
+        )
+    documents = read_documents(config.text, target.folder, config.max_bytes)
+    tokens = tokenize_documents(documents, target.tokenizer)
+    return estimate(tokens, target.vocab_size, config.order or DEFAULT_TEXT_ORDER)
+
+
+class _NgramSession(DraftSession):
+    def __init__(self, tables: NgramTables) -> None:
+        self._tables = tables
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        tables, memory = self._tables, self._tables.order - 1
+        prefixes = [list(row[-memory:]) if memory else [] for row in request.tokens]
+        drafted = 0
+        while request.wants_more():
+            pairs = zip(prefixes, request.budget, strict=True)
+            rows = [tables.overlay(tables.context(prefix)) if drafted < most else None for prefix, most in pairs]
+            for prefix, token in zip(prefixes, request.sample_overlay(rows), strict=True):
+                prefix.append(token)
+            drafted += 1
+        return request.proposal()

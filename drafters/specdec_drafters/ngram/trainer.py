@@ -1,0 +1,109 @@
+"""`specdec train ngram`: estimate an n-gram model for a target, and write it to an ARPA file."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec_core.border import Trainer, TrainingReport
+from specdec_core.errors import ConfigError
+from specdec_core.models import load_model, load_vocabulary
+from specdec_core.output import check_output
+from specdec_drafters.configs import NgramTrainerConfig
+from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram.kneser_ney import fit
+from specdec_drafters.texts import read_documents, read_ids, split_lines, tokenize_documents
+from specdec_drafters.training.sources import own_samples
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from specdec_core.border import TrainingObserver
+    from specdec_drafters.ngram.kneser_ney import KneserNeyModel
+
+DOCUMENTS_AT_ONCE = 1000
+
+
+class NgramTrainer(Trainer):
+    """Estimates interpolated modified Kneser-Ney n-grams over the target's token ids.
+
+    References:
+        Chen and Goodman 1998; Heafield et al. 2013. See `specdec_drafters.ngram.kneser_ney`.
+    """
+
+    Config = NgramTrainerConfig
+    config: NgramTrainerConfig
+
+    def train(self, observer: TrainingObserver) -> TrainingReport:
+        """Count, estimate, and write the ARPA file.
+
+        Raises:
+            SpecdecError: The target or the text cannot be read, the text is too short for the order, a token id is
+                not in the target's vocabulary, or the file cannot be written.
+        """
+        config = self.config
+        started = time.perf_counter()
+        check_output(config.output, config.overwrite)
+        # What is wrong with a file is said before a model is loaded.
+        ids = None if config.ids is None else read_ids(config.ids.expanduser())
+        texts = self._texts()
+        tokenizer, vocab_size = load_vocabulary(config.target)
+        documents = ids if ids is not None else self._tokens(texts, tokenizer, observer)
+        observer.stage("counting n-grams", config.order)
+        model = fit(documents, vocab_size, config.order, observer.advance)
+        observer.stage("writing", sum(model.ngram_counts))
+        write_arpa(config.output, model.levels, model.known, observer.advance)
+        facts = {
+            "sentences": len(documents),
+            "tokens": sum(map(len, documents)),
+            **_facts(model),
+            "bytes": config.output.stat().st_size,
+            "seconds": round(time.perf_counter() - started, 1),
+        }
+        return TrainingReport((config.output,), facts, f"{{name: ngram, arpa: {_quoted(config.output)}}}")
+
+    def _texts(self) -> list[str]:
+        """Return the sentences of `text` as text; none without it."""
+        if self.config.text is None:
+            return []
+        texts = read_documents(self.config.text, Path(), self.config.max_bytes)
+        return split_lines(texts) if self.config.split == "line" else texts
+
+    def _tokens(self, texts: list[str], tokenizer: Any, observer: TrainingObserver) -> list[NDArray[np.int32]]:
+        """Return what the target makes of the texts, or writes itself: `[T]` token ids for each sentence."""
+        config = self.config
+        if config.samples is not None:
+            target = load_model(config.target, device=config.device)
+            written = own_samples(target, config.samples, config.seed, observer)
+            return [np.array(row, dtype=np.int32) for row in written]
+        if tokenizer is None:
+            raise ConfigError(
+                f"the text {config.text!r} cannot be counted: the target {config.target} has no tokenizer. "
+                "Give 'ids', a file of its token ids, or a target with a tokenizer."
+            )
+        observer.stage("tokenizing", len(texts))
+        documents: list[NDArray[np.int32]] = []
+        for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
+            some = texts[start : start + DOCUMENTS_AT_ONCE]
+            documents.extend(row for row in tokenize_documents(some, tokenizer) if len(row))
+            observer.advance(start + len(some))
+        return documents
+
+
+def _facts(model: KneserNeyModel) -> dict[str, str | int | float]:
+    facts: dict[str, str | int | float] = {}
+    for order, (count, taken) in enumerate(zip(model.ngram_counts, model.discounts, strict=True), start=1):
+        facts[f"{order}-grams"] = count
+        amounts = " ".join(f"{amount:.4f}" for amount in taken.amounts)
+        facts[f"discounts of order {order}"] = amounts + (" (fallback)" if taken.fallback else "")
+    return facts
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as a YAML scalar within a flow mapping: as it is where that is safe, else as JSON."""
+    return str(path) if re.fullmatch(r"[\w/][\w./-]*\.\w+", str(path)) else json.dumps(str(path))

@@ -1,0 +1,139 @@
+"""What is made small, as functions of logits, and their gradients.
+
+p is the target's distribution, q the drafter's; both are softmax(logits / temperature), which is what decoding at
+that temperature compares. The tokens drafted at a position are accepted with probability
+
+    beta = sum_x min(p(x), q(x)) = 1 - TV(p, q),   TV(p, q) = 1/2 sum_x |p(x) - q(x)|
+
+(Definition 3.2, Lemma 3.3 and Theorem 3.5), so that alpha = 1 - E[TV(p, q)] (Corollary 3.6): the total variation
+is the very thing that counts. Its gradient vanishes where q is far from p, which is why a training from scratch
+does better to begin with KL(p || q).
+
+With q = softmax(z / T), the gradients in the drafter's logits z are
+
+    d KL(p || q) / dz_x = (q(x) - p(x)) / T
+    d TV(p, q)   / dz_x = q(x) (sum_y q(y) [q(y) < p(y)] - [q(x) < p(x)]) / T
+
+The second follows from TV = 1 - sum min(p, q), where only the y with q(y) < p(y) move the minimum, and
+dq(y)/dz_x = q(y) ([x = y] - q(x)) / T. Where q(x) = p(x) the minimum has a kink; it counts as not smaller.
+
+References:
+    Leviathan et al. 2023, section 3 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+TV_SCALE = 4.0
+"""The total variation lies between 0 and 1 where the KL is several nats; so much makes steps of like size."""
+MOST_TV = 0.9
+TV_PACE = 1.5
+_CHUNK_ELEMENTS = 1 << 18  # so that what is made on the way stays in the cache
+
+
+def cross_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return the mean of -log q(token) in nats: a scalar.
+
+    Args:
+        logits: The drafter's, `[N, V]`.
+        tokens: `[N]` int64, what stands in the text.
+    """
+    return functional.cross_entropy(logits.float(), tokens)
+
+
+def kl_divergence(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return KL(p || q) = sum_x p(x) (log p(x) - log q(x)) in nats, `[N]`.
+
+    Args:
+        p_logits: The target's, `[N, V]`.
+        logits: The drafter's, `[N, V]`.
+        temperature: Of both.
+    """
+    log_p = (p_logits / temperature).log_softmax(-1)
+    log_q = (logits / temperature).log_softmax(-1)
+    p = log_p.exp()
+    return torch.where(p > 0, p * (log_p - log_q), 0.0).sum(-1)
+
+
+def total_variation(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return TV(p, q) = 1 - sum_x min(p(x), q(x)), `[N]`; arguments as `kl_divergence`.
+
+    References:
+        Lemma 3.3 and Corollary 3.6 (arXiv 2211.17192).
+    """
+    return 1.0 - overlap(p_logits, logits, temperature)
+
+
+def overlap(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return beta = sum_x min(p(x), q(x)), the chance that a draft is accepted, `[N]`."""
+    p = (p_logits / temperature).softmax(-1)
+    q = (logits / temperature).softmax(-1)
+    return torch.minimum(p, q).sum(-1)
+
+
+def tv_share(loss: str, done: float) -> float:
+    """Return how much of the distillation loss is total variation, the rest being KL.
+
+    Args:
+        loss: `kl`, `tv`, or `kl-then-tv`, which goes from the one to the other.
+        done: The share of the training that is done, 0 to 1.
+    """
+    if loss == "kl-then-tv":
+        return min(MOST_TV, TV_PACE * done)
+    return 1.0 if loss == "tv" else 0.0
+
+
+def distillation(
+    p_logits: Tensor, logits: Tensor, share: float, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return (1 - share) KL(p || q) + `TV_SCALE` share TV(p, q), and TV(p, q): two sums over the positions.
+
+    Loss and gradient are found together, some positions at a time, so that beside the logits only their gradient
+    is kept, and nothing else as large. Only the first result carries a gradient, and only in the drafter's logits.
+
+    Args:
+        p_logits: The target's, `[N, V]`, any float type; may have been made in inference mode.
+        logits: The drafter's, `[N, V]`, any float type.
+        share: Of the total variation, 0 to 1.
+        temperature: Of both.
+    """
+    loss, tv = _Distillation.apply(logits, p_logits, share, temperature)  # type: ignore[no-untyped-call]
+    return loss, tv
+
+
+class _Distillation(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, p_logits: Tensor, share: float, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        gradient = torch.empty_like(logits)
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        sums = torch.zeros(2, dtype=torch.float64, device=logits.device)
+        step = max(1, _CHUNK_ELEMENTS // max(1, logits.shape[1]))
+        for first in range(0, len(logits), step):
+            part = slice(first, first + step)
+            log_p = (p_logits[part].to(wide) / temperature).log_softmax(-1)
+            log_q = (logits[part].to(wide) / temperature).log_softmax(-1)
+            p, q = log_p.exp(), log_q.exp()
+            smaller = q < p
+            risen = torch.where(smaller, q, 0.0)
+            total = risen.sum(-1, keepdim=True)
+            tv = (torch.where(smaller, p - q, 0.0)).sum()
+            kl = torch.where(p > 0, p * (log_p - log_q), 0.0).sum()
+            sums += torch.stack([(1.0 - share) * kl + TV_SCALE * share * tv, tv])
+            slope = (1.0 - share) * (q - p) + TV_SCALE * share * (q * total - risen)
+            gradient[part] = slope / temperature
+        ctx.save_for_backward(gradient)
+        loss, tv_sum = sums.to(wide)
+        ctx.mark_non_differentiable(tv_sum)
+        return loss, tv_sum
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * grads[0], None, None, None

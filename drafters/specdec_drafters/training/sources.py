@@ -1,0 +1,261 @@
+"""What is trained on: given text, what the target writes itself, and for encoders pairs of source and target."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specdec_core.border import TrainingObserver
+from specdec_core.decoding import Decoder, ProgressObserver
+from specdec_core.errors import ConfigError
+from specdec_core.models import LoadedModel
+from specdec_core.randomness import row_seed
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters.configs.training import TrainingConfig
+from specdec_drafters.texts import read_documents, tokenize_documents
+from specdec_drafters.training.pairs import Pair, read_pairs
+from specdec_drafters.training.rows import Rows, pad_rows
+
+ROWS_AT_ONCE = 32
+LONGEST_PROMPT = 64
+HELD_OUT_SHARE = 16  # one in so many windows or pairs is held out
+
+
+@dataclass(frozen=True)
+class Material:
+    """Rows to train on and rows to measure on.
+
+    Attributes:
+        pools: Each gives an equal share of every batch.
+        held_out: Text that the target itself wrote, not trained on; only what it wrote counts.
+    """
+
+    pools: tuple[Rows, ...]
+    held_out: Rows
+
+
+def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> Material:
+    """Return the rows that a config asks for.
+
+    Raises:
+        ConfigError: The text or file is missing, empty or too short, or not of the kind that the target reads.
+    """
+    longest = target.max_positions
+    if longest is not None and config.length > longest:
+        raise ConfigError(
+            f"rows of {config.length} tokens were asked for, and {target.name} takes {longest}; give a smaller "
+            "--length."
+        )
+    if target.encoder_decoder:
+        return _from_sources(config, target, observer)
+    if config.sources is not None:
+        raise ConfigError(
+            f"--sources were given, and {target.name} has no encoder to read them; give --text or --samples."
+        )
+    return _from_text(config, target, observer)
+
+
+def own_samples(
+    target: LoadedModel,
+    count: int,
+    seed: int,
+    observer: TrainingObserver,
+    prompts: Sequence[Sequence[int]] | None = None,
+    temperature: float = 1.0,
+    length: int = 256,
+) -> list[list[int]]:
+    """Let the target write.
+
+    Args:
+        target: Who writes.
+        count: How many tokens in all, prompts not counted; the last sequence is cut to it.
+        seed: The n-th sequence is the same whatever the others are.
+        observer: Told of a stage `target writes`, in tokens.
+        prompts: Token ids; the n-th sequence continues (with an encoder: answers) prompt n modulo their number.
+            By default every sequence begins with the token that begins a text; a target with an encoder needs
+            some.
+        temperature: That is sampled at.
+        length: The most tokens of a sequence.
+
+    Returns:
+        Sequences of at most `length` tokens, prompt included (with an encoder: the decoder's start token). They
+        end early where the target ends them.
+
+    Raises:
+        ConfigError: There is nothing to begin with.
+        PromptError: A prompt is empty or not of the target's vocabulary.
+    """
+    prompts = prompts or [[begin_token(target)]]
+    decoder = Decoder(target, sampling=SamplingSettings(temperature=temperature))
+    head = [] if target.start_id is None else [target.start_id]
+    written: list[list[int]] = []
+    done = 0
+    observer.stage("target writes", count)
+    progress = _Counter(observer)
+    while done < count:
+        first = len(written)
+        some = min(ROWS_AT_ONCE, -(-(count - done) // max(1, length - len(head or prompts[0]))))
+        numbers = range(first, first + some)
+        batch = [prompts[number % len(prompts)] for number in numbers]
+        room = length - min(len(head or prompt) for prompt in batch)
+        settings = GenerationSettings(max_new_tokens=max(1, room))
+        seeds = [row_seed(seed, number) for number in numbers]
+        result = decoder.generate(batch, settings, [ProgressObserver(progress)], seeds)
+        for prompt, row in zip(batch, result.rows, strict=True):
+            begin = list(head or prompt)
+            new = list(row.tokens)[: min(max(1, length - len(begin)), count - done)]
+            if new:
+                written.append(begin + new)
+                done += len(new)
+    return written
+
+
+class _Counter:
+    """Adds up the tokens of each step, and tells an observer."""
+
+    def __init__(self, observer: TrainingObserver) -> None:
+        self._observer = observer
+        self._done = 0
+
+    def __call__(self, new: int) -> None:
+        self._done += new
+        self._observer.advance(self._done)
+
+
+def begin_token(target: LoadedModel) -> int:
+    """Return the token that a text of the target begins with: its beginning-of-text or end-of-text token.
+
+    Raises:
+        ConfigError: It has neither, or reads a source and begins with that.
+    """
+    if target.encoder_decoder:
+        raise ConfigError(f"{target.name} has an encoder and writes nothing without a source; give --sources.")
+    begin = _begin(target)
+    if begin is None:
+        raise ConfigError(
+            f"{target.name} has no beginning-of-text or end-of-text token to begin with; give a --text whose "
+            "pieces it continues."
+        )
+    return begin
+
+
+def _begin(target: LoadedModel) -> int | None:
+    found = getattr(target.model.config.get_text_config(decoder=True), "bos_token_id", None)
+    if found is None and target.tokenizer is not None:
+        found = target.tokenizer.bos_token_id
+    if found is None:
+        found = next(iter(target.eos_ids), None)
+    return None if found is None or found >= target.vocab_size else int(found)
+
+
+def text_rows(documents: Sequence[Sequence[int] | NDArray[np.int32]], length: int, begin: int | None) -> Rows:
+    """Cut documents into rows: one stream of tokens, of which each is predicted once.
+
+    Args:
+        documents: Token ids of each.
+        length: L, tokens of a row; each row begins with the last token of the one before it.
+        begin: The token put before each document, if any.
+
+    Returns:
+        As many rows `[N, L]` as fit, the rest is left out: no row where there are fewer than L tokens.
+    """
+    head = np.asarray([] if begin is None else [begin], dtype=np.int64)
+    parts = [part for document in documents for part in (head, np.asarray(document, dtype=np.int64))]
+    stream = np.concatenate([*parts, head[:0]])
+    count = max(0, (len(stream) - 1) // (length - 1))
+    tokens = torch.from_numpy(stream[(length - 1) * np.arange(count)[:, None] + np.arange(length)])
+    return Rows(tokens, (torch.arange(length) > 0).expand(count, length).contiguous())
+
+
+def _from_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> Material:
+    pools: list[Rows] = []
+    prompts: tuple[list[list[int]] | None, list[list[int]] | None] = (None, None)
+    if config.text is not None:
+        train, held_out = _read_text(config, target, observer)
+        pools.append(train)
+        prompts = (_beginnings(train, config.length), _beginnings(held_out, config.length))
+    if config.samples is not None:
+        pools.append(_written(config, target, observer, config.samples, 2 * config.seed, prompts[0]))
+    held = _written(config, target, observer, config.held_out, 2 * config.seed + 1, prompts[1])
+    return Material(tuple(pools), held)
+
+
+def _written(
+    config: TrainingConfig,
+    target: LoadedModel,
+    observer: TrainingObserver,
+    count: int,
+    seed: int,
+    prompts: Sequence[Sequence[int]] | None,
+) -> Rows:
+    """Return rows that the target wrote; only what it wrote counts. With an encoder the prompts are sources."""
+    rows = own_samples(target, count, seed, observer, prompts, config.temperature, config.length)
+    asked = list(itertools.islice(itertools.cycle(prompts or [[0]]), len(rows)))
+    if target.encoder_decoder:
+        return pad_rows(rows, [1] * len(rows), asked)
+    return pad_rows(rows, [len(prompt) for prompt in asked])
+
+
+def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> tuple[Rows, Rows]:
+    """Return the windows to train on and those held out, both shuffled."""
+    assert config.text is not None
+    if target.tokenizer is None:
+        raise ConfigError(
+            f"text {config.text} cannot be turned into tokens: {target.name} has no tokenizer. Put the "
+            "tokenizer's files beside the model, or train on --samples, which need none."
+        )
+    observer.stage("reading the text")
+    documents = tokenize_documents(read_documents(config.text, Path(), config.max_bytes), target.tokenizer)
+    rows = text_rows(documents, config.length, _begin(target))
+    if len(rows) < 2:
+        raise ConfigError(
+            f"text {config.text} has {sum(map(len, documents))} tokens, and two rows of {config.length} are the "
+            "least (one to train on, one to measure on); give more text or a smaller --length."
+        )
+    if int(rows.tokens.max()) >= target.vocab_size:
+        raise ConfigError(
+            f"text {config.text}: the tokenizer gives token {int(rows.tokens.max())}, and {target.name} has "
+            f"{target.vocab_size}; the tokenizer is not this model's."
+        )
+    # What is held out lies together at the end: neighbouring windows of one document are too much alike.
+    split = len(rows) - max(1, len(rows) // HELD_OUT_SHARE)
+    return rows.take(slice(split)), rows.take(slice(split, None))
+
+
+def _beginnings(rows: Rows, length: int) -> list[list[int]]:
+    """Return the first quarter of each row, at most `LONGEST_PROMPT` tokens, in a shuffled order."""
+    prompt = max(1, min(LONGEST_PROMPT, length // 4))
+    order = np.random.default_rng(len(rows)).permutation(len(rows))
+    return [rows.tokens[int(number), :prompt].tolist() for number in order]
+
+
+def _from_sources(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> Material:
+    if config.sources is None:
+        raise ConfigError(
+            f'{target.name} has an encoder: give --sources, a JSONL file with a "source" and maybe its '
+            '"target" a line.'
+        )
+    pairs = read_pairs(config.sources, target)
+    order = np.random.default_rng(config.seed).permutation(len(pairs))
+    pairs = [pairs[number] for number in order]
+    split = len(pairs) - max(1, len(pairs) // HELD_OUT_SHARE)
+    train, held = pairs[:split], [pair.source for pair in pairs[split:]]
+    answered = [pair for pair in train if pair.target is not None]
+    pools = [_pair_rows(answered, target, config.length)] if answered else []
+    if config.samples is not None or not answered:
+        sources = [pair.source for pair in train]
+        count = config.samples or len(sources) * (config.length - 1)
+        pools.append(_written(config, target, observer, count, 2 * config.seed, sources))
+    return Material(tuple(pools), _written(config, target, observer, config.held_out, 2 * config.seed + 1, held))
+
+
+def _pair_rows(pairs: Sequence[Pair], target: LoadedModel, length: int) -> Rows:
+    assert target.start_id is not None
+    rows = [[target.start_id, *(pair.target or ())][:length] for pair in pairs]
+    return pad_rows(rows, [1] * len(rows), [pair.source for pair in pairs])

@@ -1,0 +1,233 @@
+"""`specdec train transformer`: a small model is trained to say what the target would say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.utils import logging as library_logging
+
+from specdec_core.border import Trainer, TrainingObserver, TrainingReport
+from specdec_core.errors import ConfigError, ModelError
+from specdec_core.models import LoadedModel, load_model
+from specdec_core.output import check_output, writing_folder
+from specdec_drafters.configs import TransformerTrainerConfig
+from specdec_drafters.training.agreement import Agreement, agreement
+from specdec_drafters.training.checkpoints import TrainingFolder
+from specdec_drafters.training.curve import write_curve
+from specdec_drafters.training.forward import alike, autocast, autocast_dtype, row_logits
+from specdec_drafters.training.loop import StepResult, Task, Trained, train
+from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
+from specdec_drafters.training.new_models import new_model
+from specdec_drafters.training.rows import Batches, Rows
+from specdec_drafters.training.sources import Material, gather
+from specdec_drafters.vocabulary import check_vocabulary
+
+NEW_RATE, START_RATE = 4e-3, 1e-3
+"""Highest learning rates of a new model, and of one that has been trained before."""
+LARGEST_LOGITS = 1 << 24
+"""How many logits are made at once, unless a single row has more."""
+_FREE = {"output", "overwrite", "resume", "evaluate_every", "checkpoint_minutes", "device", "target", "dtype"}
+"""Settings that a training may go on with another value of, and those that are compared in another form."""
+
+
+class TransformerTrainer(Trainer):
+    """Trains a model for the transformer drafter, by the text's tokens or by the target's distributions.
+
+    References:
+        Corollary 3.6 and section 3.6 of arXiv 2211.17192.
+    """
+
+    Config = TransformerTrainerConfig
+    config: TransformerTrainerConfig
+
+    def train(self, observer: TrainingObserver) -> TrainingReport:
+        """Train; the result is an ordinary model folder, with the learning curve in it.
+
+        Raises:
+            SpecdecError: What was given cannot be trained on, or the result not be written. Once there is a
+                checkpoint it stays, and the training can be resumed.
+        """
+        config = self.config
+        check_output(config.output, config.overwrite, folder_with="config.json")
+        observer.stage("loading models")
+        target = load_model(config.target, device=config.device)
+        drafter = self._drafter(target)
+        dtype = autocast_dtype(config.dtype, target.device)
+        folder = TrainingFolder(config.output, self._settings(target, dtype))
+        folder.begin(resume=config.resume, overwrite=config.overwrite)
+        try:
+            material = self._material(target, folder, observer)
+            lesson = Lesson(config, target, drafter, material, dtype)
+            trained = train(lesson.task(), config, self._rate, folder, observer)
+        except BaseException:
+            folder.tidy()
+            raise
+        drafter.model.eval()
+        observer.stage("writing the model")
+        curve = self._write(drafter, target, trained)
+        folder.remove()
+        return self._report(drafter, material, trained, curve)
+
+    def _material(self, target: LoadedModel, folder: TrainingFolder, observer: TrainingObserver) -> Material:
+        if self.config.resume:
+            return folder.load_rows()
+        material = gather(self.config, target, observer)
+        folder.save_rows(material)
+        return material
+
+    @property
+    def _rate(self) -> float:
+        return self.config.learning_rate or (NEW_RATE if self.config.model is None else START_RATE)
+
+    def _drafter(self, target: LoadedModel) -> LoadedModel:
+        """Return the model that is trained, in float32 on the target's device.
+
+        Raises:
+            ModelError: It numbers its tokens otherwise, or has an encoder where the target has none.
+        """
+        config = self.config
+        if config.model is None:
+            return new_model(target, *config.sizes, config.seed)
+        drafter = load_model(config.model, dtype="float32", device=str(target.device))
+        if drafter.encoder_decoder and not target.encoder_decoder:
+            raise ModelError(
+                f"{drafter.name} has an encoder, which needs a source to read, but the target {target.name} has "
+                "none. Begin with a decoder-only model."
+            )
+        check_vocabulary(target.info(), drafter)
+        if drafter.max_positions is not None and config.length > drafter.max_positions:
+            raise ConfigError(
+                f"rows of {config.length} tokens were asked for, and {drafter.name} takes "
+                f"{drafter.max_positions}; give a smaller --length."
+            )
+        return drafter
+
+    def _settings(self, target: LoadedModel, dtype: torch.dtype) -> dict[str, Any]:
+        """Return what must be the same for a training to go on."""
+        settings = self.config.model_dump(mode="json", exclude=_FREE)
+        digest = target.features.fingerprint() if target.features is not None else target.name
+        return {**settings, "target": digest, "dtype": str(dtype), "learning_rate": self._rate}
+
+    def _write(self, drafter: LoadedModel, target: LoadedModel, trained: Trained) -> str:
+        config = self.config
+        with writing_folder(config.output) as place, _without_progress_bar():
+            drafter.model.to(getattr(torch, config.saved_as)).save_pretrained(place)
+            if target.tokenizer is not None:
+                target.tokenizer.save_pretrained(place)
+            return write_curve(trained.curve, place)
+
+    def _report(self, drafter: LoadedModel, material: Material, trained: Trained, curve: str) -> TrainingReport:
+        before, after = trained.curve[0], trained.curve[-1]
+        facts: dict[str, str | int | float] = {
+            "parameters": sum(weight.numel() for weight in drafter.model.parameters()),
+            "steps": trained.progress.step,
+            "tokens": trained.progress.tokens,
+            "seconds": round(trained.progress.seconds, 1),
+            "loss": round(after.get("loss", float("nan")), 4),
+            "held-out tokens": material.held_out.positions,
+            "alpha before": _with_error(before, "alpha"),
+            "alpha after": _with_error(after, "alpha"),
+            "equal argmax before": _with_error(before, "argmax"),
+            "equal argmax after": _with_error(after, "argmax"),
+            "curve": curve,
+        }
+        output = self.config.output
+        return TrainingReport((output,), facts, f"{{name: transformer, model: {json.dumps(str(output))}}}")
+
+
+def _with_error(point: dict[str, float], name: str) -> str:
+    error = point.get(f"{name}_error")
+    return f"{point[name]:.4f}" + ("" if error is None else f" (standard error {error:.4f})")
+
+
+@contextmanager
+def _without_progress_bar() -> Iterator[None]:
+    """Keep the library from drawing bars of its own between those of the command."""
+    shown = library_logging.is_progress_bar_enabled()
+    library_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            library_logging.enable_progress_bar()
+
+
+class Lesson:
+    """A drafter, a target that does not change, and rows to compare them on.
+
+    Args:
+        config: Loss, temperature, batch and seed.
+        target: Gives p.
+        drafter: Is trained.
+        material: The rows.
+        dtype: Of matrix products while training. Measurements are made in the models' own.
+    """
+
+    def __init__(
+        self,
+        config: TransformerTrainerConfig,
+        target: LoadedModel,
+        drafter: LoadedModel,
+        material: Material,
+        dtype: torch.dtype,
+    ) -> None:
+        self._config = config
+        self._target = target
+        self._drafter = drafter
+        self._held_out = material.held_out
+        self._batches = Batches(material.pools, config.batch_tokens, config.seed)
+        self._dtype = dtype
+        self._part = max(1, LARGEST_LOGITS // max(target.vocab_size, drafter.vocab_size))
+
+    def task(self) -> Task:
+        """Return what the loop needs."""
+        model = self._drafter.model
+        embeddings = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
+        parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        apart = [name for name, weight in parameters.items() if id(weight) in embeddings]
+        return Task(parameters, self.gradients, self.measure, apart)
+
+    def gradients(self, step: int, done: float) -> StepResult:
+        """Add the gradients of a step's mean loss, part by part."""
+        self._drafter.model.train()
+        parts = [part for rows in self._batches.at(step) for part in rows.split(self._part)]
+        positions = sum(part.positions for part in parts)
+        total = 0.0
+        for part in parts:
+            loss = self._loss(part.to(self._target.device), done)
+            (loss / positions).backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        return StepResult(total / positions, positions)
+
+    def _loss(self, rows: Rows, done: float) -> Tensor:
+        """Return the loss summed over the positions of some rows."""
+        config = self._config
+        with autocast(self._dtype, self._target.device):
+            logits = row_logits(self._drafter, rows)
+        if config.loss == "ce":
+            return cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
+        with torch.inference_mode(), autocast(self._dtype, self._target.device):
+            p_logits = row_logits(self._target, rows)
+        p_logits, logits = alike(p_logits, logits)
+        return distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
+
+    def measure(self) -> dict[str, float]:
+        """Return the held-out alpha and the share of equal argmaxes, with standard errors."""
+        return self.agreement().point()
+
+    def agreement(self) -> Agreement:
+        """Compare the two on the held-out rows, without autocast."""
+        self._drafter.model.eval()
+        with torch.inference_mode():
+            return agreement(self._compared(), self._config.temperature)
+
+    def _compared(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for part in self._held_out.split(self._part):
+            rows = part.to(self._target.device)
+            p_logits, logits = alike(row_logits(self._target, rows), row_logits(self._drafter, rows))
+            yield p_logits, logits, rows.mask.sum(1)

@@ -1,0 +1,205 @@
+"""What is trained on: the target's own words, texts, and pairs for encoders."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ConfigError
+from specdec_core.models import load_model, wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters.training import sources as module
+from specdec_drafters.training.pairs import read_pairs
+from specdec_drafters.training.sources import gather, own_samples
+from tests.tiny import tiny_model
+
+
+def test_the_target_writes_exactly_so_many_tokens_and_the_same_again(targets, observer):
+    rows = own_samples(targets(), 100, 5, observer, length=16)
+    assert sum(len(row) - 1 for row in rows) == 100
+    assert all(row[0] == 0 and len(row) <= 16 for row in rows)
+    assert observer.stages == [("target writes", 100)]
+    assert observer.advances["target writes"] == sorted(observer.advances["target writes"])
+    assert own_samples(targets(), 100, 5, observer, length=16) == rows
+    assert own_samples(targets(), 100, 6, observer, length=16) != rows
+
+
+def test_rows_do_not_depend_on_how_many_are_written_at_once(targets, observer, monkeypatch):
+    rows = own_samples(targets(), 60, 5, observer, length=12)
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    assert own_samples(targets(), 60, 5, observer, length=12) == rows
+
+
+def test_prompts_are_continued_in_turn(targets, observer):
+    prompts = [[2, 3, 4], [5, 6]]
+    rows = own_samples(targets(), 40, 0, observer, prompts, length=10)
+    for number, row in enumerate(rows):
+        prompt = prompts[number % 2]
+        assert row[: len(prompt)] == prompt
+        assert len(prompt) < len(row) <= 10
+    assert sum(len(row) - len(prompts[number % 2]) for number, row in enumerate(rows)) == 40
+
+
+def test_what_is_written_is_what_the_decoder_writes(targets, observer):
+    (row,) = own_samples(targets(), 6, 3, observer, [[2, 3]], temperature=0.5, length=8)
+    settings = GenerationSettings(max_new_tokens=6, seed=3)
+    plain = Decoder(targets(), sampling=SamplingSettings(temperature=0.5)).generate([[2, 3]], settings)
+    assert row[2:] == list(plain.rows[0].tokens)[:6]
+
+
+def test_an_encoder_decoder_answers_its_sources(targets, observer):
+    rows = own_samples(targets("t5"), 30, 0, observer, [[5, 6, 7], [8, 9]], length=8)
+    assert all(row[0] == targets("t5").start_id and len(row) <= 8 for row in rows)
+    assert sum(len(row) - 1 for row in rows) == 30
+
+
+def test_a_target_with_an_encoder_writes_nothing_without_a_source(targets, observer):
+    with pytest.raises(ConfigError, match="has an encoder and writes nothing without a source"):
+        own_samples(targets("t5"), 10, 0, observer)
+
+
+def test_a_target_without_a_beginning_needs_a_text(observer):
+    model = tiny_model("gpt2")
+    model.config.bos_token_id = model.config.eos_token_id = model.generation_config.eos_token_id = None
+    with pytest.raises(ConfigError, match="no beginning-of-text or end-of-text token"):
+        own_samples(wrap_model(model), 10, 0, observer)
+
+
+@pytest.fixture(scope="module")
+def word_target(tmp_path_factory):
+    """A tiny target with a tokenizer of the words a to z."""
+    words = ["<begin>", "<end>", *map(chr, range(ord("a"), ord("z") + 1)), *(f"w{n}" for n in range(12))]
+    inner = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<begin>"))
+    inner.pre_tokenizer = Whitespace()
+    path = tmp_path_factory.mktemp("words")
+    tiny_model("llama").save_pretrained(path)
+    PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<begin>").save_pretrained(path)
+    return load_model(path)
+
+
+def text_of(path, count):
+    path.write_text(" ".join(chr(ord("a") + number % 26) for number in range(count)), encoding="utf-8")
+    return str(path)
+
+
+def test_text_is_trained_on_and_its_end_held_out(word_target, config_for, observer, tmp_path):
+    text = text_of(tmp_path / "text", 23 * 40)
+    material = gather(config_for(text=text, samples=None), word_target, observer)
+    (train,) = material.pools
+    assert train.tokens.shape == (38, 24)
+    assert train.tokens[0, :4].tolist() == [0, 2, 3, 4]
+    # What is measured on was written by the target after a piece of the windows that are left.
+    held = material.held_out
+    assert held.positions == 300
+    prompts = {tuple(row[~mask][:6].tolist()) for row, mask in zip(held.tokens, held.mask, strict=True)}
+    everything = [0, *(2 + number % 26 for number in range(23 * 40))]
+    assert prompts == {tuple(everything[23 * row : 23 * row + 6]) for row in (38, 39)}
+
+
+def test_text_and_samples_are_two_pools(word_target, config_for, observer, tmp_path):
+    text = text_of(tmp_path / "text", 400)
+    material = gather(config_for(text=text, samples=200), word_target, observer)
+    train, own = material.pools
+    assert own.positions == 200
+    first = {tuple(row[:6].tolist()) for row in own.tokens}
+    assert first <= {tuple(row[:6].tolist()) for row in train.tokens}
+    assert not own.mask[:, :6].any()
+
+
+def test_trained_and_held_out_samples_differ(materials):
+    material = materials()
+    pool, held_out = (
+        # What ends at once is the same by chance.
+        {tuple(row.tolist()) for row, mask in zip(rows.tokens, rows.mask, strict=True) if mask.sum() > 6}
+        for rows in (material.pools[0], material.held_out)
+    )
+    assert len(held_out) > 5
+    assert not pool & held_out
+
+
+@pytest.mark.parametrize(("content", "message"), [("", "is empty"), ("a b c", "has 3 tokens, and two rows of 24")])
+def test_too_little_text_is_refused(word_target, config_for, observer, tmp_path, content, message):
+    path = tmp_path / "text"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        gather(config_for(text=str(path), samples=None), word_target, observer)
+
+
+def test_text_needs_a_tokenizer_and_a_target_without_encoder(targets, config_for, observer, tmp_path):
+    text = text_of(tmp_path / "text", 100)
+    with pytest.raises(ConfigError, match="has no tokenizer"):
+        gather(config_for(text=text), targets(), observer)
+    with pytest.raises(ConfigError, match="has an encoder: give --sources"):
+        gather(config_for(text=text), targets("t5"), observer)
+
+
+def test_sources_need_an_encoder(targets, config_for, observer, sources):
+    with pytest.raises(ConfigError, match="has no encoder to read them"):
+        gather(config_for(sources=sources), targets(), observer)
+
+
+def test_rows_longer_than_the_target_takes(targets, config_for, observer):
+    with pytest.raises(ConfigError, match="rows of 300 tokens were asked for"):
+        gather(config_for(length=300), targets(), observer)
+
+
+def test_pairs_and_own_answers(targets, config_for, observer, sources):
+    pairs, own = gather(config_for("t5", samples=100), targets("t5"), observer).pools
+    assert own.positions == 100
+    assert 14 <= len(pairs) <= 16
+    assert pairs.tokens.shape[1] == 8
+    assert (pairs.tokens[:, 0] == 0).all()
+    assert (pairs.tokens[:, 7] == 1).all()
+    assert pairs.sources is not None
+
+
+def test_sources_without_targets_are_answered_once(targets, config_for, observer, tmp_path):
+    path = tmp_path / "sources.jsonl"
+    path.write_text("\n".join(json.dumps({"source": [number, 3]}) for number in range(2, 8)))
+    material = gather(config_for("t5", sources=path, samples=None, length=8), targets("t5"), observer)
+    (own,) = material.pools
+    assert {int(row[0]) for row in own.sources} <= set(range(2, 8))
+    held = {int(row[0]) for row in material.held_out.sources}
+    assert len(held) == 1
+    assert not held & {int(row[0]) for row in own.sources}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"sources.jsonl:2:\d+: this is no JSON"),
+        ("[1]", "sources.jsonl:2: expected an object"),
+        ('{"prompt": "x"}', "sources.jsonl:2: expected an object.*this has: keys prompt"),
+        ('{"source": []}', 'sources.jsonl:2: "source" must be a text, or a list of token ids from 0 to 39'),
+        ('{"source": [40]}', '"source" must be'),
+        ('{"source": [true]}', '"source" must be'),
+        ('{"source": "text"}', '"source" is a text, but .* has no tokenizer'),
+        ('{"source": [2], "target": 3}', '"target" must be'),
+    ],
+)
+def test_lines_that_are_no_pair(targets, tmp_path, line, message):
+    path = tmp_path / "sources.jsonl"
+    path.write_text('{"source": [2, 3]}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        read_pairs(path, targets("t5"))
+
+
+def test_a_single_source_is_too_few(targets, tmp_path):
+    path = tmp_path / "sources.jsonl"
+    path.write_text('\n{"source": [2, 3]}\n', encoding="utf-8")
+    with pytest.raises(ConfigError, match="hold 1, and two are the least"):
+        read_pairs(path, targets("t5"))
+    with pytest.raises(ConfigError, match="there is no such file"):
+        read_pairs(tmp_path / "none", targets("t5"))
+
+
+def test_rows_with_one_position_each_are_possible(targets, observer):
+    rows = own_samples(targets(), 5, 0, observer, length=2)
+    assert torch.tensor([len(row) for row in rows]).tolist() == [2] * 5

@@ -1,0 +1,326 @@
+"""The loop on a problem of a few numbers: schedule, curve, checkpoints, resuming, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from specdec_core.errors import ConfigError, NumericsError
+from specdec_drafters.training.checkpoints import TrainingFolder
+from specdec_drafters.training.loop import StepResult, Task, train
+from specdec_drafters.training.optimisers import learning_rate_share
+from tests.drafters.training.support import Recorder
+
+SETTINGS = {"width": 3, "path": None}
+
+
+class Toy:
+    """Weights drawn to zero along directions that depend on the step and, as dropout does, on the generator."""
+
+    def __init__(self):
+        generator = torch.Generator().manual_seed(0)
+        shapes = {"matrix": (3, 4), "embedding": (5, 2), "vector": (4,)}
+        self.parameters = {
+            name: torch.nn.Parameter(torch.randn(shape, generator=generator)) for name, shape in shapes.items()
+        }
+        self.steps = []
+        self.loss = None
+
+    def gradients(self, step, done):
+        self.steps.append(step)
+        generator = torch.Generator().manual_seed(step)
+        loss = torch.zeros(())
+        for weight in self.parameters.values():
+            kept = torch.rand(weight.shape) < 0.8
+            loss = loss + (torch.randn(weight.shape, generator=generator) * kept * weight).square().mean()
+        loss.backward()
+        return StepResult(float(loss.detach()) if self.loss is None else self.loss, 10)
+
+    def evaluate(self):
+        return {"alpha": float(self.parameters["vector"].detach().mean())}
+
+    def task(self):
+        return Task(self.parameters, self.gradients, self.evaluate, apart=["embedding"])
+
+
+@pytest.fixture
+def run(tmp_path, config_for):
+    """Train the toy in a folder; return it."""
+
+    def run(name="a", observer=None, toy=None, settings=SETTINGS, **changes):
+        config = config_for(**{"steps": 12, "evaluate_every": 5, **changes})
+        folder = TrainingFolder(tmp_path / name, settings)
+        folder.begin(resume=config.resume, overwrite=config.overwrite)
+        toy = toy or Toy()
+        toy.trained = train(toy.task(), config, 0.05, folder, observer or Recorder())
+        return toy
+
+    return run
+
+
+def interrupting(step):
+    """Return an observer at whose step Ctrl-C is pressed."""
+
+    def press(stage, number):
+        if stage == "training" and number == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return Recorder(press)
+
+
+def equal(one, other):
+    return all(torch.equal(one.parameters[name], other.parameters[name]) for name in one.parameters)
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 11])
+def test_a_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(run, step):
+    whole = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupting(step))
+    observer = Recorder()
+    resumed = run("cut", observer, resume=True)
+    assert resumed.steps == list(range(step, 12))
+    assert equal(whole, resumed)
+    assert not equal(whole, Toy())
+    without_seconds = [
+        [{name: value for name, value in point.items() if name != "seconds"} for point in toy.trained.curve]
+        for toy in (whole, resumed)
+    ]
+    assert without_seconds[0] == without_seconds[1]
+    assert [point["step"] for point in resumed.trained.curve] == [0, 5, 10, 12]
+
+
+def test_steps_differ_without_the_generators_state(run, monkeypatch):
+    whole = run("whole")
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupting(5))
+    monkeypatch.setattr(torch, "set_rng_state", lambda state: None)
+    assert not equal(whole, run("cut", resume=True))
+
+
+def test_nothing_of_the_callers_random_state_is_used_or_changed(run):
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = run("first")
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert equal(first, run("second"))
+
+
+def test_ctrl_c_has_its_old_meaning_afterwards(run):
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupting(3))
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_where_ctrl_c_is_ignored_it_stays_so(run):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert run("a", interrupting(3)).trained.progress.step == 12
+
+
+def test_a_second_ctrl_c_does_not_wait(run, tmp_path):
+    toy = Toy()
+
+    def twice(step, done):
+        if step == 2:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        return Toy.gradients(toy, step, done)
+
+    toy.gradients = twice
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", toy=toy)
+    assert toy.steps == [0, 1]
+    assert not (tmp_path / "cut.training" / "checkpoint.safetensors").exists()
+
+
+def test_the_curve_is_a_file_of_points(run, tmp_path):
+    observer = Recorder()
+    toy = run("a", observer)
+    lines = (tmp_path / "a.training" / "curve.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == toy.trained.curve == observer.points
+    assert toy.trained.curve[0]["alpha"] == Toy().evaluate()["alpha"]
+    assert "loss" not in toy.trained.curve[0]
+    assert [point["tokens"] for point in toy.trained.curve] == [0, 50, 100, 120]
+    assert observer.stages == [("training", 12)]
+    assert observer.advances["training"] == list(range(1, 13))
+
+
+def test_points_after_the_checkpoint_are_measured_again(run, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupting(7))
+    path = tmp_path / "cut.training" / "curve.jsonl"
+    path.write_text(path.read_text() + '{"step": 9, "alpha": 5}\n{"step": 1', encoding="utf-8")
+    assert [point["step"] for point in run("cut", resume=True).trained.curve] == [0, 5, 10, 12]
+
+
+def test_a_budget_of_time_ends(run):
+    toy = run("a", steps=None, minutes=0.002)
+    assert 0.12 <= toy.trained.progress.seconds < 60
+    assert toy.trained.progress.step == len(toy.steps) > 0
+
+
+def test_checkpoints_are_written_now_and_then(run, tmp_path):
+    toy = Toy()
+    run("a", toy=toy, checkpoint_minutes=1e-9)
+    for name, step in (("checkpoint", 12), ("checkpoint.previous", 11)):
+        with safe_open(tmp_path / "a.training" / f"{name}.safetensors", framework="pt") as file:
+            assert json.loads(file.metadata()["training"])["progress"]["step"] == step
+
+
+def test_every_step_uses_the_learning_rate_of_its_time(run, monkeypatch):
+    asked = []
+
+    def share(done):
+        asked.append(done)
+        return 0.0
+
+    monkeypatch.setattr("specdec_drafters.training.loop.learning_rate_share", share)
+    assert equal(run("a"), Toy())
+    assert asked == pytest.approx([(step + 0.5) / 12 for step in range(12)])
+
+
+def test_gradients_are_cut_and_cleared(run):
+    norms = []
+
+    def note(optimiser, *_):
+        weights = [weight for group in optimiser.param_groups for weight in group["params"]]
+        norms.append(sum(float(weight.grad.square().sum()) for weight in weights) ** 0.5)
+
+    class Steep(Toy):
+        def gradients(self, step, done):
+            assert all(weight.grad is None for weight in self.parameters.values())
+            result = super().gradients(step, done)
+            for weight in self.parameters.values():
+                weight.grad.mul_(1e4)
+            return result
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        run("a", toy=Steep())
+    finally:
+        hook.remove()
+    assert norms
+    assert max(norms) < 1.001
+
+
+def test_what_a_killed_process_left_is_cleared_away(run, tmp_path):
+    left = tmp_path / "a.training" / ".checkpoint.safetensors.x.part"
+    left.mkdir(parents=True)
+    run("a")
+    assert not left.exists()
+
+
+def test_a_loss_that_is_no_number(run):
+    toy = Toy()
+    toy.loss = float("nan")
+    with pytest.raises(NumericsError, match=r"the loss became nan in step 1; lower --learning-rate \(0.05"):
+        run("a", toy=toy)
+
+
+def test_the_learning_rate_rises_stays_and_falls_to_zero():
+    assert learning_rate_share(0) == 0
+    assert learning_rate_share(0.01) == pytest.approx(0.5)
+    assert learning_rate_share(0.02) == learning_rate_share(0.5) == 1
+    assert learning_rate_share(0.75) == pytest.approx(0.5)
+    assert learning_rate_share(1) == learning_rate_share(1.1) == 0
+
+
+def cut_short(path):
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def interrupted(run, **changes):
+    with pytest.raises(KeyboardInterrupt):
+        run("cut", interrupting(7), checkpoint_minutes=1e-9, **changes)
+
+
+@pytest.mark.parametrize(
+    "damage", [cut_short, lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"{}" * 99)]
+)
+def test_a_cut_checkpoint_is_named_and_the_one_before_still_serves(run, tmp_path, damage):
+    whole = run("whole")
+    interrupted(run)
+    path = tmp_path / "cut.training" / "checkpoint.safetensors"
+    damage(path)
+    with pytest.raises(ConfigError, match="was cut short or is damaged") as raised:
+        run("cut", resume=True)
+    assert str(path) in str(raised.value)
+    assert "Delete it: --resume then goes on from the one before it, checkpoint.previous.safetensors" in str(
+        raised.value
+    )
+    path.unlink()
+    resumed = run("cut", resume=True)
+    assert resumed.steps[0] == 6
+    assert equal(whole, resumed)
+
+
+def test_when_both_checkpoints_are_cut_there_is_only_a_new_beginning(run, tmp_path):
+    interrupted(run)
+    for path in (tmp_path / "cut.training").glob("checkpoint*"):
+        cut_short(path)
+    (tmp_path / "cut.training" / "checkpoint.safetensors").unlink()
+    with pytest.raises(ConfigError, match="Begin anew with --overwrite"):
+        run("cut", resume=True)
+    assert run("cut", overwrite=True).steps[0] == 0
+
+
+def test_a_checkpoint_of_other_settings(run):
+    interrupted(run)
+    with pytest.raises(ConfigError, match="is of a training with other settings: width was 3, is 4"):
+        run("cut", resume=True, settings={**SETTINGS, "width": 4})
+
+
+def test_a_checkpoint_of_other_weights_or_optimisers(run, monkeypatch):
+    interrupted(run)
+    other = Toy()
+    other.parameters["vector"] = torch.nn.Parameter(torch.zeros(9))
+    with pytest.raises(ConfigError, match="holds other weights than those that are trained"):
+        run("cut", resume=True, toy=other)
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ConfigError, match="is of other optimisers"):
+        run("cut", resume=True)
+
+
+def test_a_file_that_is_no_checkpoint(run, tmp_path):
+    from safetensors.torch import save_file
+
+    (tmp_path / "a.training").mkdir()
+    save_file({"x": torch.zeros(1)}, tmp_path / "a.training" / "checkpoint.safetensors")
+    with pytest.raises(ConfigError, match="is no checkpoint of this version"):
+        run("a", resume=True)
+
+
+def test_resuming_what_never_began_and_beginning_what_never_ended(run):
+    with pytest.raises(ConfigError, match=r"there is no checkpoint in .*a\.training to resume from"):
+        run("a", resume=True)
+    interrupted(run)
+    with pytest.raises(ConfigError, match="--resume goes on with it, --overwrite begins anew"):
+        run("cut")
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(run, tmp_path, monkeypatch):
+    interrupted(run)
+    path = tmp_path / "cut.training" / "checkpoint.safetensors"
+    before = path.read_bytes()
+
+    def full(tensors, place, metadata):
+        place.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("specdec_drafters.training.checkpoints.save_file", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        run("cut", resume=True)
+    assert path.read_bytes() == before
+    assert {file.name for file in path.parent.iterdir()} == {
+        "checkpoint.safetensors",
+        "checkpoint.previous.safetensors",
+        "curve.jsonl",
+    }

@@ -1,0 +1,376 @@
+"""`specdec train transformer` on tiny models: alpha rises, the result drafts, failures leave nothing half done."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ConfigError, ModelError
+from specdec_core.models import load_model
+from specdec_core.settings import GenerationSettings
+from specdec_drafters.configs import TransformerConfig, TransformerTrainerConfig
+from specdec_drafters.training.checkpoints import TrainingFolder
+from specdec_drafters.training.forward import alike, autocast_dtype, row_logits
+from specdec_drafters.training.loop import train
+from specdec_drafters.training.losses import TV_SCALE, overlap
+from specdec_drafters.training.new_models import feed_forward, new_model
+from specdec_drafters.training.rows import Batches, pad_rows
+from specdec_drafters.training.sources import Material
+from specdec_drafters.training.transformer import Lesson, TransformerTrainer
+from specdec_drafters.transformer import TransformerDrafter
+from specdec_plugins.configs import FixedGammaConfig
+from specdec_plugins.fixed_gamma import FixedGamma
+from tests.drafters.training.support import Recorder
+
+
+@pytest.mark.parametrize("loss", ["ce", "kl", "tv", "kl-then-tv"])
+@pytest.mark.parametrize("family", ["llama", "t5", "bart"])
+def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, family, loss):
+    config = config_for(family, loss=loss, steps=30, dtype="float32")
+    target, material = targets(family), materials(family)
+    # The cross-entropy learns p from what the target wrote; the pairs that were given are no words of it.
+    material = Material(material.pools[-1:], material.held_out)
+    drafter = new_model(target, *config.sizes, config.seed)
+    lesson = Lesson(config, target, drafter, material, torch.float32)
+    folder = TrainingFolder(tmp_path / "out", {})
+    before = [weight.clone() for weight in target.model.parameters()]
+    curve = train(lesson.task(), config, 1e-2, folder, Recorder()).curve
+    assert curve[-1]["alpha"] - curve[0]["alpha"] > 0.06
+    assert all(map(torch.equal, before, target.model.parameters()))
+    assert all(weight.grad is None for weight in target.model.parameters())
+
+
+@pytest.fixture(scope="module")
+def trained(config_for, tmp_path_factory):
+    """A llama trained for a few steps, with what the observer was told and the report."""
+    output = tmp_path_factory.mktemp("trained") / "drafter"
+    observer = Recorder()
+    config = config_for(output=output, evaluate_every=10, held_out=2000)
+    return output, observer, TransformerTrainer(config).train(observer)
+
+
+def test_the_report_says_what_was_made_and_how_it_is_used(trained):
+    output, observer, report = trained
+    assert report.written == (output,)
+    assert report.usage == f'{{name: transformer, model: "{output}"}}'
+    facts = report.facts
+    assert facts["steps"] == 30
+    assert facts["parameters"] == sum(weight.numel() for weight in load_model(output).model.parameters())
+    assert facts["held-out tokens"] == 2000
+    assert facts["alpha after"] > facts["alpha before"]
+    assert "standard error" in facts["equal argmax after"]
+    assert [what for what, _ in observer.stages] == [
+        "loading models",
+        "target writes",
+        "target writes",
+        "training",
+        "writing the model",
+    ]
+    assert [point["step"] for point in observer.points] == [0, 10, 20, 30]
+
+
+def test_the_output_is_a_model_folder_with_its_curve_and_nothing_beside(trained):
+    output, observer, _ = trained
+    assert {"config.json", "model.safetensors", "curve.jsonl"} <= {path.name for path in output.iterdir()}
+    assert [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()] == observer.points
+    assert [path.name for path in output.parent.iterdir()] == ["drafter"]
+
+
+def test_the_result_drafts_and_is_accepted_as_often_as_the_report_says(trained, targets):
+    output, observer, _ = trained
+    target = targets()
+    drafter = TransformerDrafter(TransformerConfig(model=str(output)), target.info())
+    decoder = Decoder(target, drafter, gamma=FixedGamma(FixedGammaConfig(gamma=3)), strict=True)
+    result = decoder.generate([[0]] * 64, GenerationSettings(max_new_tokens=23, seed=9))
+    judged = result.metrics.accepted + result.metrics.rejected
+    alpha = observer.points[-1]["alpha"]
+    assert abs(result.metrics.alpha - alpha) < 4 * (alpha * (1 - alpha) / judged) ** 0.5 + 0.03
+
+
+def test_alpha_is_measured_over_all_that_the_target_wrote(targets, materials, config_for):
+    target, material = targets(), materials()
+    drafter = new_model(target, 1, 32, 2, seed=4)
+    found = Lesson(config_for(), target, drafter, material, torch.bfloat16).agreement()
+    betas = []
+    with torch.inference_mode():
+        for row, mask in zip(material.held_out.tokens, material.held_out.mask, strict=True):
+            p, q = (each.model(input_ids=row[None]).logits[0] for each in (target, drafter))
+            betas += [float(overlap(p[n - 1], q[n - 1])) for n in mask.nonzero()[:, 0]]
+    assert found.positions == len(betas) == 300
+    assert found.alpha == pytest.approx(sum(betas) / len(betas), abs=1e-5)
+
+
+def test_the_temperature_is_that_of_losses_and_measurements(targets, materials, config_for):
+    target, material = targets(), materials()
+    drafter = new_model(target, 1, 32, 2, seed=4)
+    lesson = Lesson(config_for(temperature=0.5, loss="tv"), target, drafter, material, torch.float32)
+    (rows,) = Batches(material.pools, 512, 0).at(0)
+    with torch.inference_mode():
+        held, trained = (
+            overlap(row_logits(target, part), row_logits(drafter, part), 0.5) for part in (material.held_out, rows)
+        )
+    assert lesson.agreement().alpha == pytest.approx(float(held.mean()), abs=1e-5)
+    result = lesson.gradients(0, 0.5)
+    assert result.loss == pytest.approx(TV_SCALE * (1 - float(trained.mean())), abs=1e-4)
+    assert result.tokens == len(trained)
+
+
+def test_dropout_acts_in_training_and_not_in_measurements(targets, materials, config_for, models):
+    drafter = load_model(models("bart", seed=3))
+    lesson = Lesson(config_for("bart"), targets("bart"), drafter, materials("bart"), torch.float32)
+    losses = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        losses.append(lesson.gradients(0, 0.5).loss)
+    assert losses[0] == losses[1] != losses[2]
+    assert lesson.agreement() == lesson.agreement()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "t5", "bart"])
+def test_embeddings_are_trained_apart(targets, materials, config_for, models, family):
+    drafter = load_model(models(family, seed=3))
+    material = materials("bart" if drafter.encoder_decoder else "llama")
+    task = Lesson(config_for(), targets(family), drafter, material, torch.float32).task()
+    assert {tuple(task.parameters[name].shape) for name in task.apart} == {(40, 32)}
+    assert len(task.parameters) == len(list(drafter.model.parameters()))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "gemma3", "t5", "bart"])
+def test_padding_and_prompts_change_no_logits(targets, family):
+    target = targets(family)
+    rows, sources = [[0, 5, 6, 7, 8], [0, 9, 1]], [[5, 6, 7], [8, 9]]
+    given = [2, 1]
+    both = pad_rows(rows, given, sources if target.encoder_decoder else None)
+    with torch.inference_mode():
+        found = row_logits(target, both)
+        alone = []
+        for row, skipped, source in zip(rows, given, sources, strict=True):
+            ids = torch.tensor([row[:-1]])
+            names = {"input_ids": ids}
+            if target.encoder_decoder:
+                names = {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
+            alone.append(target.model(**names).logits[0, skipped - 1 :])
+    torch.testing.assert_close(found, torch.cat(alone), atol=1e-4, rtol=1e-4)
+
+
+def test_a_decoder_only_drafter_for_a_target_with_an_encoder(config_for, models, tmp_path):
+    config = config_for(
+        "t5", model=str(models("llama")), layers=None, width=None, heads=None, output=tmp_path / "o", samples=200
+    )
+    report = TransformerTrainer(config).train(Recorder())
+    assert report.facts["alpha after"] > report.facts["alpha before"]
+    assert not load_model(tmp_path / "o").encoder_decoder
+
+
+def begun_with(model, output, **changes):
+    return {"model": str(model), "layers": None, "width": None, "heads": None, "output": output, **changes}
+
+
+def test_beginning_with_a_model_begins_with_its_weights(config_for, models, tmp_path):
+    config = config_for(**begun_with(models("llama"), tmp_path / "o", steps=1, learning_rate=1e-12))
+    report = TransformerTrainer(config).train(Recorder())
+    assert report.facts["alpha before"].startswith("1.0000")
+    before, after = (load_file(folder / "model.safetensors") for folder in (models("llama"), tmp_path / "o"))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+
+
+def test_a_model_of_another_vocabulary_is_refused(config_for, models, tmp_path):
+    config = config_for(**begun_with(models("llama", vocab=41), tmp_path / "o"))
+    with pytest.raises(ModelError, match="has 41 entries, the target's 40"):
+        TransformerTrainer(config).train(Recorder())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_without_a_source_is_refused(config_for, models, tmp_path):
+    config = config_for(**begun_with(models("t5"), tmp_path / "o"))
+    with pytest.raises(ModelError, match="has an encoder, which needs a source"):
+        TransformerTrainer(config).train(Recorder())
+
+
+def test_models_that_pad_their_vocabulary_are_compared_on_what_both_have():
+    p, q = alike(torch.zeros(2, 5), torch.zeros(2, 7))
+    assert p.shape == q.shape == (2, 5)
+
+
+def interrupting(step):
+    def press(stage, number):
+        if stage == "training" and number == step:
+            signal.raise_signal(signal.SIGINT)
+
+    return Recorder(press)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_no_output_and_resuming_ends_the_same(config_for, tmp_path):
+    changes = {"steps": 8, "samples": 300, "dtype": "float32"}
+    TransformerTrainer(config_for(output=tmp_path / "whole", **changes)).train(Recorder())
+    with pytest.raises(KeyboardInterrupt):
+        TransformerTrainer(config_for(output=tmp_path / "cut", **changes)).train(interrupting(3))
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut.training"}
+    observer = Recorder()
+    resumed = TransformerTrainer(config_for(output=tmp_path / "cut", resume=True, **changes)).train(observer)
+    assert observer.advances["training"] == [4, 5, 6, 7, 8]
+    assert "target writes" not in observer.advances
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut"}
+    whole, cut = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
+    assert whole.keys() == cut.keys()
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert resumed.facts["steps"] == 8
+
+
+def test_what_breaks_off_before_the_first_checkpoint_leaves_nothing(config_for, tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lesson, "measure", stop)
+    with pytest.raises(KeyboardInterrupt):
+        TransformerTrainer(config_for(output=tmp_path / "o", samples=50)).train(Recorder())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_settings_than_those_it_was_begun_with(config_for, models, tmp_path):
+    changes = {"output": tmp_path / "cut", "steps": 8, "samples": 300}
+    with pytest.raises(KeyboardInterrupt):
+        TransformerTrainer(config_for(**changes)).train(interrupting(3))
+    for other, message in (
+        ({"width": 64}, "width was 32, is 64"),
+        ({"loss": "tv"}, "loss was kl-then-tv, is tv"),
+        ({"target": str(models("llama", seed=1))}, "target was"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            TransformerTrainer(config_for(**{**changes, **other, "resume": True})).train(Recorder())
+    # Where it runs and how often it is measured is another matter.
+    again = config_for(**changes, resume=True, evaluate_every=2, checkpoint_minutes=1.0, device="cpu")
+    assert TransformerTrainer(again).train(Recorder()).facts["steps"] == 8
+
+
+def test_an_output_that_is_there_stays_unless_it_may_be_replaced(config_for, tmp_path):
+    changes = {"output": tmp_path / "o", "steps": 1, "samples": 100}
+    TransformerTrainer(config_for(**changes)).train(Recorder())
+    before = (tmp_path / "o" / "model.safetensors").read_bytes()
+    with pytest.raises(ConfigError, match="--overwrite replaces it"):
+        TransformerTrainer(config_for(**changes)).train(Recorder())
+    assert (tmp_path / "o" / "model.safetensors").read_bytes() == before
+    TransformerTrainer(config_for(**changes, overwrite=True, seed=1)).train(Recorder())
+    assert (tmp_path / "o" / "model.safetensors").read_bytes() != before
+
+
+def test_a_result_that_cannot_be_written_can_be_written_later(config_for, tmp_path, monkeypatch):
+    changes = {"output": tmp_path / "o", "steps": 2, "samples": 100}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("specdec_drafters.training.transformer.write_curve", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            TransformerTrainer(config_for(**changes)).train(Recorder())
+    assert [path.name for path in tmp_path.iterdir()] == ["o.training"]
+    observer = Recorder()
+    assert TransformerTrainer(config_for(**changes, resume=True)).train(observer).facts["steps"] == 2
+    assert "training" not in observer.advances
+
+
+@pytest.mark.parametrize("saved_as", ["float32", "bfloat16"])
+def test_weights_are_written_in_the_format_asked_for(config_for, tmp_path, saved_as):
+    config = config_for(output=tmp_path / "o", steps=1, samples=100, saved_as=saved_as)
+    TransformerTrainer(config).train(Recorder())
+    weights = load_file(tmp_path / "o" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {getattr(torch, saved_as)}
+
+
+def test_without_matplotlib_the_report_says_how_to_get_the_picture(config_for, tmp_path, monkeypatch):
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "matplotlib" else found(name, *more)
+    )
+    report = TransformerTrainer(config_for(output=tmp_path / "o", steps=1, samples=100)).train(Recorder())
+    assert report.facts["curve"] == "curve.jsonl (pip install 'specdec-core[report]' draws curve.svg)"
+    assert not (tmp_path / "o" / "curve.svg").exists()
+
+
+def test_with_matplotlib_there_is_a_picture(trained):
+    pytest.importorskip("matplotlib")
+    output, _, report = trained
+    assert report.facts["curve"] == "curve.jsonl, curve.svg"
+    assert "<svg" in (output / "curve.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("family", ["llama", "t5", "bart"])
+def test_a_new_model_numbers_its_tokens_and_begins_and_ends_as_the_target(targets, family):
+    target = targets(family)
+    new = new_model(target, 2, 32, 2, seed=0)
+    assert (new.vocab_size, new.eos_ids, new.start_id) == (target.vocab_size, target.eos_ids, target.start_id)
+    assert new.encoder_decoder == target.encoder_decoder
+    again = new_model(target, 2, 32, 2, seed=0)
+    assert all(map(torch.equal, new.model.parameters(), again.model.parameters()))
+    other = new_model(target, 2, 32, 2, seed=1)
+    assert not all(map(torch.equal, new.model.parameters(), other.model.parameters()))
+
+
+def test_the_feed_forward_part_is_as_in_the_builtin_pair():
+    assert (feed_forward(128), feed_forward(256)) == (384, 704)
+
+
+def test_the_matrix_format_can_be_chosen():
+    assert autocast_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    assert autocast_dtype("float32", torch.device("cpu")) == torch.float32
+    assert autocast_dtype("auto", torch.device("cpu")) in (torch.float32, torch.bfloat16)
+
+
+def test_training_in_bfloat16_raises_alpha_too(config_for, targets, materials, tmp_path):
+    config = config_for(steps=30)
+    drafter = new_model(targets(), *config.sizes, config.seed)
+    lesson = Lesson(config, targets(), drafter, materials(), torch.bfloat16)
+    curve = train(lesson.task(), config, 1e-2, TrainingFolder(tmp_path / "o", {}), Recorder()).curve
+    assert curve[-1]["alpha"] > curve[0]["alpha"] + 0.1
+    assert {weight.dtype for weight in drafter.model.parameters()} == {torch.float32}
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials, monkeypatch):
+    gradients = []
+    for logits in (1 << 24, 1):
+        monkeypatch.setattr("specdec_drafters.training.transformer.LARGEST_LOGITS", logits)
+        drafter = new_model(targets(), 1, 32, 2, seed=0)
+        lesson = Lesson(config_for(dtype="float32"), targets(), drafter, materials(), torch.float32)
+        result = lesson.gradients(3, 0.5)
+        gradients.append((result.loss, [weight.grad for weight in drafter.model.parameters()]))
+    assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-5)
+    for one, other in zip(gradients[0][1], gradients[1][1], strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "say what to train on"),
+        ({"samples": 1, "steps": 2, "minutes": 3}, "give 'steps' or 'minutes', not both"),
+        ({"samples": 1, "width": 65, "heads": 2}, "a width of 65 cannot be shared by 2 heads"),
+        ({"samples": 1, "width": 6, "heads": 2}, "multiple of 4"),
+        ({"samples": 1, "model": "builtin:drafter", "width": 64}, "'width' cannot be said too"),
+        ({"samples": 1, "loss": "mse"}, "loss"),
+        ({"samples": 1, "temperature": 0}, "greater than 0"),
+        ({"samples": 0}, "greater than or equal to 1"),
+        ({"samples": 1, "length": 1}, "greater than or equal to 2"),
+        ({"text": "builtin:stdlb"}, "Available: builtin:stdlib"),
+        ({"text": "a", "sources": "b"}, "give 'text' or 'sources', not both"),
+        ({"samples": 1, "max_bytes": 5}, "'max_bytes' limits 'text'"),
+        ({"samples": 1, "size": 5}, "Extra inputs are not permitted"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        TransformerTrainerConfig(output="o", **settings)
+
+
+def test_ten_minutes_unless_said_otherwise():
+    assert TransformerTrainerConfig(output="o", samples=1).seconds == 600
+    assert TransformerTrainerConfig(output="o", samples=1, minutes=2).seconds == 120
+    assert TransformerTrainerConfig(output="o", samples=1, steps=2).seconds is None
