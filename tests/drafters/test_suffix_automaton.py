@@ -1,0 +1,174 @@
+"""The suffix automata against searches that try every place, on sequences that grow and shrink."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from specdec_drafters.suffix_automaton import FrequentContinuations, LatestPlaces
+
+KINDS = (LatestPlaces, FrequentContinuations)
+# Two or three letters make for many repetitions, so for many states that are split.
+letters = st.integers(2, 3).flatmap(lambda v: st.lists(st.integers(0, v - 1), max_size=60))
+longest = st.integers(1, 9)
+# A negative number takes so many tokens back, a list adds its tokens.
+edits = st.lists(st.one_of(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(-12, -1)), max_size=25)
+
+
+def places(tokens, part):
+    """Return the positions after the places where `part` occurs with a token following, earliest first."""
+    size = len(part)
+    return [end for end in range(size, len(tokens)) if tokens[end - size : end] == part]
+
+
+def search(tokens, other, longest, shortest=1):
+    """Return (size, positions) of the longest end of `other` that a token follows in `tokens`."""
+    for size in range(min(longest, len(other)), shortest - 1, -1):
+        found = places(tokens, other[-size:])
+        if found:
+            return size, found
+    return 0, []
+
+
+def copy(tokens, position, count):
+    """Copy one token at a time from a place on; what was copied can be copied again."""
+    grown = list(tokens)
+    for offset in range(count):
+        grown.append(grown[position + offset])
+    return grown[len(tokens) :]
+
+
+def continue_frequent(tokens, other, longest, shortest, count):
+    """Search anew for each token and count what followed."""
+    copied = []
+    while len(copied) < count:
+        size, found = search(tokens, other + copied, longest, shortest)
+        if not size:
+            break
+        often = Counter(tokens[position] for position in found)
+        most = max(often.values())
+        copied.append(next(tokens[p] for p in reversed(found) if often[tokens[p]] == most))
+    return copied
+
+
+def contents(automaton):
+    """Return all that an automaton holds but the log."""
+    names = ("_length", "_lengths", "_links", "_next", "_notes", "_end", "_window")
+    return {name: getattr(automaton, name) for name in names}
+
+
+def grown(kind, tokens, longest, undo=0):
+    automaton = kind(longest, undo)
+    automaton.extend(tokens)
+    return automaton
+
+
+@given(letters, longest)
+@example([0] * 30, 4)  # the window itself is split, and links into a chain as long as `longest`
+@example([1] + [0] * 12 + [1] + [0] * 12, 3)
+@example([0, 1] * 12 + [0], 5)
+def test_the_latest_place_is_found_after_every_token(tokens, longest):
+    automaton = LatestPlaces(longest)
+    for length in range(1, len(tokens) + 1):
+        text = tokens[:length]
+        automaton.extend(text)
+        assert len(automaton) == length
+        size, state = automaton.match()
+        expected, found = search(text, text, longest)
+        assert size == expected
+        if size:
+            assert automaton.place(state) == found[-1]
+            assert automaton.continuation(text, (size, state), 9) == copy(text, found[-1], 9)
+
+
+@given(letters, longest, st.integers(1, 3))
+@example([0] * 30, 4, 1)
+@example([1] + [0] * 12 + [1] + [0] * 12, 3, 1)
+@example([0, 1] * 12 + [0], 5, 2)
+def test_the_most_frequent_continuation_is_found_after_every_token(tokens, longest, shortest):
+    automaton = FrequentContinuations(longest, shortest=shortest)
+    for length in range(1, len(tokens) + 1):
+        text = tokens[:length]
+        automaton.extend(text)
+        size, state = automaton.match()
+        assert size == search(text, text, longest)[0]
+        expected = continue_frequent(text, text, longest, shortest, 7)
+        assert automaton.continuation(text, (size, state), 7) == expected
+
+
+@given(letters, letters, longest)
+def test_the_end_of_another_sequence_is_located(tokens, other, longest):
+    size, found = search(tokens, other, longest)
+    latest = LatestPlaces(longest, endless=False)
+    latest.extend(tokens)
+    located = latest.locate(other)
+    assert located[0] == size
+    if size:
+        assert latest.place(located[1]) == found[-1]
+        assert latest.continuation(tokens, located, 5) == tokens[found[-1] :][:5]
+    frequent = grown(FrequentContinuations, tokens, longest)
+    located = frequent.locate(other)
+    assert located[0] == size
+    assert frequent.continuation(tokens, located, 5) == continue_frequent(tokens, other, longest, 1, 5)
+
+
+def test_more_frequent_wins_over_later_and_later_over_earlier():
+    text = [5, 1, 7, 5, 1, 7, 5, 1, 8, 5, 1]
+    automaton = grown(FrequentContinuations, text, 2)
+    assert automaton.continuation(text, automaton.match(), 1) == [7]
+    text = [5, 1, 7, 5, 1, 8, 5, 1]
+    automaton = grown(FrequentContinuations, text, 2)
+    assert automaton.continuation(text, automaton.match(), 1) == [8]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(edits=edits, longest=longest, undo=st.sampled_from([0, 1, 5, 100]))
+def test_any_growing_and_shrinking_equals_a_fresh_automaton(kind, edits, longest, undo):
+    automaton, tokens = kind(longest, undo), []
+    for edit in edits:
+        if isinstance(edit, list):
+            tokens.extend(edit)
+            automaton.extend(tokens)
+        else:
+            del tokens[edit:]
+            automaton.rollback(len(tokens))
+            if len(automaton) != len(tokens):  # it went beyond the log
+                assert len(automaton) == 0
+                automaton.extend(tokens)
+        assert contents(automaton) == contents(grown(kind, tokens, longest))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_within_the_log_nothing_is_read_again_and_beyond_it_all_is(kind):
+    tokens = [0, 1, 0, 0, 1, 1, 0, 1]
+    automaton = grown(kind, tokens, 3, undo=4)
+    automaton.rollback(4)
+    assert len(automaton) == 4
+    automaton.rollback(6)  # nothing is forgotten that it does not hold
+    assert len(automaton) == 4
+    automaton.extend([*tokens[:4], 2, 2, 2, 2])  # other tokens, to the same length
+    automaton.rollback(3)
+    assert len(automaton) == 0
+    automaton.extend(tokens)
+    assert contents(automaton) == contents(grown(kind, tokens, 3))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_sequence_matches_nothing(kind):
+    automaton = kind(4)
+    assert automaton.match()[0] == 0
+    assert automaton.locate([1, 2])[0] == 0
+    automaton.extend([1])
+    assert automaton.match()[0] == 0
+    assert automaton.locate([1])[0] == 0
+    assert automaton.locate([])[0] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(tokens=letters)
+def test_states_are_linear_in_the_sequence(kind, tokens):
+    automaton = grown(kind, tokens, 5)
+    assert len(automaton._lengths) <= max(2 * len(tokens), 2)
