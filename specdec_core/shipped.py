@@ -13,6 +13,8 @@ _FOLDER = Path(__file__).parent / "builtin"
 PROMPTS = _FOLDER / "prompts.jsonl"
 """Prompts cut from modules that no built-in model was trained on."""
 
+_HEADS = "heads.safetensors"
+
 
 def builtin_model(model: str) -> Path:
     """Return the folder of a built-in model.
@@ -28,3 +30,19 @@ def builtin_model(model: str) -> Path:
     if name not in there:
         raise ModelError(unknown_name("built-in model", model, [BUILTIN_PREFIX + other for other in there]))
     return _FOLDER / name
+
+
+def builtin_heads(model: str) -> Path:
+    """Return the file of built-in heads: weights that guess for a built-in model from its hidden state.
+
+    Args:
+        model: Its name with the prefix, such as `builtin:heads`.
+
+    Raises:
+        ModelError: There are no such heads; the message names those there are.
+    """
+    name = model.removeprefix(BUILTIN_PREFIX)
+    there = sorted(path.parent.name for path in _FOLDER.glob(f"*/{_HEADS}"))
+    if name not in there:
+        raise ModelError(unknown_name("built-in heads", model, [BUILTIN_PREFIX + other for other in there]))
+    return _FOLDER / name / _HEADS

@@ -1,0 +1,395 @@
+"""The heads drafter: what each head reads, which token it guesses, and whose heads it takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec_core import shipped
+from specdec_core.border import DraftRequest, TargetInfo
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ConfigError, ModelError
+from specdec_core.models import inflate, load_model, wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters.configs import HeadsConfig
+from specdec_drafters.heads.drafter import HeadsDrafter
+from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
+from specdec_drafters.heads.model import Heads, HeadsShape
+from tests.drafters.support import SeededSampler, info_for, rows_of
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+V, D, E, H, K = 11, 8, 6, 5, 3
+SHAPE = HeadsShape(heads=K, hidden_size=D, width=H, token_size=E)
+BLIND = replace(SHAPE, token_size=0)
+
+
+@dataclass(frozen=True)
+class Features:
+    input_embeddings: Tensor
+    output_embeddings: Tensor
+    name: str = "4a"
+
+    @property
+    def hidden_size(self) -> int:
+        return self.output_embeddings.shape[1]
+
+    def fingerprint(self) -> str:
+        return self.name
+
+
+def normal(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+FEATURES = Features(normal(V, E, seed=1), normal(V, D, seed=2))
+
+
+def random_heads(shape=SHAPE, seed=3):
+    """Heads whose last layers are not zero any more."""
+    heads = Heads(shape, seed)
+    with torch.no_grad():
+        for number, weight in enumerate(heads.parameters()):
+            weight.copy_(normal(*weight.shape, seed=100 * seed + number) * 0.7)
+    return heads.eval().requires_grad_(requires_grad=False)
+
+
+def card_for(shape=SHAPE, **changes):
+    return HeadsCard(**{"shape": shape, "vocab_size": V, "target": "toy", "fingerprint": "4a", **changes})
+
+
+def write(path, shape=SHAPE, seed=3, dtype=torch.float32, **changes):
+    write_heads(path, random_heads(shape, seed), card_for(shape, **changes), dtype)
+    return path
+
+
+def target_info(features=FEATURES, **changes):
+    return TargetInfo(**{"vocab_size": V, "features": features, **changes})
+
+
+@pytest.fixture
+def file(tmp_path):
+    return write(tmp_path / "heads.safetensors")
+
+
+def drafter_for(path, target=None, **settings):
+    return HeadsDrafter(HeadsConfig(model=str(path), **settings), target or target_info())
+
+
+def by_hand(heads, hidden, token, head, features=FEATURES):
+    """One head on one hidden state `[D]`, spelled out: its logits `[V]`."""
+
+    def size(vector):
+        return (vector.pow(2).sum() / len(vector)).sqrt()
+
+    shape = heads.shape
+    state = hidden / size(hidden)
+    read = state
+    if shape.reads_token:
+        embedded = features.input_embeddings[token]
+        read = torch.cat([state, embedded / size(embedded)])
+    own = slice(head * shape.width, (head + 1) * shape.width)
+    inner = heads.inner["weight"][own] @ read + heads.inner["bias"][own]
+    inner = inner * inner.sigmoid()
+    change = inner @ heads.outer["weight"][head] + heads.outer["bias"][head]
+    return features.output_embeddings @ (size(hidden) * (state + change))
+
+
+def request(tokens, budget, hidden, seed=0):
+    return DraftRequest(tokens, tuple(budget), SeededSampler(budget, seed), hidden)
+
+
+HIDDEN = normal(3, D, seed=7) * torch.tensor([[1e-2], [1.0], [30.0]])
+TOKENS = [[1, 2, 3], [4], [0, 0, 10]]
+
+
+@pytest.mark.parametrize("shape", [SHAPE, BLIND], ids=["reads-token", "stern"])
+def test_q_is_each_heads_own_distribution(tmp_path, shape):
+    heads = random_heads(shape)
+    drafter = drafter_for(write(tmp_path / "h.safetensors", shape))
+    proposal = drafter.open(info_for(3, V)).propose(request(TOKENS, [K] * 3, HIDDEN))
+    assert proposal.lengths == (K,) * 3
+    for row, tokens in enumerate(TOKENS):
+        for head in range(K):
+            expected = by_hand(heads, HIDDEN[row], tokens[-1], head).softmax(-1)
+            torch.testing.assert_close(proposal.q.probabilities[row, head], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_new_heads_say_what_the_target_says():
+    states = Heads(SHAPE)(HIDDEN, normal(3, E, seed=8))
+    assert states.shape == (3, K, D)
+    torch.testing.assert_close(states, HIDDEN[:, None].expand(3, K, D), atol=1e-5, rtol=1e-5)
+
+
+def test_the_seed_makes_the_weights():
+    one, same, other = Heads(SHAPE, 1), Heads(SHAPE, 1), Heads(SHAPE, 2)
+    assert torch.equal(one.inner["weight"], same.inner["weight"])
+    assert not torch.equal(one.inner["weight"], other.inner["weight"])
+
+
+def test_only_the_last_token_is_read_and_only_where_heads_read_it(tmp_path):
+    def logits(drafter, tokens):
+        return drafter.logits(HIDDEN[:1], torch.tensor(tokens), K)
+
+    seeing = drafter_for(write(tmp_path / "seeing.safetensors"))
+    blind = drafter_for(write(tmp_path / "blind.safetensors", BLIND))
+    assert not torch.allclose(logits(seeing, [1]), logits(seeing, [2]))
+    assert torch.equal(logits(blind, [1]), logits(blind, [2]))
+
+
+def test_nothing_is_proposed_before_the_target_has_read(file):
+    proposal = drafter_for(file).open(info_for(2, V)).propose(request([[1], [2]], [2, 3], None))
+    assert rows_of(proposal) == [[], []]
+    assert proposal.tokens.shape == (2, 0)
+
+
+@pytest.mark.parametrize(("count", "budget", "lengths"), [(None, 9, 3), (2, 9, 2), (1, 1, 1), (3, 2, 2)])
+def test_as_many_as_there_are_heads_or_room(file, count, budget, lengths):
+    drafter = drafter_for(file, count=count)
+    proposal = drafter.open(info_for(1, V)).propose(request([[5]], [budget], HIDDEN[:1]))
+    assert proposal.tokens.shape == (1, lengths)
+
+
+def test_ragged_budgets_and_rows_without_one(file):
+    drafter, info = drafter_for(file), info_for(3, V)
+    together = drafter.open(info).propose(request(TOKENS, [2, 0, 3], HIDDEN))
+    assert together.tokens.shape == (3, 3)
+    for row, budget in ((0, 2), (2, 3)):
+        alone = drafter.open(info_for(1, V)).propose(
+            request([TOKENS[row]], [budget], HIDDEN[row : row + 1], seed=row)
+        )
+        assert rows_of(alone)[0] == rows_of(together)[row]
+    assert drafter.open(info).propose(request(TOKENS, [1] * 3, HIDDEN)).tokens.shape == (3, 1)
+
+
+def test_a_round_trip_keeps_weights_and_card(tmp_path):
+    path = tmp_path / "h.safetensors"
+    write(path, dtype=torch.float16, facts={"steps": 7, "loss": "kl", "alpha": 0.5})
+    heads, card = read_heads(path)
+    assert card == card_for(facts={"steps": 7, "loss": "kl", "alpha": 0.5})
+    for name, weight in random_heads().state_dict().items():
+        torch.testing.assert_close(heads.state_dict()[name], weight.half().float())
+    assert not any(weight.requires_grad for weight in heads.parameters())
+
+
+def test_a_folder_and_a_path_from_the_studys_folder(tmp_path, file):
+    assert drafter_for(tmp_path).count == K
+    assert drafter_for(file.name, target_info(folder=tmp_path)).count == K
+
+
+def test_embeddings_padded_beyond_the_logits(tmp_path):
+    padded = replace(
+        FEATURES,
+        input_embeddings=torch.cat([FEATURES.input_embeddings, torch.full((5, E), torch.nan)]),
+        output_embeddings=torch.cat([FEATURES.output_embeddings, torch.full((5, D), 1e3)]),
+    )
+    drafter = drafter_for(write(tmp_path / "h.safetensors"), target_info(padded))
+    assert drafter.logits(HIDDEN, torch.tensor([1, 2, 3]), K).shape == (3, K, V)
+
+
+def test_heads_of_another_target_are_refused(tmp_path, file):
+    other = target_info(replace(FEATURES, name="77"))
+    with pytest.raises(ModelError) as raised:
+        drafter_for(file, other)
+    message = str(raised.value)
+    assert "was trained for another target, toy (fingerprint 4a); this one's is 77" in message
+    assert "specdec train heads --target" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"shape": replace(SHAPE, hidden_size=D + 1)}, "hidden size 9; this one's is 8"),
+        ({"vocab_size": V + 1}, "vocabulary 12; this one's is 11"),
+        ({"shape": replace(SHAPE, token_size=E + 1)}, "input embedding 7; this one's is 6"),
+    ],
+)
+def test_sizes_that_differ_are_refused(tmp_path, changes, said):
+    with pytest.raises(ModelError, match=said):
+        drafter_for(write(tmp_path / "h.safetensors", **changes))
+
+
+def test_a_target_without_an_output_embedding(file):
+    with pytest.raises(ModelError, match="no output embedding"):
+        drafter_for(file, TargetInfo(V))
+
+
+def test_more_heads_than_there_are(file):
+    with pytest.raises(ModelError, match=r"count 4 was asked for, but .* holds 3 heads"):
+        drafter_for(file, count=4)
+
+
+def test_a_missing_file_or_folder_is_named(tmp_path):
+    with pytest.raises(ModelError, match=r"none\.safetensors: there is no such file"):
+        drafter_for(tmp_path / "none.safetensors")
+    with pytest.raises(ModelError, match=r"the folder holds no heads\.safetensors"):
+        drafter_for(tmp_path)
+
+
+def test_unknown_builtin_heads(monkeypatch, tmp_path):
+    (tmp_path / "heads").mkdir()
+    write(tmp_path / "heads" / "heads.safetensors")
+    monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
+    assert drafter_for("builtin:heads").count == K
+    with pytest.raises(ModelError, match=r"unknown built-in heads 'builtin:head'.*'builtin:heads'"):
+        drafter_for("builtin:head")
+
+
+@pytest.mark.parametrize("keep", [0, 4, 100, -1])
+def test_a_file_that_was_cut_is_refused(file, keep):
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ModelError, match="no whole safetensors file"):
+        drafter_for(file)
+
+
+def test_foreign_files_are_refused(tmp_path):
+    path = tmp_path / "h.safetensors"
+    save_file({"weight": torch.zeros(2)}, path)
+    with pytest.raises(ModelError, match="not of heads"):
+        drafter_for(path)
+    path.write_text("not at all")
+    with pytest.raises(ModelError, match="no whole safetensors file"):
+        drafter_for(path)
+
+
+def rewritten(path, **changes):
+    """Write the file again with another header."""
+    with safe_open(path, framework="pt") as given:
+        header = json.loads(given.metadata()["specdec_heads"])
+        tensors = {name: given.get_tensor(name) for name in given.keys()}  # noqa: SIM118
+    save_file(tensors, path, metadata={"specdec_heads": json.dumps(header | changes)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"version": 2}, "format version 2; this specdec reads version 1"),
+        ({"version": 2, "else": 1}, "format version 2; this specdec reads version 1"),
+        ({"heads": 0}, "the header of these heads is wrong at heads"),
+        ({"heads": 4}, "but the header says"),
+        ({"else": 1}, "the header of these heads is wrong at else"),
+    ],
+)
+def test_headers_that_do_not_fit_are_refused(file, changes, said):
+    rewritten(file, **changes)
+    with pytest.raises(ModelError, match=said):
+        drafter_for(file)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    heads = random_heads()
+    heads.outer["bias"][0, 0] = 1e9
+    with pytest.raises(ModelError, match=r"outer\.bias holds a value that is no finite number"):
+        write_heads(tmp_path / "h.safetensors", heads, card_for())
+    assert not list(tmp_path.iterdir())
+    heads.outer["bias"][0, 0] = torch.nan
+    tensors = heads.state_dict()
+    path = write(tmp_path / "h.safetensors")
+    with safe_open(path, framework="pt") as given:
+        metadata = given.metadata()
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(ModelError, match=r"outer\.bias holds a value that is no finite number"):
+        drafter_for(path)
+
+
+def test_a_file_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError):
+        write(tmp_path / "file" / "h.safetensors")
+
+
+@pytest.mark.parametrize("settings", [{}, {"model": ""}, {"model": "x", "count": 0}, {"model": "x", "heads": 2}])
+def test_bad_settings_are_refused(settings):
+    with pytest.raises(ValidationError):
+        HeadsConfig(**settings)
+
+
+# The target of the following tests writes 0 1 2 ... 9 0 1 ... and its heads are perfect if, and only if, they are
+# given the state from which the last committed token was drawn.
+
+
+SURE = 30.0  # SiLU leaves this as it is, and makes nothing of its negative
+
+
+def cyclic_target():
+    """A model whose next token is the one after the last, with a probability that leaves no doubt."""
+    model = tiny_model("gpt2", V)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+        model.transformer.ln_f.weight.fill_(1.0)
+        for token in range(V):
+            model.transformer.wte.weight[token, token] = 1.0
+            model.lm_head.weight[(token + 1) % V, token] = 20.0
+    return wrap_model(model)
+
+
+def cyclic_heads(path, target, ahead=0):
+    """Heads that know the cycle: head i guesses i tokens beyond what the hidden state itself says."""
+    features = target.info().features
+    size = features.hidden_size
+    shape = HeadsShape(heads=K, hidden_size=size, width=V, token_size=0)
+    heads = Heads(shape)
+    # ln_f makes a one-hot state at every token; of size 1, it is larger than `above` at the token alone.
+    state = torch.nn.functional.layer_norm(torch.eye(V, size), (size,))
+    state = state / state.pow(2).mean(-1, keepdim=True).sqrt()
+    above = (state[0, 0] + state[0, 1]) / 2
+    with torch.no_grad():
+        for head in range(K):
+            for token in range(V):
+                place = head * V + token
+                heads.inner["weight"][place].zero_()
+                heads.inner["weight"][place, token] = SURE / (state[0, 0] - above)
+                heads.inner["bias"][place] = -SURE * above / (state[0, 0] - above)
+                heads.outer["weight"][head, token] = (state[(token + head + 1 + ahead) % V] - state[token]) / SURE
+    write_heads(path, heads, HeadsCard(shape, V, "cycle", features.fingerprint()), torch.float32)
+    return path
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(("ahead", "kept"), [(0, 1.0), (1, 0.0), (-1, 0.0)])
+def test_the_hidden_state_is_that_of_the_last_drawn_token(tmp_path, temperature, ahead, kept):
+    target = cyclic_target()
+    drafter = drafter_for(cyclic_heads(tmp_path / "h.safetensors", target, ahead), target.info())
+    sampling = SamplingSettings(temperature=temperature)
+    decoder = Decoder(target, drafter, gamma=Gamma(1, 3, 2), sampling=sampling, strict=True)
+    result = decoder.generate([[0], [3, 4, 5], [9]], GenerationSettings(max_new_tokens=30, ignore_eos=True))
+    for row in result.rows:
+        assert row.tokens == tuple((row.prompt[-1] + 1 + n) % V for n in range(30))
+    assert result.metrics.accepted == kept * result.metrics.drafted
+    assert result.metrics.drafted > 20
+
+
+def test_heads_fit_the_same_target_in_another_dtype_and_inflated(tmp_path):
+    model = tiny_model("llama", V)
+    target = wrap_model(model)
+    shape = HeadsShape(K, 32, H, 32)
+    path = write(tmp_path / "h.safetensors", shape, fingerprint=target.info().features.fingerprint())
+    tokens = torch.tensor([3])
+    hidden = normal(1, 32, seed=4)
+    expected = drafter_for(path, target.info()).logits(hidden, tokens, K)
+    large = drafter_for(path, inflate(target, 2).info())
+    torch.testing.assert_close(large.logits(hidden, tokens, K), expected)
+    half = drafter_for(path, wrap_model(model.bfloat16()).info())
+    logits = half.logits(hidden.bfloat16(), tokens, K)
+    assert logits.dtype == torch.bfloat16
+    torch.testing.assert_close(logits.float(), expected, atol=0.1 * float(expected.abs().max()), rtol=0)
+
+
+def test_the_heads_that_ship_guess_for_the_target_that_ships():
+    target = load_model("builtin:target", device="cpu")
+    drafter = drafter_for("builtin:heads", target.info())
+    path = shipped.builtin_heads("builtin:heads")
+    assert path.stat().st_size < 5_000_000
+    assert (path.parent / "README.md").is_file()
+    prompts = [json.loads(line)["prompt"] for line in shipped.PROMPTS.read_text(encoding="utf-8").splitlines()[:8]]
+    decoder = Decoder(target, drafter, gamma=Gamma(1), strict=True)
+    metrics = decoder.generate(prompts, GenerationSettings(max_new_tokens=32, ignore_eos=True)).metrics
+    assert metrics.accepted / metrics.drafted > 0.35

@@ -1,0 +1,349 @@
+"""`specdec train heads`: what each head is held against, what is measured, and what comes of a training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ConfigError, ModelError
+from specdec_core.models import load_model
+from specdec_core.settings import GenerationSettings
+from specdec_drafters.configs.heads import HeadsConfig, HeadsTrainerConfig
+from specdec_drafters.heads.drafter import HeadsDrafter
+from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
+from specdec_drafters.heads.model import Heads, HeadsShape, head_logits
+from specdec_drafters.heads.objective import Objective, Reading
+from specdec_drafters.heads.trainer import HeadsTrainer, Lesson, read_rows
+from specdec_drafters.training.losses import cross_entropy, distillation, overlap
+from specdec_drafters.training.rows import pad_rows
+from specdec_drafters.training.sources import gather
+from tests.drafters.training.support import Recorder
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+V, K = 40, 3
+
+
+def moved(heads: Heads, scale: float = 0.5) -> Heads:
+    """Return the heads with last layers that are not zero any more."""
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        for weight in heads.outer.values():
+            weight.copy_(scale * torch.randn(weight.shape, generator=generator))
+    return heads
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    """Return a tiny target by its family, saved and loaded once."""
+    root, loaded = tmp_path_factory.mktemp("targets"), {}
+
+    def targets(family="gpt2"):
+        if family not in loaded:
+            # Blunt enough that heads have something to gain, sharp enough that places differ.
+            tiny_model(family, V, sharpness=1.5).save_pretrained(root / family)
+            loaded[family] = load_model(root / family)
+        return loaded[family]
+
+    return targets
+
+
+@pytest.fixture
+def config_for(targets, tmp_path):
+    """Return the config of a short training, changed as wanted."""
+
+    def config_for(family="gpt2", **changes):
+        given = {
+            "target": targets(family).name,
+            "output": tmp_path / "out" / "heads.safetensors",
+            "samples": 1500,
+            "length": 24,
+            "held_out": 300,
+            "batch_tokens": 256,
+            "steps": 30,
+            "heads": K,
+            "dtype": "float32",
+        }
+        if targets(family).encoder_decoder:
+            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
+            given["sources"] = tmp_path / "sources.jsonl"
+            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return HeadsTrainerConfig(**{**given, **changes})
+
+    return config_for
+
+
+# A reading of three ragged rows, the second with a prompt of two tokens, the third too short for a third head.
+D, E = 6, 5
+TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [9, 8, 7, 6, 5, 4, 0], [3, 1, 4, 1, 0, 0, 0]])
+COUNTS = torch.tensor([[0, 1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 0, 0, 0]], dtype=torch.bool)
+VOCABULARY = 10
+
+
+def normal(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+HIDDEN = normal(3, 7, D, seed=1)
+OUTPUT, INPUT = normal(VOCABULARY, D, seed=2), normal(VOCABULARY, E, seed=3)
+READING = Reading(TOKENS, COUNTS, HIDDEN)
+
+
+def pairs_by_hand(heads: Heads):
+    """Yield head, its logits, the target's logits and the token: of every place that counts, one by one."""
+    for row in range(3):
+        for t in range(7):
+            if t + 2 > 6 or not (COUNTS[row, t + 1] and COUNTS[row, t + 2]):
+                continue
+            embedded = INPUT[TOKENS[row, t + 1]][None] if heads.shape.reads_token else None
+            states = heads(HIDDEN[row, t][None], embedded)[0]
+            for head in range(heads.shape.heads):
+                guessed = t + 2 + head
+                if guessed <= 6 and COUNTS[row, guessed]:
+                    yield head, t, row, states[head] @ OUTPUT.T, HIDDEN[row, guessed - 1] @ OUTPUT.T, guessed
+
+
+def heads_for(reads_token=True) -> Heads:
+    return moved(Heads(HeadsShape(K, D, 4, E if reads_token else 0)))
+
+
+@pytest.mark.parametrize("at_once", [1 << 20, 2 * VOCABULARY])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
+@pytest.mark.parametrize("reads_token", [True, False])
+def test_losses_and_gradients_are_those_of_every_place_by_hand(
+    monkeypatch, reads_token, share, temperature, at_once
+):
+    monkeypatch.setattr("specdec_drafters.heads.objective._LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr("specdec_drafters.heads.objective._IN_CACHE", at_once // 2)
+    heads, slow = heads_for(reads_token), heads_for(reads_token)
+    objective = Objective(heads, OUTPUT, INPUT if reads_token else None, temperature)
+    losses, places = objective.backward(READING, share, scale=0.25)
+
+    expected, number = [torch.zeros(()) for _ in range(K)], [0] * K
+    for head, _, row, logits, p_logits, guessed in pairs_by_hand(slow):
+        if share is None:
+            loss = cross_entropy(logits[None] / temperature, TOKENS[row, guessed][None])
+        else:
+            loss = distillation(p_logits[None], logits[None], share, temperature)[0]
+        expected[head] = expected[head] + loss
+        number[head] += 1
+    (sum(expected) * 0.25).backward()
+    assert places.tolist() == number == [10, 7, 4]
+    torch.testing.assert_close(losses.float(), torch.stack(expected).detach(), atol=1e-5, rtol=1e-4)
+    for (name, weight), other in zip(heads.named_parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(
+            weight.grad, other.grad, atol=1e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}"
+        )
+
+
+@pytest.mark.parametrize("reads_token", [True, False])
+def test_scores_are_those_of_every_place_by_hand(reads_token):
+    heads = heads_for(reads_token)
+    scores = Objective(heads, OUTPUT, INPUT if reads_token else None, 0.8).scores(READING)
+    places, overlaps, agreement, kept = ([0.0] * K for _ in range(4))
+    reached: dict[tuple[int, int], float] = {}
+    with torch.no_grad():
+        for head, t, row, logits, p_logits, guessed in pairs_by_hand(heads):
+            beta = float(overlap(p_logits, logits, 0.8))
+            p, q = (p_logits / 0.8).softmax(-1), (logits / 0.8).softmax(-1)
+            places[head] += 1
+            overlaps[head] += beta
+            agreement[head] += bool(p.argmax() == q.argmax())
+            before = reached.get((row, t), 1.0)
+            kept[head] += before * beta
+            token = TOKENS[row, guessed]
+            reached[row, t] = before * min(1.0, float(q[token] / p[token]))
+    assert scores.alpha == pytest.approx([a / b for a, b in zip(overlaps, places, strict=True)], abs=1e-5)
+    assert scores.argmax_agreement == pytest.approx([a / b for a, b in zip(agreement, places, strict=True)])
+    shares = [a / b for a, b in zip(kept, places, strict=True)]
+    assert scores.kept_share == pytest.approx(shares, abs=1e-5)
+    assert scores.tokens_per_call == pytest.approx(1 + sum(shares), abs=1e-5)
+    double = scores + scores
+    assert double.alpha == pytest.approx(scores.alpha)
+    assert double.places.tolist() == [2 * n for n in places]
+
+
+def test_rows_with_nothing_to_guess():
+    objective = Objective(heads_for(), OUTPUT, INPUT)
+    for reading in (
+        Reading(TOKENS[:, :2], COUNTS[:, :2], HIDDEN[:, :2]),
+        Reading(TOKENS, torch.zeros_like(COUNTS), HIDDEN),
+    ):
+        losses, places = objective.backward(reading, 0.5, 1.0)
+        assert losses.tolist() == places.tolist() == [0.0] * K
+        assert objective.scores(reading).tokens_per_call == 1
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma3", "t5", "bart"])
+def test_a_reading_predicts_what_the_target_predicts(targets, family):
+    target = targets(family)
+    rows, sources = [[0, 5, 6, 7, 8], [0, 9, 1]], [[5, 6, 7], [8, 9]]
+    reading = read_rows(target, pad_rows(rows, [1, 1], sources if target.encoder_decoder else None))
+    for number, (row, source) in enumerate(zip(rows, sources, strict=True)):
+        ids = torch.tensor([row])
+        names = {"input_ids": ids}
+        if target.encoder_decoder:
+            names = {"input_ids": torch.tensor([source]), "decoder_input_ids": ids}
+        with torch.inference_mode():
+            logits = target.model(**names).logits[0]
+        found = head_logits(reading.hidden[number, : len(row)], target.features.output_embeddings)
+        bias = getattr(target.model, "final_logits_bias", 0)
+        torch.testing.assert_close(found + bias, logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tmp_path, family):
+    """Tokens a call, expected from text alone, are those of a run: heads, hidden states and places agree."""
+    target = targets(family)
+    features = target.features
+    heads = moved(Heads(HeadsShape(K, features.hidden_size, 16, features.input_embeddings.shape[1])), scale=0.1)
+    path = tmp_path / "heads.safetensors"
+    card = HeadsCard(heads.shape, target.vocab_size, "tiny", features.fingerprint())
+    write_heads(path, heads, card, torch.float32)
+    drafter = HeadsDrafter(HeadsConfig(model=str(path)), target.info())
+    config = config_for(family, held_out=2500, samples=10)
+    material = gather(config, target, Recorder())
+    scores = Lesson(config, target, heads, material, torch.float32).scores()
+
+    decoder = Decoder(target, drafter, gamma=Gamma(K), strict=True)
+    prompts = [[0]] * 200
+    if target.encoder_decoder:
+        held = material.held_out
+        pairs = zip(held.sources, held.source_mask, strict=True)
+        prompts = [source[mask].tolist() for source, mask in pairs][:60]
+    result = decoder.generate(prompts, GenerationSettings(max_new_tokens=24, ignore_eos=True, seed=3))
+    drafting = result.metrics.row_steps - len(prompts)  # the first step of a row has no hidden state
+    measured = 1 + result.metrics.accepted / drafting
+    assert scores.tokens_per_call > 1.2
+    assert measured == pytest.approx(scores.tokens_per_call, rel=0.06)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart"])
+@pytest.mark.parametrize("loss", ["ce", "kl", "tv", "kl-then-tv"])
+def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
+    target = targets(family)
+    before = {name: weight.clone() for name, weight in target.model.named_parameters()}
+    observer = Recorder()
+    HeadsTrainer(config_for(family, loss=loss, steps=60, learning_rate=3e-3)).train(observer)
+    first, last = observer.points[0], observer.points[-1]
+    assert last["alpha_1"] > first["alpha_1"] + 0.02
+    assert last["tokens_per_call"] > first["tokens_per_call"] + 0.02
+    assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())
+    assert all(weight.grad is None for weight in target.model.parameters())
+
+
+def test_heads_for_t5(config_for):
+    """A tiny T5's distributions are much alike at all places, so that new heads are good already."""
+    observer = Recorder()
+    HeadsTrainer(config_for("t5", steps=60, learning_rate=3e-3)).train(observer)
+    first, last = observer.points[0], observer.points[-1]
+    assert all(last[f"alpha_{head}"] > first[f"alpha_{head}"] for head in (1, 2, 3))
+
+
+@pytest.mark.parametrize("reads_token", [True, False])
+def test_what_is_written_drafts_for_this_target(targets, config_for, reads_token):
+    config = config_for(reads_token=reads_token, width=8)
+    report = HeadsTrainer(config).train(Recorder())
+    assert report.written == (config.output, config.output.with_name("heads.curve.jsonl"))
+    assert {path.name for path in config.output.parent.iterdir()} == {"heads.safetensors", "heads.curve.jsonl"}
+    assert report.usage == f'{{name: heads, model: "{config.output}"}}'
+    heads, card = read_heads(config.output)
+    assert heads.shape == HeadsShape(K, 32, 8, 32 if reads_token else 0)
+    assert card.facts["steps"] == 30
+    assert card.facts["samples"] == "1500"
+    assert report.facts["alpha of each head after"] == card.facts["alpha of each head after"]
+    assert len(str(card.facts["alpha of each head after"]).split(", ")) == K
+    points = [json.loads(line) for line in report.written[1].read_text().splitlines()]
+    assert [point["step"] for point in points] == [0, 30]
+    drafter = HeadsDrafter(HeadsConfig(model=str(config.output)), targets().info())
+    result = Decoder(targets(), drafter, gamma=Gamma(K), strict=True).generate(
+        [[0]] * 4, GenerationSettings(max_new_tokens=20, ignore_eos=True)
+    )
+    assert result.metrics.accepted > 0
+
+
+def test_a_training_that_was_interrupted_goes_on_to_the_same_heads(config_for, tmp_path):
+    whole = config_for(output=tmp_path / "whole.safetensors")
+    HeadsTrainer(whole).train(Recorder())
+
+    def interrupt(stage, number):
+        if stage == "training" and number == 11:
+            raise KeyboardInterrupt
+
+    stopped = config_for(output=tmp_path / "stopped.safetensors", checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        HeadsTrainer(stopped).train(Recorder(interrupt))
+    assert not stopped.output.exists()
+    HeadsTrainer(stopped.model_copy(update={"resume": True})).train(Recorder())
+    expected, found = (read_heads(config.output)[0].state_dict() for config in (whole, stopped))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    assert not list(tmp_path.glob("*.training"))
+
+
+def test_resuming_with_other_heads_is_refused(config_for):
+    def interrupt(stage, number):
+        if stage == "training" and number == 5:
+            raise KeyboardInterrupt
+
+    config = config_for(checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        HeadsTrainer(config).train(Recorder(interrupt))
+    with pytest.raises(ConfigError, match="reads_token was True, is False"):
+        HeadsTrainer(config_for(resume=True, reads_token=False)).train(Recorder())
+
+
+def test_what_is_there_is_kept_unless_it_may_go(config_for):
+    config = config_for()
+    config.output.parent.mkdir(parents=True)
+    config.output.write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        HeadsTrainer(config).train(Recorder())
+    assert config.output.read_text() == "mine"
+    HeadsTrainer(config_for(overwrite=True, steps=1)).train(Recorder())
+    assert read_heads(config.output)[1].facts["steps"] == 1
+
+
+def test_a_target_without_an_output_embedding_is_refused(targets, config_for, monkeypatch):
+    monkeypatch.setattr("specdec_core.models.load.features_of", lambda _: None)
+    config = config_for()
+    with pytest.raises(ModelError, match="no output embedding"):
+        HeadsTrainer(config).train(Recorder())
+    assert not config.output.parent.exists()
+
+
+def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
+    """The views that the optimiser is given are the weights, and get the gradients of the weights."""
+    target, config = targets(), config_for()
+    heads = moved(Heads(HeadsShape(K, 32, 32, 32)))
+    lesson = Lesson(config, target, heads, gather(config, target, Recorder()), torch.float32)
+    task = lesson.task()
+    assert len(task.parameters) == 2 * K + 2
+    assert sum(weight.numel() for weight in task.parameters.values()) == sum(w.numel() for w in heads.parameters())
+    task.gradients(0, 0.5)
+    stacked: dict[str, Tensor] = dict(heads.named_parameters())
+    for name, view in task.parameters.items():
+        whole, _, head = name.partition("/")
+        at = stacked[whole].view(K, 32, -1)[int(head)] if head else stacked[whole]
+        slope = stacked[whole].grad.view(K, 32, -1)[int(head)] if head else stacked[whole].grad
+        assert view.data_ptr() == at.data_ptr()
+        assert torch.equal(view, at)
+        assert torch.equal(view.grad, slope)
+        assert slope.abs().sum() > 0
+    task.gradients(1, 0.5)  # gradients of a step do not add to those of the one before
+    again = {name: view.grad.clone() for name, view in task.parameters.items()}
+    task.gradients(1, 0.5)
+    assert all(torch.equal(again[name], view.grad) for name, view in task.parameters.items())
+
+
+@pytest.mark.parametrize(
+    "settings", [{"heads": 0}, {"width": 0}, {"loss": "mse"}, {"samples": None}, {"layers": 1}]
+)
+def test_bad_settings_are_refused(config_for, settings):
+    with pytest.raises(ValidationError):
+        config_for(**settings)
