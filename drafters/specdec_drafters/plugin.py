@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from specdec_core.border import PluginSpec
+from specdec_core.border import Capabilities, PluginSpec
 from specdec_core.registry import hookimpl
-from specdec_drafters.configs import NgramConfig, PromptCopyConfig, RandomConfig, TransformerConfig
+from specdec_drafters.configs import (
+    ChainConfig,
+    HeadsConfig,
+    HeadsTrainerConfig,
+    HierarchicalConfig,
+    NgramConfig,
+    NgramTrainerConfig,
+    PromptCopyConfig,
+    RandomConfig,
+    TransformerConfig,
+    TransformerTrainerConfig,
+)
 
 
 @hookimpl
@@ -28,7 +39,7 @@ def specdec_drafters() -> list[PluginSpec]:
         PluginSpec(
             kind="drafter",
             name="ngram",
-            factory="specdec_drafters.ngram:NgramDrafter",
+            factory="specdec_drafters.ngram.drafter:NgramDrafter",
             config=NgramConfig,
             summary="What usually follows the last few tokens, from an ARPA file or a counted text.",
         ),
@@ -38,5 +49,55 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.transformer:TransformerDrafter",
             config=TransformerConfig,
             summary="A smaller Hugging Face model with the target's vocabulary.",
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="heads",
+            factory="specdec_drafters.heads.drafter:HeadsDrafter",
+            config=HeadsConfig,
+            summary="Trained heads on the target's last hidden state guess several tokens in one go.",
+            capabilities=Capabilities(needs_hidden_states=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="hierarchical",
+            factory="specdec_drafters.hierarchical:HierarchicalDrafter",
+            config=HierarchicalConfig,
+            summary="A model that drafts and is itself accelerated by another drafter, to any depth.",
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="chain",
+            factory="specdec_drafters.chain:ChainDrafter",
+            config=ChainConfig,
+            summary="Asks one drafter after another, until one has something.",
+        ),
+    ]
+
+
+@hookimpl
+def specdec_trainers() -> list[PluginSpec]:
+    """Announce the trainers, each called as the drafter it makes."""
+    return [
+        PluginSpec(
+            kind="trainer",
+            name="ngram",
+            factory="specdec_drafters.ngram.trainer:NgramTrainer",
+            config=NgramTrainerConfig,
+            summary="Interpolated modified Kneser-Ney n-grams over the target's tokens, as an ARPA file.",
+        ),
+        PluginSpec(
+            kind="trainer",
+            name="transformer",
+            factory="specdec_drafters.training.transformer:TransformerTrainer",
+            config=TransformerTrainerConfig,
+            summary="A smaller Hugging Face model, on the text's tokens or on the target's distributions.",
+        ),
+        PluginSpec(
+            kind="trainer",
+            name="heads",
+            factory="specdec_drafters.heads.trainer:HeadsTrainer",
+            config=HeadsTrainerConfig,
+            summary="Heads on the target's last hidden state, for the drafter that guesses in one go.",
         ),
     ]

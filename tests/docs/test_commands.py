@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 import typer
 
 from specdec_core.cli.main import app
+from specdec_core.errors import SpecdecError
 from tests.docs.pages import PAGES, ROOT, blocks, load, name, spans
 
 outputs = load(ROOT / "docs" / "outputs.py")
@@ -48,21 +51,32 @@ SCRIPTS = [
 ]
 
 
+def command_of(words: list[str]) -> tuple[Any, Any, list[str]]:
+    """The command that words call, its context, and the words that are left for it."""
+    command, context, left = COMMANDS, click.Context(COMMANDS, info_name="specdec"), words[1:]
+    while hasattr(command, "get_command") and left and not left[0].startswith("-"):
+        inner = command.get_command(context, left[0])
+        assert inner is not None, f"there is no command {left[0]!r}"
+        context = click.Context(inner, info_name=left[0], parent=context)
+        command, left = inner, left[1:]
+    return command, context, left
+
+
 def identity(value: object) -> str:
     return " ".join(value) if isinstance(value, list) else str(value)
 
 
 def test_pages_show_commands():
-    assert {words[1] for _, words in OURS} >= {"compare", "generate", "plugins", "validate", "schema"}
+    assert {words[1] for _, words in OURS} >= {"compare", "generate", "plugins", "train", "validate", "schema"}
     assert SCRIPTS
 
 
 @pytest.mark.parametrize(("page", "words"), OURS, ids=identity)
 def test_a_command_exists_with_its_options(page, words):
-    context = click.Context(COMMANDS, info_name="specdec")
-    assert words[1] in COMMANDS.commands, f"{page}: there is no command {words[1]!r}"
-    # Reads the words as a call would, and runs nothing: an unknown option or a missing argument raises.
-    COMMANDS.commands[words[1]].make_context(words[1], words[2:], parent=context)
+    command, context, left = command_of(words)
+    if left[-1:] != ["--help"]:
+        # Reads the words as a call would, and runs nothing: an unknown option or a missing argument raises.
+        command.make_context(context.info_name, left, parent=context.parent)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +85,15 @@ def test_a_command_exists_with_its_options(page, words):
     ids=identity,
 )
 def test_a_command_named_in_a_sentence_exists(page, text):
-    assert text.split()[1] in COMMANDS.commands, f"{page}: `{text}` is no command"
+    # What is left open is in capitals: `specdec train NAME`.
+    words = list(itertools.takewhile(lambda word: re.match(r"[a-z]", word), text.split()))
+    command_of(words)
+
+
+@pytest.mark.parametrize("words", ["specdec plugin", "specdec train nobody", "specdec train nobody --order 2"])
+def test_a_command_that_is_not_there_is_noticed(words):
+    with pytest.raises((AssertionError, SpecdecError)):
+        command_of(words.split())
 
 
 @pytest.mark.parametrize(("page", "words"), SCRIPTS, ids=identity)

@@ -63,9 +63,11 @@ def test_every_plugin_that_ships_is_documented():
     for record in registry.records():
         if record.distribution != "specdec-core":
             continue
-        page = ROOT / "docs" / (f"drafters/{record.name}.md" if record.kind == "drafter" else "controllers.md")
+        own = record.kind in ("drafter", "trainer")
+        page = ROOT / "docs" / (f"drafters/{record.name}.md" if own else "controllers.md")
         text = page.read_text(encoding="utf-8")
         assert f"`{record.name}`" in text or text.startswith(f"# {record.name}\n")
+        assert record.kind != "trainer" or f"specdec train {record.name}" in text
         for key in registry.spec(record.kind, record.name).config.model_fields:
             assert f"`{key}`" in text, f"{name(page)} does not say what {key!r} does"
         assert f"[`{record.name}`]" in (ROOT / "README.md").read_text(encoding="utf-8")

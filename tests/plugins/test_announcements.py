@@ -10,17 +10,19 @@ import pytest
 
 import specdec_drafters.plugin
 import specdec_plugins.plugin
-from specdec_core.border import Drafter, GammaController, LenienceController
+from specdec_core.border import Drafter, GammaController, LenienceController, Trainer
+from specdec_core.registry import HOOK_OF_KIND
 
 SPECS = [
-    *specdec_drafters.plugin.specdec_drafters(),
-    *specdec_plugins.plugin.specdec_gamma_controllers(),
-    *specdec_plugins.plugin.specdec_lenience_controllers(),
+    spec
+    for hook in HOOK_OF_KIND.values()
+    for module in (specdec_drafters.plugin, specdec_plugins.plugin)
+    for spec in getattr(module, hook, list)()
 ]
-BASES = {"drafter": Drafter, "gamma": GammaController, "lenience": LenienceController}
+BASES = {"drafter": Drafter, "gamma": GammaController, "lenience": LenienceController, "trainer": Trainer}
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.kind}-{spec.name}")
 def test_factory_and_config_belong_together(spec):
     module, _, name = spec.factory.partition(":")
     factory = getattr(importlib.import_module(module), name)
@@ -32,14 +34,18 @@ def test_factory_and_config_belong_together(spec):
 
 
 def test_names():
-    assert [(spec.kind, spec.name) for spec in SPECS] == [
-        ("drafter", "random"),
-        ("drafter", "prompt-copy"),
-        ("drafter", "ngram"),
-        ("drafter", "transformer"),
-        ("gamma", "fixed"),
-        ("lenience", "constant"),
-    ]
+    names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
+    assert names == {
+        "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
+        "gamma": ["fixed"],
+        "lenience": ["constant"],
+        "trainer": ["heads", "ngram", "transformer"],
+    }
+
+
+def test_trainers_are_called_as_what_they_train():
+    names = {kind: {spec.name for spec in SPECS if spec.kind == kind} for kind in BASES}
+    assert names["trainer"] <= names["drafter"]
 
 
 def test_announcing_imports_neither_torch_nor_numpy():

@@ -1,0 +1,548 @@
+"""The chain: who is asked, who is told what, and that nothing is chosen among what was drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from specdec_core import default_registry
+from specdec_core.acceptance import dense, density
+from specdec_core.border import (
+    Dense,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Outcome,
+    Overlay,
+    PluginConfig,
+    PointMass,
+    Proposal,
+    SessionInfo,
+    Sparse,
+    TargetInfo,
+)
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.errors import PluginError
+from specdec_core.randomness import RowStreams
+from specdec_core.sampling import Standardiser
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters import chain as chain_module
+from specdec_drafters.chain import ChainDrafter
+from specdec_drafters.configs import ChainConfig
+from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.tiny import tiny_model
+from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
+
+V = 8
+INFO = SessionInfo(batch_size=2, vocab_size=V, capacity=64, max_gamma=4, device="cpu")
+TOKENS = [[1, 2], [3]]
+
+
+def chain(*drafters, vocab=V, **settings):
+    return ChainDrafter(ChainConfig(drafters=drafters, **settings), target_info(vocab))
+
+
+def request_for(budget, tokens=None, sampling=None, seed=0):
+    batch = len(budget)
+    streams = RowStreams([seed + row for row in range(batch)])
+    recorder = DraftRecorder(Standardiser(sampling or SamplingSettings()), streams, batch, V, 4, "cpu")
+    recorder.start(tokens or TOKENS[:batch], budget)
+    return DraftRequest(tokens or TOKENS[:batch], tuple(budget), recorder)
+
+
+def rows_of(proposal):
+    return [row[:length] for row, length in zip(proposal.tokens.tolist(), proposal.lengths, strict=True)]
+
+
+class Spy(Drafter):
+    """Proposes what it was given for each row, up to the budget, and keeps what it is asked and told."""
+
+    def __init__(self, *rows, q=None, name="Spy", breaks=None):
+        super().__init__(NO_CONFIG, target_info(V))
+        self.rows, self.q, self.name, self.breaks = rows, q, name, breaks
+        self.infos, self.budgets, self.outcomes, self.rollbacks, self.closed = [], [], [], [], 0
+
+    def open(self, session):
+        self.fail("open")
+        self.infos.append(session)
+        return _SpySession(self)
+
+    def fail(self, where):
+        if self.breaks == where:
+            raise RuntimeError(f"no luck in {where}")
+
+
+class _SpySession(DraftSession):
+    def __init__(self, spy):
+        self.spy = spy
+
+    def propose(self, request):
+        self.spy.fail("propose")
+        self.spy.budgets.append(request.budget)
+        proposal = Proposal.from_rows([row[:n] for row, n in zip(self.spy.rows, request.budget, strict=True)])
+        return proposal if self.spy.q is None else replace(proposal, q=self.spy.q(proposal.tokens))
+
+    def commit(self, outcome):
+        self.spy.fail("commit")
+        self.spy.outcomes.append(outcome)
+
+    def rollback(self, lengths):
+        self.spy.fail("rollback")
+        self.spy.rollbacks.append(tuple(lengths))
+
+    def close(self):
+        self.spy.closed += 1
+        self.spy.fail("close")
+
+
+def sure_dense(tokens):
+    return Dense(torch.nn.functional.one_hot(tokens, V).float())
+
+
+@pytest.mark.parametrize("budget", [(4, 4), (2, 1), (0, 3)])
+def test_a_row_falls_through_to_the_next_drafter(budget):
+    first, second, third = Spy((), (5, 6, 7)), Spy((1, 2, 3), (4,)), Spy((7,), (7,))
+    proposal = chain(first, second, third).open(INFO).propose(request_for(budget))
+    assert rows_of(proposal) == [[1, 2, 3][: budget[0]], [5, 6, 7][: budget[1]]]
+    assert first.budgets == [budget]
+    # Rows that are served ask for nothing more, and where no row is left nobody is asked.
+    assert second.budgets == ([(budget[0], 0)] if budget[0] else [])
+    assert third.budgets == []
+
+
+def test_where_nobody_has_anything_the_step_is_plain():
+    proposal = chain(Spy((), ()), Spy((), ())).open(INFO).propose(request_for((4, 4)))
+    assert proposal.lengths == (0, 0)
+
+
+def test_all_are_told_of_every_commit_each_of_its_own_rows():
+    first, second, third = Spy((), (5, 6)), Spy((1, 2, 3), ()), Spy((), ())
+    session = chain(first, second, third).open(INFO)
+    session.propose(request_for((4, 4)))
+    committed, finished = ((1, 9), (5, 6, 2)), (False, True)
+    session.commit(Outcome((3, 2), (1, 2), committed, finished))
+    assert first.outcomes == [Outcome((0, 2), (0, 2), committed, finished)]
+    assert second.outcomes == [Outcome((3, 0), (1, 0), committed, finished)]
+    assert third.outcomes == [Outcome((0, 0), (0, 0), committed, finished, used=False)]
+    # A step in which the chain was not asked, and one in which something else was verified.
+    session.commit(Outcome((0, 0), (0, 0), ((2,), ()), finished, used=False))
+    session.propose(request_for((4, 0)))
+    session.commit(Outcome((1, 0), (1, 0), ((2, 3), ()), finished, used=False))
+    for spy in (first, second, third):
+        assert spy.outcomes[1:] == [
+            Outcome((0, 0), (0, 0), ((2,), ()), finished, used=False),
+            Outcome((0, 0), (0, 0), ((2, 3), ()), finished, used=False),
+        ]
+
+
+def test_sessions_are_opened_alike_and_taken_back_and_closed_together():
+    spies = Spy((1,), ()), Spy((), (2,))
+    session = chain(*spies).open(INFO)
+    session.rollback([1, 1])
+    session.close()
+    for spy in spies:
+        assert (spy.infos, spy.rollbacks, spy.closed) == ([INFO], [(1, 1)], 1)
+
+
+POINT, DRAWN = None, sure_dense
+
+
+@pytest.mark.parametrize(
+    ("shortest", "budget", "drafts", "expected"),
+    [
+        (1, 4, [(POINT, 1), (POINT, 3)], 0),
+        (2, 4, [(POINT, 1), (POINT, 3)], 1),
+        (2, 4, [(POINT, 2), (POINT, 3)], 0),
+        # The longest of those too short, the first of equals, where no other has any.
+        (4, 4, [(POINT, 1), (POINT, 3), (POINT, 2)], 1),
+        (4, 4, [(POINT, 2), (POINT, 2), (POINT, 0)], 0),
+        # As long as it was asked for is never too short.
+        (4, 2, [(POINT, 2), (DRAWN, 1)], 0),
+        (4, 3, [(POINT, 2), (POINT, 3)], 1),
+        # What was drawn is kept, however short, and comes before what is too short.
+        (4, 4, [(DRAWN, 1), (POINT, 4)], 0),
+        (4, 4, [(POINT, 3), (DRAWN, 1), (POINT, 4)], 1),
+        (4, 4, [(POINT, 3), (DRAWN, 0), (POINT, 2)], 0),
+        (1, 4, [(DRAWN, 0), (POINT, 1)], 1),
+    ],
+)
+def test_which_drafts_are_too_short(shortest, budget, drafts, expected):
+    spies = [Spy([place + 1] * length, q=q) for place, (q, length) in enumerate(drafts)]
+    session = chain(*spies, shortest=shortest).open(replace(INFO, batch_size=1))
+    proposal = session.propose(request_for((budget,)))
+    assert rows_of(proposal) == [[expected + 1] * drafts[expected][1]]
+    session.commit(Outcome(proposal.lengths, (1,), ((expected + 1, 5),), (False,)))
+    assert [spy.outcomes[0].used for spy in spies] == [place == expected for place in range(len(spies))]
+
+
+def sparse(tokens):
+    ids = torch.stack([tokens, (tokens + 1) % V], dim=2)
+    return Sparse(ids, torch.tensor([0.75, 0.25]).expand(ids.shape))
+
+
+def wide_sparse(tokens):
+    ids = torch.stack([tokens, (tokens + 1) % V, (tokens + 2) % V], dim=2)
+    return Sparse(ids, torch.tensor([0.5, 0.25, 0.25]).expand(ids.shape))
+
+
+def spread(tokens):
+    return Dense(sure_dense(tokens).probabilities / 2 + 0.5 / V)
+
+
+def overlay(tokens):
+    ids = tokens[..., None].to(torch.int32)
+    scale = torch.full(tokens.shape, 0.5 / (1 - 1 / V))
+    return Overlay(ids, torch.full(ids.shape, 0.5), torch.full((V,), 1 / V), scale)
+
+
+FORMS = {"point": None, "sparse": sparse, "wide": wide_sparse, "dense": spread, "overlay": overlay}
+
+
+def written_out(proposal):
+    return dense(proposal.q, proposal.tokens, V)
+
+
+@pytest.mark.parametrize("second", FORMS)
+@pytest.mark.parametrize("first", FORMS)
+def test_rows_of_several_drafters_keep_their_own_q(first, second):
+    spies = Spy((), (5, 6), (), q=FORMS[first]), Spy((1, 2, 3), (), (4,), q=FORMS[second])
+    info = replace(INFO, batch_size=3)
+    proposal = chain(*spies).open(info).propose(request_for((4, 4, 4), [[1], [2], [3]]))
+    assert rows_of(proposal) == [[1, 2, 3], [5, 6], [4]]
+    alone = [Proposal.from_rows(rows) for rows in ([(), (5, 6), ()], [(1, 2, 3), (), (4,)])]
+    alone = [
+        p if FORMS[form] is None else replace(p, q=FORMS[form](p.tokens))
+        for p, form in zip(alone, (first, second), strict=True)
+    ]
+    q, owned = written_out(proposal), density(proposal.q, proposal.tokens)
+    for row, who in enumerate((1, 0, 1)):
+        length = proposal.lengths[row]
+        torch.testing.assert_close(q[row, :length], written_out(alone[who])[row, :length])
+        own = density(alone[who].q, alone[who].tokens)
+        torch.testing.assert_close(owned[row, :length], own[row, :length])
+        if isinstance(proposal.q, Sparse):
+            listed = proposal.q.ids[row, :length]
+            assert all(q[row, place, ids].min() > 0 for place, ids in enumerate(listed)), (
+                "ids are of that position"
+            )
+    if {first, second} <= {"point"}:
+        assert isinstance(proposal.q, PointMass)
+    elif {first, second} <= {"point", "sparse", "wide"}:
+        assert isinstance(proposal.q, Sparse), "what is sparse is never written out"
+    else:
+        assert isinstance(proposal.q, Dense)
+
+
+def test_one_drafters_proposal_is_handed_back_untouched():
+    table = TableDrafter(V)
+    request = request_for((3, 2))
+    proposal = chain(Spy((), ()), table).open(INFO).propose(request)
+    assert proposal.lengths == (3, 2)
+    assert request.sampler.vouches_for(proposal)
+    # Also where another one had something that was too short.
+    request = request_for((3, 2))
+    proposal = chain(Spy((1,), ()), table, shortest=2).open(INFO).propose(request)
+    assert request.sampler.vouches_for(proposal)
+
+
+def test_what_lies_beyond_a_draft_does_no_harm():
+    class Padded(Spy):
+        def open(self, session):
+            spy_session = super().open(session)
+            propose = spy_session.propose
+
+            def padded(request):
+                proposal = propose(request)
+                tokens = torch.nn.functional.pad(proposal.tokens, (0, 2), value=-1)
+                for row, length in enumerate(proposal.lengths):
+                    tokens[row, length:] = 10**6
+                return replace(proposal, tokens=tokens)
+
+            spy_session.propose = padded
+            return spy_session
+
+    session = chain(Padded((1,), (2, 3, 4), (), ()), Spy((), (), (5, 6), (), q=spread)).open(
+        replace(INFO, batch_size=4)
+    )
+    proposal = session.propose(request_for((3, 3, 3, 3), [[1]] * 4))
+    assert rows_of(proposal) == [[1], [2, 3, 4], [5, 6], []]
+    assert torch.isfinite(proposal.q.probabilities).all()
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (
+            Spy((1,), (), breaks="propose"),
+            "'Spy' (drafters[0]) failed in propose(): RuntimeError: no luck in propose",
+        ),
+        (
+            Spy((1,), (), breaks="commit"),
+            "'Spy' (drafters[0]) failed in commit(): RuntimeError: no luck in commit",
+        ),
+        (Spy((1,), (), breaks="open"), "'Spy' (drafters[0]) failed in open(): RuntimeError: no luck in open"),
+        (Spy((1,), (), q=lambda tokens: 3), "'Spy' (drafters[0]) failed in propose(): q is a int"),
+        (Spy((10**6,), (), q=spread), "'Spy' (drafters[0]) failed in propose()"),
+        (Spy((10**6,), ()), "outside the vocabulary"),
+        (Spy((1,), (), q=lambda t: Sparse(t[..., None] + 90, torch.ones(*t.shape, 1))), "not sum to 1"),
+    ],
+)
+def test_a_drafter_that_fails_is_named_and_costs_no_token(target, broken, message):
+    drafter = chain(
+        broken, Spy((), (2, 3), q=lambda t: Dense(torch.full((*t.shape, VOCAB), 1 / VOCAB))), vocab=VOCAB
+    )
+    decoder = Decoder(target, drafter, gamma=Gamma(2), sampling=SamplingSettings(temperature=0))
+    plain = Decoder(target, sampling=SamplingSettings(temperature=0))
+    settings = GenerationSettings(max_new_tokens=8, ignore_eos=True)
+    prompts = [[2, 3], [5]]
+    result = decoder.generate(prompts, settings)
+    assert [row.tokens for row in result.rows] == [row.tokens for row in plain.generate(prompts, settings).rows]
+    (failure,) = result.failures
+    assert message in failure.message
+
+
+def test_a_session_that_was_opened_is_closed_when_the_next_cannot_be():
+    first, second = Spy((), ()), Spy((), (), name="late", breaks="open")
+    with pytest.raises(PluginError, match=r"'late' \(drafters\[1\]\) failed in open\(\): RuntimeError"):
+        chain(first, second).open(INFO)
+    assert first.closed == 1
+
+
+def test_all_are_closed_when_one_fails_at_it():
+    spies = Spy((), ()), Spy((), (), breaks="close"), Spy((), ())
+    with pytest.raises(PluginError, match=r"drafters\[1\]\) failed in close"):
+        chain(*spies).open(INFO).close()
+    assert [spy.closed for spy in spies] == [1, 1, 1]
+
+
+def test_within_a_hierarchy_each_drafter_must_take_commits_back():
+    class Forgetful(Spy):
+        def open(self, session):
+            class Session(DraftSession):
+                def propose(self, request):
+                    return Proposal.from_rows([(), ()])
+
+                def commit(self, outcome):
+                    pass
+
+            return Session()
+
+    session = chain(TableDrafter(V), Forgetful()).open(INFO)
+    with pytest.raises(PluginError, match=r"'Spy' \(drafters\[1\]\) keeps state .* must have a rollback"):
+        session.rollback([1, 1])
+
+
+def test_a_chain_of_none_is_refused():
+    with pytest.raises(ValidationError, match="a chain of none has nobody to ask; name at least one drafter"):
+        ChainConfig(drafters=())
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        ChainConfig(drafters=(TableDrafter(V),), shortest=0)
+    alone = chain(TableDrafter(V)).open(INFO).propose(request_for((2, 2)))
+    assert rows_of(alone) == rows_of(TableDrafter(V).open(INFO).propose(request_for((2, 2))))
+
+
+def test_settings_are_made_into_drafters_by_the_registry():
+    with pytest.raises(
+        PluginError, match=r"which it cannot make by itself: hand over plugins, or have the drafter"
+    ):
+        chain(PluginConfig())
+    asked = []
+
+    def build(kind, config, target):
+        asked.append((kind, config, target))
+        return Spy((1,), ())
+
+    config = PluginConfig()
+    target = TargetInfo(V, build=build)
+    made = ChainDrafter(ChainConfig(drafters=(config, TableDrafter(V))), target)
+    assert asked == [("drafter", config, target)]
+    assert [type(member) for member in made.members] == [Spy, TableDrafter]
+
+
+def test_what_one_needs_the_chain_needs():
+    looking = Spy((), ())
+    looking.needs_hidden_states = True
+    assert chain(TableDrafter(V), looking).needs_hidden_states
+    assert not chain(TableDrafter(V)).needs_hidden_states
+    seen = []
+
+    class Looking(Spy):
+        def open(self, session):
+            class Session(DraftSession):
+                def propose(self, request):
+                    seen.append(request.hidden)
+                    return Proposal.from_rows([(), ()])
+
+            return Session()
+
+    hidden = torch.ones(2, 3)
+    chain(Spy((), (1,)), Looking()).open(INFO).propose(replace(request_for((2, 2)), hidden=hidden))
+    assert seen[0] is hidden
+
+
+class Now(CountingDrafter):
+    """Guesses only after even tokens, and then one token or three: rows often fall through."""
+
+    def draft(self, tokens, budget):
+        return () if tokens[-1] % 2 else super().draft(tokens, budget)[: 1 + tokens[-1] % 4]
+
+
+TOYS = {
+    "point-dense": lambda: (Now(VOCAB), TableDrafter(VOCAB)),
+    "point-sparse": lambda: (Now(VOCAB), SparseDrafter(VOCAB)),
+    "sparse-dense": lambda: (SparseDrafter(VOCAB), TableDrafter(VOCAB)),
+    "dense-point": lambda: (TableDrafter(VOCAB), CountingDrafter(VOCAB)),
+    "nested": lambda: (chain(Now(VOCAB), vocab=VOCAB), chain(Now(VOCAB), TableDrafter(VOCAB), vocab=VOCAB)),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("who", TOYS)
+def test_every_mixture_of_forms_is_lossless(target, who, setting):
+    sampling = SETTINGS[setting]
+    drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
+    decoder = Decoder(target, drafter, gamma=Gamma(2, 1, 3, 0), sampling=sampling, strict=True)
+    count = 30 if sampling.argmax else 900
+    assert p_value(sample(decoder, 3, count), enumerate_continuations(target, sampling)) > 1e-4
+
+
+def test_argmax_drafts_of_a_model_may_be_replaced_for_a_sampling_target(target):
+    sampling, drafts = SamplingSettings(), SamplingSettings(temperature=0)
+    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, shortest=2)
+    gamma = Gamma(2, 3, stop_below=0.6)
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
+    assert p_value(sample(decoder, 3, 1200), enumerate_continuations(target, sampling)) > 1e-4
+
+
+def stopped_early(target, batch):
+    """A drawn draft that a confidence controller stops, before a drafter that always has three tokens."""
+    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, shortest=2)
+    return Decoder(target, drafter, gamma=Gamma(2, stop_below=0.4), strict=True)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_drawn_drafts_are_never_chosen_by_their_length(target, batch):
+    decoder = stopped_early(target, batch)
+    trace = TraceObserver()
+    decoder.generate([[2, 3], [5]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
+    assert {1, 2} <= {n for report in trace.reports for n in report.drafted}, "no draft was stopped, or all were"
+    seen = sample(decoder, batch, 1500)
+    assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
+
+
+def test_choosing_drawn_drafts_by_their_length_would_be_seen(target, monkeypatch):
+    # What the test before this one is for: were stopped drafts replaced, the text would not be the target's.
+    monkeypatch.setattr(chain_module, "_may_be_replaced", lambda proposal: True)
+    seen = sample(stopped_early(target, 3), 3, 1500)
+    assert p_value(seen, enumerate_continuations(target, SamplingSettings())) < 1e-6
+
+
+ARPA = r"""\data\
+ngram 1=8
+ngram 2=4
+
+\1-grams:
+-99 <s> -0.1
+-1.2 </s>
+-1.5 <unk>
+-0.9 0 -0.2
+-0.6 2 -0.4
+-0.5 3 -0.3
+-1.0 4
+-0.8 5 -0.2
+
+\2-grams:
+-0.3 2 3
+-0.5 3 5
+-0.4 5 2
+-0.7 0 3
+
+\end\
+"""
+
+
+@pytest.fixture(scope="module")
+def members(target, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chain")
+    tiny_model("llama", VOCAB, seed=5, sharpness=0.8).save_pretrained(folder / "small")
+    (folder / "ids.arpa").write_text(ARPA)
+    registry = default_registry()
+
+    def make(name, **settings):
+        return registry.create("drafter", name, registry.spec("drafter", name).config(**settings), target.info())
+
+    return {
+        "prompt-copy": lambda: make("prompt-copy", min_match=1, max_tokens=2),
+        "bigram": lambda: make("ngram", arpa=folder / "ids.arpa", order=2),
+        "transformer": lambda: make("transformer", model=str(folder / "small")),
+    }
+
+
+SHIPPED = {
+    "prompt-copy, bigram": (1, ("prompt-copy", "bigram")),
+    "prompt-copy of 2 or more, transformer": (2, ("prompt-copy", "transformer")),
+    "bigram, transformer": (1, ("bigram", "transformer")),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("who", SHIPPED)
+def test_drafters_that_ship_are_lossless_in_a_chain(target, members, who, setting, batch):
+    shortest, names = SHIPPED[who]
+    drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
+    sampling = SETTINGS[setting]
+    decoder = Decoder(target, drafter, gamma=Gamma(2, 3), sampling=sampling, strict=True)
+    count = 30 if sampling.argmax else 900
+    assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+
+
+@pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
+@pytest.mark.parametrize("who", [*SHIPPED, "point-dense", "dense-point", "nested"])
+def test_a_row_does_not_depend_on_its_neighbours(target, members, who, sampling):
+    if who in SHIPPED:
+        shortest, names = SHIPPED[who]
+        drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
+    else:
+        drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
+    decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)
+    settings = GenerationSettings(max_new_tokens=16, seed=4, ignore_eos=True)
+    first = [2, 3, 5, 2, 3]
+    alone = decoder.generate([first], settings).rows[0].tokens
+    for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]]):
+        assert decoder.generate([first, *others], settings).rows[0].tokens == alone
+
+
+def test_a_chain_of_stateful_drafters_proposes_as_a_fresh_one(target, members):
+    drafter = chain(members["prompt-copy"](), members["transformer"](), vocab=VOCAB)
+    info = replace(INFO, vocab_size=VOCAB)
+    sampling = SamplingSettings(temperature=0)
+    session = drafter.open(info)
+    tokens = [[2, 3, 5, 2], [4, 1]]
+    for step in range(8):
+        proposal = session.propose(request_of(tokens, sampling))
+        kept = [min((step + row) % 3, length) for row, length in enumerate(proposal.lengths)]
+        new = [
+            (*draft[:n], (step * 2 + row) % VOCAB)
+            for row, (draft, n) in enumerate(zip(rows_of(proposal), kept, strict=True))
+        ]
+        for row, more in zip(tokens, new, strict=True):
+            row.extend(more)
+        session.commit(Outcome(proposal.lengths, tuple(kept), tuple(new), (False, False)))
+        fresh = drafter.open(info).propose(request_of(tokens, sampling))
+        assert rows_of(session.propose(request_of(tokens, sampling))) == rows_of(fresh)
+
+
+def request_of(tokens, sampling):
+    recorder = DraftRecorder(Standardiser(sampling), RowStreams([0, 1]), 2, VOCAB, 3, "cpu")
+    recorder.start(tokens, (3, 3))
+    return DraftRequest(tokens, (3, 3), recorder)

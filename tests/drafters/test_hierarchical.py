@@ -1,0 +1,305 @@
+"""The hierarchical drafter: the middle model's own draws, whatever guesses for it, taken back on every level."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specdec_core.border import (
+    DeterministicDrafter,
+    DraftSession,
+    Outcome,
+    PluginConfig,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ConfigError, ModelError, PluginError
+from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.study import load_study
+from specdec_drafters.configs import HierarchicalConfig, TransformerConfig
+from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.transformer import TransformerDrafter
+from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Gamma, TableDrafter
+
+PROMPTS = [[2, 3, 5, 2, 3], [4], [5, 5, 4, 3, 2, 0, 2, 3, 4, 4]]
+
+
+class Builder:
+    """A `TargetInfo.build` that hands out what a test put there, and keeps what it was asked for."""
+
+    def __init__(self, drafter, gamma):
+        self.made = {"drafter": drafter, "gamma": gamma}
+        self.targets = []
+
+    def __call__(self, kind, config, target):
+        self.targets.append(target)
+        made = self.made[kind]
+        return made(target) if callable(made) else made
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two smaller models for the target of `tests.lossless`."""
+    folder = tmp_path_factory.mktemp("models")
+    tiny_model("llama", VOCAB, seed=5, sharpness=0.8).save_pretrained(folder / "middle")
+    tiny_model("qwen3", VOCAB, seed=7, sharpness=0.8).save_pretrained(folder / "small")
+    tiny_model("t5", VOCAB, seed=9, sharpness=0.8).save_pretrained(folder / "t5")
+    return folder
+
+
+def hierarchy(target: LoadedModel, model, drafter, gamma=None) -> HierarchicalDrafter:
+    config = HierarchicalConfig(model=str(model), drafter=PluginConfig(), gamma=PluginConfig())
+    info = replace(target.info(), build=Builder(drafter, gamma or Gamma(2)))
+    return HierarchicalDrafter(config, info)
+
+
+def bottoms(folder):
+    """What may guess for the middle model: a stochastic table, guesses of its own, a model, a hierarchy again."""
+    return {
+        "table": lambda _: TableDrafter(VOCAB),
+        "counting": lambda _: CountingDrafter(VOCAB),
+        "transformer": lambda info: TransformerDrafter(TransformerConfig(model=str(folder / "small")), info),
+        "hierarchy": lambda info: HierarchicalDrafter(
+            HierarchicalConfig(model=str(folder / "small"), drafter=PluginConfig(), gamma=PluginConfig()),
+            replace(info, build=Builder(TableDrafter(VOCAB), Gamma(2))),
+        ),
+    }
+
+
+BOTTOMS = ("table", "counting", "transformer", "hierarchy")
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("below", BOTTOMS)
+def test_a_hierarchy_gives_the_targets_distribution(target, folder, below, setting, batch):
+    drafter = hierarchy(target, folder / "middle", bottoms(folder)[below], Gamma(1, 2, 3))
+    sampling = SETTINGS[setting]
+    decoder = Decoder(target, drafter, gamma=Gamma(2), sampling=sampling, strict=True)
+    count = 30 if sampling.argmax else 900
+    assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+
+
+@pytest.mark.parametrize("below", BOTTOMS)
+def test_what_it_drafts_is_the_middle_models_own(target, folder, below):
+    # Where the target is the middle model too, p and q are equal, and each draft token is kept. A q that is not
+    # what was sampled, or a stale cache on any level, would show as a rejection.
+    same = wrap_model(tiny_model("llama", VOCAB, seed=5, sharpness=0.8).to(target.device))
+    drafter = hierarchy(same, folder / "middle", bottoms(folder)[below], Gamma(1, 3))
+    decoder = Decoder(same, drafter, gamma=Gamma(4), strict=True)
+    settings = GenerationSettings(max_new_tokens=40, ignore_eos=True)
+    metrics = decoder.generate(PROMPTS, settings).metrics
+    assert metrics.drafted > 80
+    assert metrics.rejected == 0
+
+
+@pytest.mark.parametrize("below", BOTTOMS)
+@pytest.mark.parametrize("gammas", [(4,), (0, 3, 1)])
+def test_argmax_drafts_are_those_of_the_middle_model_by_itself(target, folder, below, gammas):
+    sampling = SamplingSettings(temperature=0)
+    settings = GenerationSettings(max_new_tokens=40, ignore_eos=True)
+    alone = TransformerDrafter(TransformerConfig(model=str(folder / "middle")), target.info())
+    accelerated = hierarchy(target, folder / "middle", bottoms(folder)[below], Gamma(1, 3))
+
+    def run(drafter):
+        decoder = Decoder(target, drafter, gamma=Gamma(*gammas), sampling=sampling, strict=True)
+        steps = decoder.stream(PROMPTS, settings)
+        return [(step.draft_tokens, step.committed) for step in steps]
+
+    expected = run(alone)
+    assert run(accelerated) == expected
+    pairs = [pair for drafts, new in expected for pair in zip(drafts, new, strict=True)]
+    rejected = sum(len(draft) > len(kept) - 1 for draft, kept in pairs)
+    assert rejected > 10, "nothing was taken back: this shows little"
+
+
+@pytest.mark.parametrize("below", BOTTOMS)
+def test_a_row_does_not_depend_on_its_neighbours(target, folder, below):
+    decoder = Decoder(
+        target,
+        hierarchy(target, folder / "middle", bottoms(folder)[below], Gamma(3)),
+        gamma=Gamma(4),
+        strict=True,
+    )
+    settings = GenerationSettings(max_new_tokens=14, seed=4, ignore_eos=True)
+    alone = decoder.generate(PROMPTS[:1], settings).rows[0].tokens
+    assert decoder.generate(PROMPTS, settings).rows[0].tokens == alone
+    assert decoder.generate([PROMPTS[0], [2]], settings).rows[0].tokens == alone
+
+
+def test_the_level_below_saves_calls_of_the_middle_model(target, folder):
+    # The same model below drafts what the middle one would: gamma + 1 tokens a call of the latter.
+    same = wrap_model(tiny_model("llama", VOCAB, seed=5, sharpness=0.8).to(target.device))
+    settings = GenerationSettings(max_new_tokens=30, ignore_eos=True)
+
+    def calls(gamma):
+        def below(info):
+            return TransformerDrafter(TransformerConfig(model=str(folder / "middle")), info)
+
+        drafter = hierarchy(same, folder / "middle", below, Gamma(gamma))
+        read = []
+        forward = drafter.loaded.model.forward
+
+        def counted(*args, **kwargs):
+            read.append(kwargs["input_ids"].shape[1])
+            return forward(*args, **kwargs)
+
+        drafter.loaded.model.forward = counted
+        Decoder(same, drafter, gamma=Gamma(5), strict=True).generate(PROMPTS[:1], settings)
+        return read
+
+    prompt = len(PROMPTS[0])
+    # Five drafts of five tokens, and four bonus tokens between them; a draft's last token is read with the next.
+    assert calls(0) == [prompt, 1, 1, 1, 1] + [2, 1, 1, 1, 1] * 4
+    assert calls(4) == [prompt + 4] + [6] * 4
+
+
+def test_the_middle_model_may_be_padded_to_another_vocabulary(target, folder, tmp_path):
+    for vocab in (VOCAB + 3, VOCAB - 2):
+        middle = wrap_model(tiny_model("llama", vocab, seed=5, sharpness=0.8).to(target.device))
+        drafter = hierarchy(target, folder / "middle", lambda _: TableDrafter(VOCAB))
+        drafter.loaded = middle
+        decoder = Decoder(target, drafter, gamma=Gamma(2), strict=True)
+        expected = enumerate_continuations(target, SamplingSettings())
+        assert p_value(sample(decoder, 1, 600), expected) > 1e-4
+
+
+def test_encoder_decoder_models_may_stand_on_every_level(folder, device):
+    target = small_target(device, "t5")
+    drafter = hierarchy(target, folder / "t5", lambda _: TableDrafter(VOCAB))
+    decoder = Decoder(target, drafter, gamma=Gamma(2), strict=True)
+    expected = enumerate_continuations(target, SamplingSettings())
+    assert p_value(sample(decoder, 3, 600), expected) > 1e-4
+
+
+def test_a_draft_ends_where_the_middle_model_has_no_place_left(target, folder):
+    model = tiny_model("gpt2", VOCAB, seed=5)
+    model.config.n_positions = model.config.max_position_embeddings = 24
+    drafter = hierarchy(target, folder / "middle", lambda _: TableDrafter(VOCAB))
+    drafter.loaded = wrap_model(model.to(target.device))
+    result = Decoder(target, drafter, gamma=Gamma(4), strict=True).generate(
+        [[2] * 10], GenerationSettings(max_new_tokens=40, ignore_eos=True)
+    )
+    assert len(result.rows[0].tokens) == 40
+    assert result.metrics.drafted > 0
+
+
+class Spy(DeterministicDrafter):
+    """Remembers what it is told; guesses nothing that is kept."""
+
+    def __init__(self, vocab):
+        super().__init__(PluginConfig(), TargetInfo(vocab_size=vocab))
+        self.tokens = []
+
+    def draft(self, tokens, budget):
+        return [tokens[-1]] * budget
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _SpySession(self, super().open(session))
+
+
+class _SpySession(DraftSession):
+    def __init__(self, spy, inner):
+        self.spy, self.inner, self.tokens = spy, inner, None
+
+    def propose(self, request) -> Proposal:
+        if self.tokens is None:
+            self.tokens = [list(row) for row in request.tokens]
+        assert self.tokens == [list(row) for row in request.tokens]
+        return self.inner.propose(request)
+
+    def commit(self, outcome: Outcome) -> None:
+        if self.tokens is not None:
+            for row, new in zip(self.tokens, outcome.committed, strict=True):
+                row.extend(new)
+
+    def rollback(self, lengths) -> None:
+        if self.tokens is not None:
+            for row, length in zip(self.tokens, lengths, strict=True):
+                assert length <= len(row)
+                del row[length:]
+
+
+@pytest.mark.parametrize("gammas", [(4,), (0, 3, 1)])
+def test_the_level_below_is_told_all_that_was_kept_and_taken_back(target, folder, gammas):
+    drafter = hierarchy(target, folder / "middle", Spy(VOCAB), Gamma(2))
+    decoder = Decoder(target, drafter, gamma=Gamma(*gammas), strict=True)
+    result = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=30, ignore_eos=True))
+    assert result.metrics.rejected > 5
+
+
+class Forgetful(Spy):
+    """Keeps what is committed, and cannot take it back."""
+
+    def open(self, session):
+        class Session(DraftSession):
+            def propose(self, request):
+                return Proposal.from_rows([[1] * n for n in request.budget])
+
+            def commit(self, outcome):
+                pass
+
+        return Session()
+
+
+def test_a_drafter_below_that_cannot_take_back_is_named_and_left_out(target, folder):
+    drafter = hierarchy(target, folder / "middle", Forgetful(VOCAB), Gamma(2))
+    settings = GenerationSettings(max_new_tokens=20, ignore_eos=True)
+    result = Decoder(target, drafter, gamma=Gamma(3)).generate(PROMPTS, settings)
+    assert [failure.plugin for failure in result.failures] == ["Forgetful"]
+    assert "rollback(lengths)" in result.failures[0].message
+    assert result.metrics.drafted > 40, "the middle model drafts on by itself"
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "{name: transformer, model: a}",
+        "{name: hierarchical, model: b, gamma: 2, drafter: {name: transformer, model: a}}",
+        "{name: chain, drafters: [random, {name: hierarchical, model: a, gamma: 2, drafter: random}]}",
+    ],
+)
+def test_a_model_that_drafts_for_itself_is_refused_where_it_is_written(tmp_path, below):
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "target: builtin:target\n"
+        "prompts: [a]\n"
+        "runs:\n"
+        f"  - drafter: {{name: hierarchical, model: a, gamma: 2, drafter: {below}}}\n"
+        "    gamma: 2\n"
+    )
+    with pytest.raises(ConfigError, match=r"study.yaml:4:.*'a' comes again below itself"):
+        load_study(study)
+
+
+def test_a_hierarchy_made_by_hand_says_what_it_lacks(folder, target):
+    bottom = TransformerConfig(model=str(folder / "small"))
+    config = HierarchicalConfig(model=str(folder / "middle"), drafter=bottom, gamma=Gamma(2))
+    with pytest.raises(PluginError, match="made by a registry"):
+        HierarchicalDrafter(config, target.info())
+    drafter = hierarchy(target, folder / "middle", TableDrafter(VOCAB))
+    with pytest.raises(PluginError, match="which a Decoder opens"):
+        drafter.open(SessionInfo(1, VOCAB, 10, 2, "cpu"))
+
+
+def test_a_hierarchy_may_be_made_of_plugins_at_hand(folder, target):
+    config = HierarchicalConfig(model=str(folder / "middle"), drafter=TableDrafter(VOCAB), gamma=Gamma(2))
+    decoder = Decoder(target, HierarchicalDrafter(config, target.info()), gamma=Gamma(2), strict=True)
+    assert decoder.generate(PROMPTS[:1], GenerationSettings(max_new_tokens=8)).metrics.drafted > 0
+
+
+def test_a_middle_model_of_another_vocabulary_is_refused(target, tmp_path):
+    tiny_model("llama", VOCAB + 5).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="drafter 'hierarchical': the vocabulary"):
+        hierarchy(target, tmp_path, TableDrafter(VOCAB))
