@@ -1,7 +1,8 @@
 """What is installed, and how to get at it. Importing this imports no torch."""
 
-from specdec_core.registry.capabilities import check_capabilities, unmet_needs
+from specdec_core.registry.capabilities import check_capabilities
 from specdec_core.registry.hookspecs import HOOK_OF_KIND, PROJECT, WORD_FOR_KIND, HookSpecs, hookimpl
+from specdec_core.registry.needs import unmet_needs
 from specdec_core.registry.nesting import MOST_DEEP, NestedSetting, depth_of, marker_of, nested_settings
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
 
