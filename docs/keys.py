@@ -4,7 +4,7 @@
     python docs/keys.py --check    exit with 1 when one is not what the models say
 
 A table stands between `<!-- keys: MODULE:MODEL -->` and `<!-- end of keys -->`. `study` and `run` mean the models
-of a study with the plugins that come with specdec.
+of a study with the plugins that come with specdec, `trainer:NAME` the options of `specdec train NAME`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from typing import Any
 from pydantic import BaseModel
 
 from specdec_core.registry import PROJECT, Registry
+from specdec_core.registry.flat import flat_settings
 from specdec_core.study.config import run_model, study_model
 
 PAGES = sorted(Path(__file__).parent.rglob("*.md"))
 _PLACE = re.compile(r"(<!-- keys: (?P<what>\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
-_KINDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
+_KINDS = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "path": "path",
+}
 _BOUNDS = {
     "minimum": "at least {:g}",
     "exclusiveMinimum": "above {:g}",
@@ -36,24 +43,41 @@ _BOUNDS = {
 
 def renewed(text: str) -> str:
     """Return a page with its tables as the models have them."""
-    return _PLACE.sub(lambda found: f"{found[1]}{table(_model(found['what']))}{found[3]}", text)
+    return _PLACE.sub(lambda found: f"{found[1]}{_table_of(found['what'])}{found[3]}", text)
 
 
-def table(model: type[BaseModel]) -> str:
-    """Return the keys of a model as a Markdown table."""
+def _table_of(what: str) -> str:
+    kind, _, name = what.partition(":")
+    if kind != "trainer":
+        return table(_model(what))
+    model = _shipped().spec("trainer", name).config
+    return table(model, {setting.name: " / ".join(setting.options) for setting in flat_settings(model)})
+
+
+def table(model: type[BaseModel], options: Mapping[str, str] | None = None) -> str:
+    """Return the keys of a model as a Markdown table; `options`: how they are written on a command line."""
     properties: Mapping[str, Any] = model.model_json_schema()["properties"]
-    rows = ["| key | value | default | what it does |", "|---|---|---|---|"]
+    rows = [f"| {'option' if options else 'key'} | value | default | what it does |", "|---|---|---|---|"]
     for name, field in model.model_fields.items():
         default = "required" if field.is_required() else _default(properties[name])
-        about = " ".join((field.description or "").split())
-        rows.append(f"| `{name}` | {_value(properties[name])} | {default} | {about} |")
+        about = " ".join((field.description or "").split()).replace("||", r"\|\|")
+        for key, option in (options or {}).items():
+            about = about.replace(f"`{key}`", f"`{option}`")
+        written = (options or {}).get(name, name).replace(" / ", "`, `")
+        rows.append(f"| `{written}` | {_value(properties[name])} | {default} | {about} |")
     return "\n".join(rows) + "\n"
+
+
+def _shipped() -> Registry:
+    """Return the plugins that come with specdec, whatever else is installed."""
+    return Registry(
+        [e for e in entry_points(group=PROJECT) if e.dist is not None and e.dist.name == "specdec-core"]
+    )
 
 
 def _model(what: str) -> type[BaseModel]:
     if what in ("study", "run"):
-        own = [e for e in entry_points(group=PROJECT) if e.dist is not None and e.dist.name == "specdec-core"]
-        return {"study": study_model, "run": run_model}[what](Registry(own))
+        return {"study": study_model, "run": run_model}[what](_shipped())
     module, _, name = what.partition(":")
     found: type[BaseModel] = getattr(importlib.import_module(module), name)
     return found
@@ -73,7 +97,7 @@ def _value(schema: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(_value(part) for part in options))
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
-    kind = schema.get("type", "mapping")
+    kind = "path" if schema.get("format") == "path" else schema.get("type", "mapping")
     if kind == "array":
         return f"list of {_value(schema.get('items') or {})}s"
     bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]

@@ -43,7 +43,9 @@ class HierarchicalDrafter(Drafter):
     def __init__(self, config: HierarchicalConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
         self.loaded = load_draft_model(config, target, "hierarchical")
-        below = replace(self.loaded.info(target.folder), build=target.build)
+        # Drafts are counted in the target's vocabulary on every level, also where the middle model pads its own.
+        own = self.loaded.info(target.folder)
+        below = replace(own, vocab_size=target.vocab_size, build=target.build)
         self.drafter: Drafter = make_nested("drafter", config.drafter, below, "hierarchical")
         self.gamma: GammaController = make_nested("gamma", config.gamma, below, "hierarchical")
 

@@ -69,7 +69,7 @@ def read_ids(path: Path) -> list[NDArray[np.int32]]:
         if wrong is not None:
             raise ConfigError(
                 f"{path}:{number}: expected token ids in decimal; found {wrong[:40].decode(errors='replace')!r}. "
-                "Write token ids between blanks, or give the file as a text."
+                "Write token ids between blanks, or give the file as --text."
             )
         sentences.append(np.array([int(word) for word in words], dtype=np.int32))
     if not any(map(len, sentences)):
@@ -121,7 +121,7 @@ def _library_modules(max_bytes: int) -> list[str]:
     if not documents:
         raise ConfigError(
             f"{BUILTIN_STDLIB}: no library source of at most {max_bytes} bytes in {root}. "
-            "Raise max_bytes, or give a text file."
+            "Raise max_bytes (--max-bytes), or give a text file."
         )
     return documents
 

@@ -75,7 +75,8 @@ def _stopped(config: PluginConfig) -> str:
     if resume is None:
         return "stopped."
     again = "again" if resume else "with --resume"
-    return f"stopped. Give the same command {again} to go on from the last checkpoint."
+    # Before the first one there is nothing to go on from; only the trainer knows.
+    return f"stopped. Give the same command {again} to go on from the last checkpoint, if there is one yet."
 
 
 def _show(report: TrainingReport) -> None:

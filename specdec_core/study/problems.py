@@ -40,7 +40,8 @@ def describe(
         # pydantic counts a list as too short when its entries are at fault.
         if item["type"] == "too_short" and any(len(o) > len(loc) and o[: len(loc)] == loc for o in locations):
             continue
-        path, whole = _without_tags(loc, data)
+        names_key = item["type"] in {"extra_forbidden", "missing"}
+        path, whole = _without_tags(loc, data, names_key=names_key)
         around = path[:-1] if whole else path
         key = item["type"] == "extra_forbidden"
         messages.append(f"{where(path, key)}: {_message(item, written(path), written(around), schema)}")
@@ -69,10 +70,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _without_tags(loc: Sequence[str | int], data: Any) -> tuple[Keys, bool]:
-    """Return a location without the names of plugins that pydantic puts between the keys.
+def _without_tags(loc: Sequence[str | int], data: Any, *, names_key: bool) -> tuple[Keys, bool]:
+    """Return a location without the names of plugins that pydantic puts between the keys, or behind them.
 
-    The second value is False where the location goes on inside of settings that were written in short, as a bare
+    Where the location `names_key`, its last part is a key that is not there, or should not be, whatever it is
+    called. The second value is False where the location goes on inside of settings that were written in short, as a bare
     value, in which there is nothing to point at.
     """
     path: list[str | int] = []
@@ -80,7 +82,8 @@ def _without_tags(loc: Sequence[str | int], data: Any) -> tuple[Keys, bool]:
     for place, part in enumerate(loc):
         if not isinstance(node, (dict, list)):
             return tuple(path), False
-        if isinstance(node, dict) and part not in node and node.get("name") == part and place < len(loc) - 1:
+        last = names_key and place == len(loc) - 1
+        if isinstance(node, dict) and part not in node and node.get("name") == part and not last:
             continue
         path.append(part)
         node = _entry(node, part)

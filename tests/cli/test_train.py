@@ -342,7 +342,7 @@ def test_ctrl_c_says_how_to_go_on(specdec, more, how):
     result = specdec("count", "--output", "x", "--text", "stop", *more)
     assert result.exit_code == 130
     last = result.stderr.splitlines()[-1]
-    assert last == f"stopped. Give the same command {how} to go on from the last checkpoint."
+    assert last == f"stopped. Give the same command {how} to go on from the last checkpoint, if there is one yet."
     assert "In a study" not in result.stdout
 
 

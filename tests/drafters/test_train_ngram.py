@@ -17,6 +17,7 @@ from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.ngram.trainer import NgramTrainer
+from specdec_drafters.training.sources import own_samples
 from tests.drafters.ngram_models import DATA, arpa_entries, assert_same_entries
 from tests.tiny import tiny_model
 
@@ -91,20 +92,56 @@ def test_the_library_text_can_be_limited(tmp_path):
 def test_the_targets_own_samples(tmp_path, monkeypatch):
     asked = []
 
-    def own_samples(target, count, seed, observer):
-        asked.append((target.vocab_size, count, seed))
+    def own_samples(target, count, seed, observer, prompts):
+        asked.append((target.vocab_size, count, seed, prompts))
         return [[1, 2, 3, 4], [2, 3]]
 
     monkeypatch.setattr(trainer, "own_samples", own_samples)
     report, _ = train(samples=6, seed=3, order=2, output=tmp_path / "m.arpa")
-    assert asked == [(V, 6, 3)]
+    assert asked == [(V, 6, 3, [])]
     assert (report.facts["sentences"], report.facts["tokens"]) == (2, 6)
+    with pytest.raises(SpecdecError, match="device 'nowhere' is not known"):
+        train(samples=6, device="nowhere", output=tmp_path / "n.arpa")
+
+
+def test_a_target_with_an_encoder_answers_its_sources(tmp_path):
+    tiny_model("t5").save_pretrained(tmp_path / "t5")
+    target = load_model(tmp_path / "t5")
+    sources = tmp_path / "sources.jsonl"
+    sources.write_text('{"source": [5, 6, 7]}\n{"source": [8, 9], "target": [3]}\n')
+    settings = {"target": target.name, "samples": 900, "seed": 4, "order": 2}
+    report, watcher = train(**settings, sources=sources, output=tmp_path / "m.arpa")
+    written = own_samples(target, 900, 4, Watcher(), [[5, 6, 7], [8, 9]])
+    assert report.facts["sentences"] == len(written)
+    assert watcher.stages[0] == ["target writes", 900, 900]
+    # Each begins with the decoder's start token, as the rows of a run do.
+    assert all(row[0] == target.start_id for row in written)
+    expected = fit([np.array(row, np.int32) for row in written], target.vocab_size, 2)
+    for found, level in zip(read_arpa(report.written[0], 40).levels, expected.levels, strict=True):
+        np.testing.assert_array_equal(found.words, level.words)
+
+
+def test_sources_go_with_an_encoder(tmp_path):
+    tiny_model("t5").save_pretrained(tmp_path / "t5")
+    sources = tmp_path / "sources.jsonl"
+    sources.write_text("")
+    settings = {"samples": 5, "output": tmp_path / "m.arpa"}
+    with pytest.raises(ConfigError, match="has an encoder: give --sources, a JSONL file"):
+        train(target=str(tmp_path / "t5"), **settings)
+    with pytest.raises(ConfigError, match=r"sources\.jsonl is empty; give a file with a source a line"):
+        train(target=str(tmp_path / "t5"), sources=sources, **settings)
+    with pytest.raises(ConfigError, match="has no encoder to read them; leave them out"):
+        train(sources=sources, **settings)
+    assert not (tmp_path / "m.arpa").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"1 2\n3 x4 5\n", r"ids:2: expected token ids in decimal; found 'x4'. Write token ids"),
+        (
+            b"1 2\n3 x4 5\n",
+            r"ids:2: expected token ids in decimal; found 'x4'. Write .* or give the file as --text",
+        ),
         (b"1 2\n3 -4\n", r"ids:2: expected token ids in decimal; found '-4'"),
         (b"1 <s> 2\n", r"ids:1: expected .* found '<s>'"),
         (b"1 2 3\n1 4096 2\n", "token id 4096 is in the text; the target's vocabulary has the ids 0 to 4095"),
@@ -140,7 +177,9 @@ def test_an_output_in_the_way_is_refused_before_the_work(tmp_path):
 def test_a_target_without_a_tokenizer_counts_ids_only(tmp_path):
     tiny_model("llama").save_pretrained(tmp_path / "model")
     settings = {"target": str(tmp_path / "model"), "output": tmp_path / "m.arpa", "order": 1}
-    with pytest.raises(ConfigError, match=r"cannot be counted: the target .* has no tokenizer\. Give 'ids'"):
+    with pytest.raises(
+        ConfigError, match=r"--text .* cannot be counted: the target .* has no tokenizer\. Give --ids"
+    ):
         train(text="builtin:stdlib", **settings)
     (tmp_path / "ids").write_text("1 2 3\n")
     report, _ = train(ids=tmp_path / "ids", **settings)
@@ -157,6 +196,7 @@ def test_a_target_without_a_tokenizer_counts_ids_only(tmp_path):
         ({"text": "a", "ids": "b", "samples": 5}, "text and ids and samples was given"),
         ({"ids": "a", "max_bytes": 5}, "'max_bytes' is about a text; it has no meaning for 'ids'"),
         ({"samples": 5, "split": "line"}, "'split' is about a text; it has no meaning for 'samples'"),
+        ({"ids": "a", "sources": "b"}, "'sources' are answered for 'samples'; they have no meaning for 'ids'"),
         ({"text": "builtin:stdlb"}, "unknown built-in text 'builtin:stdlb'. Available: builtin:stdlib"),
         ({"text": "a", "order": 0}, "greater than or equal to 1"),
         ({"samples": 0}, "greater than or equal to 1"),

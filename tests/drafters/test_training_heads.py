@@ -286,6 +286,17 @@ def test_a_training_that_was_interrupted_goes_on_to_the_same_heads(config_for, t
     assert not list(tmp_path.glob("*.training"))
 
 
+def test_what_breaks_off_before_the_first_checkpoint_leaves_nothing(config_for, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Lesson, "measure", stop)
+    config = config_for(samples=50)
+    with pytest.raises(KeyboardInterrupt):
+        HeadsTrainer(config).train(Recorder())
+    assert not list(config.output.parent.glob("*"))
+
+
 def test_resuming_with_other_heads_is_refused(config_for):
     def interrupt(stage, number):
         if stage == "training" and number == 5:
@@ -294,7 +305,7 @@ def test_resuming_with_other_heads_is_refused(config_for):
     config = config_for(checkpoint_minutes=1e-9)
     with pytest.raises(KeyboardInterrupt):
         HeadsTrainer(config).train(Recorder(interrupt))
-    with pytest.raises(ConfigError, match="reads_token was True, is False"):
+    with pytest.raises(ConfigError, match="--reads-token was on, is off"):
         HeadsTrainer(config_for(resume=True, reads_token=False)).train(Recorder())
 
 

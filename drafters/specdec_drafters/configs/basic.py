@@ -40,7 +40,8 @@ class NgramConfig(PluginConfig):
     """Where the n-grams come from: exactly one of `arpa` and `text`."""
 
     arpa: Path | None = None
-    """An ARPA file whose words are token ids in decimal, as `lmplz` makes of a text of token ids."""
+    """An ARPA file whose words are token ids in decimal: what `specdec train ngram` writes, or `lmplz` makes of a
+    text of token ids."""
     text: Annotated[str, Field(min_length=1)] | None = None
     """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the library of this Python."""
     order: Annotated[int, Field(ge=1)] | None = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
@@ -38,12 +40,17 @@ class HierarchicalConfig(PluginConfig, ModelSettings):
 
     @model_validator(mode="after")
     def _check_levels(self) -> HierarchicalConfig:
-        if self.model in _models_in(self):
+        if _place(self.model) in map(_place, _models_in(self)):
             raise ValueError(
                 f"{self.model!r} comes again below itself, and would wait for its own guesses; each level guesses "
                 "for the one above it and must be cheaper: name a smaller model there"
             )
         return self
+
+
+def _place(model: str) -> str:
+    """Return a model's name, the same for all spellings of a path that can be told alike without looking at it."""
+    return os.path.normpath(Path(model).expanduser())
 
 
 def _models_in(config: PluginConfig) -> Iterator[str]:

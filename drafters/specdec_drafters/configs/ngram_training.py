@@ -12,7 +12,14 @@ from specdec_drafters.configs.basic import BUILTIN_TEXTS
 
 
 class NgramTrainerConfig(TrainerConfig):
-    """What is counted (exactly one of `text`, `ids` and `samples`), and how far back."""
+    """Estimate n-grams from exactly one of `text`, `ids` and `samples`, and write them as an ARPA file.
+
+    For example, from the library of the running Python:
+
+    ```
+    specdec train ngram --text builtin:stdlib --order 3 --output stdlib.3.arpa
+    ```
+    """
 
     text: Annotated[str, Field(min_length=1)] | None = None
     """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the library of this Python."""
@@ -20,6 +27,8 @@ class NgramTrainerConfig(TrainerConfig):
     """A file of the target's token ids, one sentence a line, as `lmplz` takes it."""
     samples: Annotated[int, Field(ge=1)] | None = None
     """How many tokens the target writes itself, at temperature 1, to be counted."""
+    sources: Path | None = None
+    """For `samples` of a target with an encoder: a JSONL file with a `source` a line, answered in turn."""
     order: Annotated[int, Field(ge=1)] = 3
     """The longest n-grams: 1 is a unigram, 2 a bigram."""
     split: Literal["document", "line"] = "document"
@@ -27,7 +36,7 @@ class NgramTrainerConfig(TrainerConfig):
     max_bytes: Annotated[int, Field(ge=1)] | None = None
     """The most bytes of `text` counted; by default a whole file, or 4 MB of `builtin:stdlib`."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of what the target writes for `samples`."""
+    """The seed of what the target writes for `samples`."""
     device: str = "auto"
     """Where the target writes: `cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU where there is one."""
 
@@ -40,6 +49,8 @@ class NgramTrainerConfig(TrainerConfig):
                 "give one of 'text' (a text to count), 'ids' (a file of token ids) and 'samples' (how many tokens "
                 f"the target writes); {' and '.join(given) or 'none'} was given"
             )
+        if self.sources is not None and self.samples is None:
+            raise ValueError(f"'sources' are answered for 'samples'; they have no meaning for {given[0]!r}")
         if self.text is None:
             for name, is_set in (("max_bytes", self.max_bytes is not None), ("split", self.split != "document")):
                 if is_set:

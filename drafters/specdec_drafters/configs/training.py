@@ -32,7 +32,7 @@ class TrainingConfig(TrainerConfig):
     """How many tokens the target writes to measure alpha on; they are not trained on."""
     length: Annotated[int, Field(ge=2)] = 256
     """Tokens of a row: of a window of text, or of what the target writes in one go, its prompt included."""
-    batch_tokens: Annotated[int, Field(ge=1)] = 4096
+    batch_tokens: Annotated[int, Field(ge=1)] = 2048
     """Tokens of a step."""
     steps: Annotated[int, Field(ge=1)] | None = None
     """How many steps to train."""
@@ -43,7 +43,7 @@ class TrainingConfig(TrainerConfig):
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """The temperature that the pair will decode at: of what the target writes, and of both distributions."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the initial weights, the order of the rows and what the target writes."""
+    """The seed of the initial weights, the order of the rows and what the target writes."""
     evaluate_every: Annotated[int, Field(ge=1)] = 50
     """Steps between two measurements of the held-out alpha."""
     checkpoint_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
@@ -56,9 +56,7 @@ class TrainingConfig(TrainerConfig):
     @model_validator(mode="after")
     def _check_budget(self) -> TrainingConfig:
         if self.steps is not None and self.minutes is not None:
-            raise ValueError(
-                f"give 'steps' or 'minutes', not both ({self.steps} steps, {self.minutes:g} minutes were given)"
-            )
+            raise ValueError(f"give 'steps' or 'minutes', not both; {self.steps} and {self.minutes:g} were given")
         return self
 
     @model_validator(mode="after")
@@ -83,7 +81,7 @@ class TrainingConfig(TrainerConfig):
 
 
 class TransformerTrainerConfig(TrainingConfig):
-    """Trains a small model to say what the target would say: an existing one, or a new one of given sizes.
+    """Train a small model to say what the target would say: an existing one, or a new one of given sizes.
 
     For example a new one, on a text and on what the target writes after pieces of it:
 

@@ -17,19 +17,16 @@ from specdec_drafters.configs import HeadsTrainerConfig
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
 from specdec_drafters.heads.objective import Objective, Reading, Scores
-from specdec_drafters.training.checkpoints import TrainingFolder
-from specdec_drafters.training.forward import autocast, autocast_dtype
-from specdec_drafters.training.loop import StepResult, Task, Trained, train
+from specdec_drafters.training.course import LARGEST_LOGITS, Course, follow
+from specdec_drafters.training.forward import autocast
+from specdec_drafters.training.loop import StepResult, Task
 from specdec_drafters.training.losses import tv_share
 from specdec_drafters.training.rows import Batches, Rows
-from specdec_drafters.training.sources import Material, gather
+from specdec_drafters.training.sources import Material
+from specdec_drafters.training.wording import usage
 
 LEARNING_RATE = 1e-2
 """The highest, unless another one is given."""
-LARGEST_LOGITS = 1 << 24
-"""How many logits the target makes at once, unless a single row has more."""
-_FREE = {"output", "overwrite", "resume", "evaluate_every", "checkpoint_minutes", "device", "target", "dtype"}
-"""Settings that a training may go on with another value of, and those that are compared in another form."""
 
 
 class HeadsTrainer(Trainer):
@@ -47,7 +44,12 @@ class HeadsTrainer(Trainer):
     config: HeadsTrainerConfig
 
     def train(self, observer: TrainingObserver) -> TrainingReport:
-        """Train; the result is one file."""
+        """Train; the result is one file, with the learning curve beside it.
+
+        Raises:
+            SpecdecError: What was given cannot be trained on, or the result not be written. Once there is a
+                checkpoint it stays, and the training can be resumed.
+        """
         config = self.config
         curve = config.output.with_suffix(".curve.jsonl")
         for path in (config.output, curve):
@@ -55,49 +57,24 @@ class HeadsTrainer(Trainer):
         observer.stage("loading the target")
         target = load_model(config.target, device=config.device)
         heads = Heads(heads_shape(config, target), config.seed).to(_output_device(target))
-        dtype = autocast_dtype(config.dtype, target.device)
-        folder = TrainingFolder(config.output, self._settings(target, dtype))
-        folder.begin(resume=config.resume, overwrite=config.overwrite)
-        if config.resume:
-            material = folder.load_rows()
-        else:
-            material = gather(config, target, observer)
-            folder.save_rows(material)
-        lesson = Lesson(config, target, heads, material, dtype)
-        trained = train(lesson.task(), config, self._rate, folder, observer)
+
+        def task(material: Material, dtype: torch.dtype) -> Task:
+            return Lesson(config, target, heads, material, dtype).task()
+
+        course = follow(config, target, config.learning_rate or LEARNING_RATE, task, observer)
         observer.stage("writing the heads")
-        facts = self._facts(heads, material, trained)
+        facts = self._facts(heads, course)
         self._write(heads, target, facts)
         with writing_file(curve) as place:
-            place.write_text("".join(json.dumps(point) + "\n" for point in trained.curve), encoding="utf-8")
-        folder.remove()
-        usage = f"{{name: heads, model: {json.dumps(str(config.output))}}}"
-        return TrainingReport((config.output, curve), facts, usage)
+            place.write_text("".join(json.dumps(point) + "\n" for point in course.trained.curve), encoding="utf-8")
+        course.folder.remove()
+        return TrainingReport((config.output, curve), facts, usage("heads", "model", config.output))
 
-    @property
-    def _rate(self) -> float:
-        return self.config.learning_rate or LEARNING_RATE
-
-    def _settings(self, target: LoadedModel, dtype: torch.dtype) -> dict[str, Any]:
-        """Return what must be the same for a training to go on."""
-        settings = self.config.model_dump(mode="json", exclude=_FREE)
-        assert target.features is not None
+    def _facts(self, heads: Heads, course: Course) -> dict[str, str | int | float]:
+        before, after = course.trained.curve[0], course.trained.curve[-1]
         return {
-            **settings,
-            "target": target.features.fingerprint(),
-            "dtype": str(dtype),
-            "learning_rate": self._rate,
-        }
-
-    def _facts(self, heads: Heads, material: Material, trained: Trained) -> dict[str, str | int | float]:
-        before, after = trained.curve[0], trained.curve[-1]
-        return {
-            "parameters": sum(weight.numel() for weight in heads.parameters()),
+            **course.facts(sum(weight.numel() for weight in heads.parameters())),
             "loss": self.config.loss,
-            "steps": trained.progress.step,
-            "tokens": trained.progress.tokens,
-            "seconds": round(trained.progress.seconds, 1),
-            "held-out tokens": material.held_out.positions,
             **{
                 f"{what} {when}": _by_head(point, name)
                 for what, name in (("alpha of each head", "alpha_"), ("equal argmax", "argmax_"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,9 @@ from specdec_drafters.configs import NgramTrainerConfig
 from specdec_drafters.ngram.arpa_writer import write_arpa
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.texts import read_documents, read_ids, split_lines, tokenize_documents
-from specdec_drafters.training.sources import own_samples
+from specdec_drafters.training.pairs import read_pairs
+from specdec_drafters.training.sources import check_sources, own_samples
+from specdec_drafters.training.wording import usage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ class NgramTrainer(Trainer):
             "bytes": config.output.stat().st_size,
             "seconds": round(time.perf_counter() - started, 1),
         }
-        return TrainingReport((config.output,), facts, f"{{name: ngram, arpa: {_quoted(config.output)}}}")
+        return TrainingReport((config.output,), facts, usage("ngram", "arpa", config.output))
 
     def _texts(self) -> list[str]:
         """Return the sentences of `text` as text; none without it."""
@@ -78,13 +78,11 @@ class NgramTrainer(Trainer):
         """Return what the target makes of the texts, or writes itself: `[T]` token ids for each sentence."""
         config = self.config
         if config.samples is not None:
-            target = load_model(config.target, device=config.device)
-            written = own_samples(target, config.samples, config.seed, observer)
-            return [np.array(row, dtype=np.int32) for row in written]
+            return self._written(config.samples, observer)
         if tokenizer is None:
             raise ConfigError(
-                f"the text {config.text!r} cannot be counted: the target {config.target} has no tokenizer. "
-                "Give 'ids', a file of its token ids, or a target with a tokenizer."
+                f"--text {config.text} cannot be counted: the target {config.target} has no tokenizer. "
+                "Give --ids, a file of its token ids, or a target with a tokenizer."
             )
         observer.stage("tokenizing", len(texts))
         documents: list[NDArray[np.int32]] = []
@@ -94,6 +92,15 @@ class NgramTrainer(Trainer):
             observer.advance(start + len(some))
         return documents
 
+    def _written(self, count: int, observer: TrainingObserver) -> list[NDArray[np.int32]]:
+        """Return what the target writes: from its beginning of text, or in answer to the sources."""
+        config = self.config
+        target = load_model(config.target, device=config.device)
+        check_sources(config.sources, target)
+        pairs = [] if config.sources is None else read_pairs(config.sources, target)
+        written = own_samples(target, count, config.seed, observer, [pair.source for pair in pairs])
+        return [np.array(row, dtype=np.int32) for row in written]
+
 
 def _facts(model: KneserNeyModel) -> dict[str, str | int | float]:
     facts: dict[str, str | int | float] = {}
@@ -102,8 +109,3 @@ def _facts(model: KneserNeyModel) -> dict[str, str | int | float]:
         amounts = " ".join(f"{amount:.4f}" for amount in taken.amounts)
         facts[f"discounts of order {order}"] = amounts + (" (fallback)" if taken.fallback else "")
     return facts
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as a YAML scalar within a flow mapping: as it is where that is safe, else as JSON."""
-    return str(path) if re.fullmatch(r"[\w/][\w./-]*\.\w+", str(path)) else json.dumps(str(path))

@@ -25,6 +25,7 @@ from specdec_core.output import writing_file
 from specdec_drafters.training.optimisers import flatten, restore
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.sources import Material
+from specdec_drafters.training.wording import option, value
 
 _FORMAT = "specdec training 1"
 _ROW_PARTS = ("tokens", "mask", "sources", "source_mask")
@@ -54,7 +55,7 @@ class TrainingFolder:
 
     Args:
         output: Where its result will go.
-        settings: What must be the same for a training to go on: names and values that JSON can hold.
+        settings: What must be the same for a training to go on: options, and values that JSON can hold.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any]) -> None:
@@ -203,7 +204,10 @@ class TrainingFolder:
         names = sorted(saved.keys() | self._settings.keys())
         other = [name for name in names if saved.get(name) != self._settings.get(name)]
         if other:
-            shown = "; ".join(f"{name} was {saved.get(name)}, is {self._settings.get(name)}" for name in other[:4])
+            shown = "; ".join(
+                f"{option(name)} was {value(saved.get(name))}, is {value(self._settings.get(name))}"
+                for name in other[:4]
+            )
             raise ConfigError(
                 f"checkpoint {path} is of a training with other settings: {shown}. Give those it was begun with, "
                 "or begin anew with --overwrite and without --resume."

@@ -74,7 +74,7 @@ def train(
 
     Ctrl-C ends the step that is running, writes a checkpoint and raises; a second one raises at once. A training
     that goes on from a checkpoint does the same steps as one that was never interrupted: with a budget of steps
-    the weights are equal bit for bit.
+    the weights are equal bit for bit on a CPU. (On a GPU some sums are taken in no fixed order.)
 
     Args:
         task: What is trained and how.

@@ -23,7 +23,8 @@ def new_model(target: LoadedModel, layers: int, width: int, heads: int, seed: in
         seed: Of the weights.
     """
     with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed, which would change the generators of all GPUs as well.
+        torch.default_generator.manual_seed(seed)
         make = _t5 if target.encoder_decoder else _llama
         model = make(target, layers, width, heads)
     # What writes into the residual stream begins smaller, so that depth does not inflate it (GPT-2).

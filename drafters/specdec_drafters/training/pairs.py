@@ -28,16 +28,13 @@ def read_pairs(path: Path, model: LoadedModel) -> list[Pair]:
         model: Whose tokenizer turns texts into ids; what ends a sequence is added as the tokenizer does it.
 
     Raises:
-        ConfigError: The file cannot be read or holds fewer than two pairs, or a line is not of that form; with its
-            number.
+        ConfigError: The file cannot be read or holds nothing, or a line is not of that form; with its number.
     """
+    path = path.expanduser()
     with reading(path, ConfigError, "JSON, one object a line"), path.open(encoding="utf-8") as lines:
         pairs = list(_pairs(lines, str(path), model))
-    if len(pairs) < 2:
-        raise ConfigError(
-            f"sources {path} hold {len(pairs)}, and two are the least (one to train on, one to measure on); give "
-            "more."
-        )
+    if not pairs:
+        raise ConfigError(f"--sources {path} is empty; give a file with a source a line.")
     return pairs
 
 
@@ -78,6 +75,11 @@ def _ids(value: Any, where: str, name: str, model: LoadedModel) -> tuple[int, ..
         raise ConfigError(
             f'{where}: "{name}" must be a text, or a list of token ids from 0 to {model.vocab_size - 1}, and not '
             "empty."
+        )
+    longest = model.max_positions
+    if name == "source" and longest is not None and len(value) >= longest:
+        raise ConfigError(
+            f'{where}: "{name}" has {len(value)} tokens, and {model.name} takes fewer than {longest}; shorten it.'
         )
     return tuple(value)
 

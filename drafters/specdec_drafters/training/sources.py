@@ -46,19 +46,56 @@ def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserv
     Raises:
         ConfigError: The text or file is missing, empty or too short, or not of the kind that the target reads.
     """
-    longest = target.max_positions
-    if longest is not None and config.length > longest:
-        raise ConfigError(
-            f"rows of {config.length} tokens were asked for, and {target.name} takes {longest}; give a smaller "
-            "--length."
-        )
-    if target.encoder_decoder:
-        return _from_sources(config, target, observer)
+    check_length(config.length, target)
+    check_sources(config.sources, target)
     if config.sources is not None:
-        raise ConfigError(
-            f"--sources were given, and {target.name} has no encoder to read them; give --text or --samples."
-        )
+        return _from_sources(config, config.sources, target, observer)
     return _from_text(config, target, observer)
+
+
+def check_length(length: int, model: LoadedModel) -> None:
+    """Refuse rows that are longer than a model takes.
+
+    Raises:
+        ConfigError: They are.
+    """
+    longest = model.max_positions
+    if longest is not None and length > longest:
+        raise ConfigError(
+            f"rows of {length} tokens were asked for, and {model.name} takes {longest}; give a smaller --length."
+        )
+
+
+def check_source_lengths(material: Material, model: LoadedModel) -> None:
+    """Refuse sources that are longer than a model with an encoder takes.
+
+    Raises:
+        ConfigError: One of them is.
+    """
+    read = [rows.sources.shape[1] for rows in (*material.pools, material.held_out) if rows.sources is not None]
+    longest = model.max_positions
+    if model.encoder_decoder and longest is not None and max(read, default=0) > longest:
+        raise ConfigError(
+            f"the longest of --sources has {max(read)} tokens, and {model.name} takes {longest}; shorten it."
+        )
+
+
+def check_sources(sources: Path | None, target: LoadedModel) -> None:
+    """Refuse sources for a target that reads none, and a target that reads sources without them.
+
+    Raises:
+        ConfigError: It is one or the other.
+    """
+    if target.encoder_decoder and sources is None:
+        raise ConfigError(
+            f'{target.name} has an encoder: give --sources, a JSONL file with a "source" and maybe its '
+            '"target" a line.'
+        )
+    if sources is not None and not target.encoder_decoder:
+        raise ConfigError(
+            f"--sources were given, and {target.name} has no encoder to read them; leave them out and give "
+            "--text or --samples."
+        )
 
 
 def own_samples(
@@ -97,7 +134,7 @@ def own_samples(
     written: list[list[int]] = []
     done = 0
     observer.stage("target writes", count)
-    progress = _Counter(observer)
+    progress = _Counter(observer, count)
     while done < count:
         first = len(written)
         some = min(ROWS_AT_ONCE, -(-(count - done) // max(1, length - len(head or prompts[0]))))
@@ -117,15 +154,17 @@ def own_samples(
 
 
 class _Counter:
-    """Adds up the tokens of each step, and tells an observer."""
+    """Adds up the tokens of each step, and tells an observer of those that are wanted."""
 
-    def __init__(self, observer: TrainingObserver) -> None:
+    def __init__(self, observer: TrainingObserver, wanted: int) -> None:
         self._observer = observer
+        self._wanted = wanted
         self._done = 0
 
     def __call__(self, new: int) -> None:
-        self._done += new
-        self._observer.advance(self._done)
+        if self._done < self._wanted:
+            self._done = min(self._done + new, self._wanted)
+            self._observer.advance(self._done)
 
 
 def begin_token(target: LoadedModel) -> int:
@@ -139,8 +178,7 @@ def begin_token(target: LoadedModel) -> int:
     begin = _begin(target)
     if begin is None:
         raise ConfigError(
-            f"{target.name} has no beginning-of-text or end-of-text token to begin with; give a --text whose "
-            "pieces it continues."
+            f"{target.name} has no beginning-of-text or end-of-text token to begin with; give --text."
         )
     return begin
 
@@ -207,7 +245,7 @@ def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingOb
     assert config.text is not None
     if target.tokenizer is None:
         raise ConfigError(
-            f"text {config.text} cannot be turned into tokens: {target.name} has no tokenizer. Put the "
+            f"--text {config.text} cannot be turned into tokens: {target.name} has no tokenizer. Put the "
             "tokenizer's files beside the model, or train on --samples, which need none."
         )
     observer.stage("reading the text")
@@ -215,12 +253,12 @@ def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingOb
     rows = text_rows(documents, config.length, _begin(target))
     if len(rows) < 2:
         raise ConfigError(
-            f"text {config.text} has {sum(map(len, documents))} tokens, and two rows of {config.length} are the "
+            f"--text {config.text} has {sum(map(len, documents))} tokens, and two rows of {config.length} are the "
             "least (one to train on, one to measure on); give more text or a smaller --length."
         )
     if int(rows.tokens.max()) >= target.vocab_size:
         raise ConfigError(
-            f"text {config.text}: the tokenizer gives token {int(rows.tokens.max())}, and {target.name} has "
+            f"--text {config.text}: the tokenizer gives token {int(rows.tokens.max())}, and {target.name} has "
             f"{target.vocab_size}; the tokenizer is not this model's."
         )
     # What is held out lies together at the end: neighbouring windows of one document are too much alike.
@@ -235,13 +273,15 @@ def _beginnings(rows: Rows, length: int) -> list[list[int]]:
     return [rows.tokens[int(number), :prompt].tolist() for number in order]
 
 
-def _from_sources(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> Material:
-    if config.sources is None:
+def _from_sources(
+    config: TrainingConfig, sources: Path, target: LoadedModel, observer: TrainingObserver
+) -> Material:
+    pairs = read_pairs(sources, target)
+    if len(pairs) < 2:
         raise ConfigError(
-            f'{target.name} has an encoder: give --sources, a JSONL file with a "source" and maybe its '
-            '"target" a line.'
+            f"--sources {sources} hold {len(pairs)}, and two are the least (one to train on, one to measure on); "
+            "give more."
         )
-    pairs = read_pairs(config.sources, target)
     order = np.random.default_rng(config.seed).permutation(len(pairs))
     pairs = [pairs[number] for number in order]
     split = len(pairs) - max(1, len(pairs) // HELD_OUT_SHARE)
@@ -249,9 +289,9 @@ def _from_sources(config: TrainingConfig, target: LoadedModel, observer: Trainin
     answered = [pair for pair in train if pair.target is not None]
     pools = [_pair_rows(answered, target, config.length)] if answered else []
     if config.samples is not None or not answered:
-        sources = [pair.source for pair in train]
-        count = config.samples or len(sources) * (config.length - 1)
-        pools.append(_written(config, target, observer, count, 2 * config.seed, sources))
+        asked = [pair.source for pair in train]
+        count = config.samples or len(asked) * (config.length - 1)
+        pools.append(_written(config, target, observer, count, 2 * config.seed, asked))
     return Material(tuple(pools), _written(config, target, observer, config.held_out, 2 * config.seed + 1, held))
 
 

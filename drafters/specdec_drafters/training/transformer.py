@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.utils import logging as library_logging
 
 from specdec_core.border import Trainer, TrainingObserver, TrainingReport
-from specdec_core.errors import ConfigError, ModelError
+from specdec_core.errors import ModelError
 from specdec_core.models import LoadedModel, load_model
 from specdec_core.output import check_output, writing_folder
 from specdec_drafters.configs import TransformerTrainerConfig
 from specdec_drafters.training.agreement import Agreement, agreement
-from specdec_drafters.training.checkpoints import TrainingFolder
+from specdec_drafters.training.course import LARGEST_LOGITS, Course, follow
 from specdec_drafters.training.curve import write_curve
-from specdec_drafters.training.forward import alike, autocast, autocast_dtype, row_logits
-from specdec_drafters.training.loop import StepResult, Task, Trained, train
+from specdec_drafters.training.forward import alike, autocast, row_logits
+from specdec_drafters.training.loop import StepResult, Task, Trained
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.new_models import new_model
 from specdec_drafters.training.rows import Batches, Rows
-from specdec_drafters.training.sources import Material, gather
+from specdec_drafters.training.sources import Material, check_length, check_source_lengths
+from specdec_drafters.training.wording import usage
 from specdec_drafters.vocabulary import check_vocabulary
 
 NEW_RATE, START_RATE = 4e-3, 1e-3
 """Highest learning rates of a new model, and of one that has been trained before."""
-LARGEST_LOGITS = 1 << 24
-"""How many logits are made at once, unless a single row has more."""
-_FREE = {"output", "overwrite", "resume", "evaluate_every", "checkpoint_minutes", "device", "target", "dtype"}
-"""Settings that a training may go on with another value of, and those that are compared in another form."""
 
 
 class TransformerTrainer(Trainer):
@@ -57,28 +52,17 @@ class TransformerTrainer(Trainer):
         observer.stage("loading models")
         target = load_model(config.target, device=config.device)
         drafter = self._drafter(target)
-        dtype = autocast_dtype(config.dtype, target.device)
-        folder = TrainingFolder(config.output, self._settings(target, dtype))
-        folder.begin(resume=config.resume, overwrite=config.overwrite)
-        try:
-            material = self._material(target, folder, observer)
-            lesson = Lesson(config, target, drafter, material, dtype)
-            trained = train(lesson.task(), config, self._rate, folder, observer)
-        except BaseException:
-            folder.tidy()
-            raise
+
+        def task(material: Material, dtype: torch.dtype) -> Task:
+            check_source_lengths(material, drafter)
+            return Lesson(config, target, drafter, material, dtype).task()
+
+        course = follow(config, target, self._rate, task, observer)
         drafter.model.eval()
         observer.stage("writing the model")
-        curve = self._write(drafter, target, trained)
-        folder.remove()
-        return self._report(drafter, material, trained, curve)
-
-    def _material(self, target: LoadedModel, folder: TrainingFolder, observer: TrainingObserver) -> Material:
-        if self.config.resume:
-            return folder.load_rows()
-        material = gather(self.config, target, observer)
-        folder.save_rows(material)
-        return material
+        curve = self._write(drafter, target, course.trained)
+        course.folder.remove()
+        return self._report(drafter, course, curve)
 
     @property
     def _rate(self) -> float:
@@ -89,6 +73,7 @@ class TransformerTrainer(Trainer):
 
         Raises:
             ModelError: It numbers its tokens otherwise, or has an encoder where the target has none.
+            ConfigError: It takes fewer tokens than the rows have.
         """
         config = self.config
         if config.model is None:
@@ -100,18 +85,8 @@ class TransformerTrainer(Trainer):
                 "none. Begin with a decoder-only model."
             )
         check_vocabulary(target.info(), drafter)
-        if drafter.max_positions is not None and config.length > drafter.max_positions:
-            raise ConfigError(
-                f"rows of {config.length} tokens were asked for, and {drafter.name} takes "
-                f"{drafter.max_positions}; give a smaller --length."
-            )
+        check_length(config.length, drafter)
         return drafter
-
-    def _settings(self, target: LoadedModel, dtype: torch.dtype) -> dict[str, Any]:
-        """Return what must be the same for a training to go on."""
-        settings = self.config.model_dump(mode="json", exclude=_FREE)
-        digest = target.features.fingerprint() if target.features is not None else target.name
-        return {**settings, "target": digest, "dtype": str(dtype), "learning_rate": self._rate}
 
     def _write(self, drafter: LoadedModel, target: LoadedModel, trained: Trained) -> str:
         config = self.config
@@ -121,15 +96,11 @@ class TransformerTrainer(Trainer):
                 target.tokenizer.save_pretrained(place)
             return write_curve(trained.curve, place)
 
-    def _report(self, drafter: LoadedModel, material: Material, trained: Trained, curve: str) -> TrainingReport:
-        before, after = trained.curve[0], trained.curve[-1]
+    def _report(self, drafter: LoadedModel, course: Course, curve: str) -> TrainingReport:
+        before, after = course.trained.curve[0], course.trained.curve[-1]
         facts: dict[str, str | int | float] = {
-            "parameters": sum(weight.numel() for weight in drafter.model.parameters()),
-            "steps": trained.progress.step,
-            "tokens": trained.progress.tokens,
-            "seconds": round(trained.progress.seconds, 1),
+            **course.facts(sum(weight.numel() for weight in drafter.model.parameters())),
             "loss": round(after.get("loss", float("nan")), 4),
-            "held-out tokens": material.held_out.positions,
             "alpha before": _with_error(before, "alpha"),
             "alpha after": _with_error(after, "alpha"),
             "equal argmax before": _with_error(before, "argmax"),
@@ -137,7 +108,7 @@ class TransformerTrainer(Trainer):
             "curve": curve,
         }
         output = self.config.output
-        return TrainingReport((output,), facts, f"{{name: transformer, model: {json.dumps(str(output))}}}")
+        return TrainingReport((output,), facts, usage("transformer", "model", output))
 
 
 def _with_error(point: dict[str, float], name: str) -> str:

@@ -17,7 +17,8 @@ from specdec_core.models import load_model, wrap_model
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_drafters.training import sources as module
 from specdec_drafters.training.pairs import read_pairs
-from specdec_drafters.training.sources import gather, own_samples
+from specdec_drafters.training.rows import pad_rows
+from specdec_drafters.training.sources import Material, check_source_lengths, gather, own_samples
 from tests.tiny import tiny_model
 
 
@@ -26,7 +27,9 @@ def test_the_target_writes_exactly_so_many_tokens_and_the_same_again(targets, ob
     assert sum(len(row) - 1 for row in rows) == 100
     assert all(row[0] == 0 and len(row) <= 16 for row in rows)
     assert observer.stages == [("target writes", 100)]
-    assert observer.advances["target writes"] == sorted(observer.advances["target writes"])
+    advances = observer.advances["target writes"]
+    assert advances == sorted(set(advances))
+    assert advances[-1] == 100
     assert own_samples(targets(), 100, 5, observer, length=16) == rows
     assert own_samples(targets(), 100, 6, observer, length=16) != rows
 
@@ -113,6 +116,14 @@ def test_text_and_samples_are_two_pools(word_target, config_for, observer, tmp_p
     assert not own.mask[:, :6].any()
 
 
+def test_the_target_writes_at_the_temperature_of_the_training(targets, config_for, observer):
+    config = config_for(temperature=0.5, samples=60, held_out=60, seed=7)
+    material = gather(config, targets(), observer)
+    for rows, seed in ((material.pools[0], 14), (material.held_out, 15)):
+        written = own_samples(targets(), 60, seed, observer, temperature=0.5, length=24)
+        assert rows.tokens.equal(pad_rows(written, [1] * len(written)).tokens)
+
+
 def test_trained_and_held_out_samples_differ(materials):
     material = materials()
     pool, held_out = (
@@ -191,10 +202,29 @@ def test_lines_that_are_no_pair(targets, tmp_path, line, message):
         read_pairs(path, targets("t5"))
 
 
-def test_a_single_source_is_too_few(targets, tmp_path):
+def test_sources_that_are_too_long(models, targets, materials, tmp_path):
+    bart = load_model(models("bart"))
+    path = tmp_path / "sources.jsonl"
+    source = [2] * bart.max_positions
+    path.write_text(json.dumps({"source": source[1:]}) + "\n" + json.dumps({"source": source}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf'jsonl:2: "source" has {len(source)} tokens, and .* takes fewer than'):
+        read_pairs(path, bart)
+    pairs = read_pairs(path, targets("t5"))  # takes any number
+    rows = pad_rows([[0, 3], [0, 4]], [1, 1], [(*pair.source, 5) for pair in pairs])
+    with pytest.raises(ConfigError, match=f"the longest of --sources has {len(source) + 1} tokens"):
+        check_source_lengths(Material((rows,), materials("t5").held_out), bart)
+    check_source_lengths(Material((rows.take(slice(1)),), materials("t5").held_out), bart)
+    check_source_lengths(Material((rows,), rows), targets("t5"))
+    check_source_lengths(Material((rows,), rows), targets("llama"))  # reads none
+
+
+def test_a_single_source_is_too_few(targets, config_for, observer, tmp_path):
     path = tmp_path / "sources.jsonl"
     path.write_text('\n{"source": [2, 3]}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match="hold 1, and two are the least"):
+    with pytest.raises(ConfigError, match=r"--sources .* hold 1, and two are the least"):
+        gather(config_for("t5", sources=path), targets("t5"), observer)
+    path.write_text("\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is empty"):
         read_pairs(path, targets("t5"))
     with pytest.raises(ConfigError, match="there is no such file"):
         read_pairs(tmp_path / "none", targets("t5"))

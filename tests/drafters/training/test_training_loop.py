@@ -274,7 +274,7 @@ def test_when_both_checkpoints_are_cut_there_is_only_a_new_beginning(run, tmp_pa
 
 def test_a_checkpoint_of_other_settings(run):
     interrupted(run)
-    with pytest.raises(ConfigError, match="is of a training with other settings: width was 3, is 4"):
+    with pytest.raises(ConfigError, match="is of a training with other settings: --width was 3, is 4"):
         run("cut", resume=True, settings={**SETTINGS, "width": 4})
 
 

@@ -60,6 +60,7 @@ def test_the_report_says_what_was_made_and_how_it_is_used(trained):
     assert report.written == (output,)
     assert report.usage == f'{{name: transformer, model: "{output}"}}'
     facts = report.facts
+    assert list(facts)[:5] == ["parameters", "steps", "tokens", "seconds", "held-out tokens"]
     assert facts["steps"] == 30
     assert facts["parameters"] == sum(weight.numel() for weight in load_model(output).model.parameters())
     assert facts["held-out tokens"] == 2000
@@ -97,13 +98,18 @@ def test_alpha_is_measured_over_all_that_the_target_wrote(targets, materials, co
     target, material = targets(), materials()
     drafter = new_model(target, 1, 32, 2, seed=4)
     found = Lesson(config_for(), target, drafter, material, torch.bfloat16).agreement()
-    betas = []
+    betas, rows = [], []
     with torch.inference_mode():
         for row, mask in zip(material.held_out.tokens, material.held_out.mask, strict=True):
             p, q = (each.model(input_ids=row[None]).logits[0] for each in (target, drafter))
-            betas += [float(overlap(p[n - 1], q[n - 1])) for n in mask.nonzero()[:, 0]]
+            rows.append([float(overlap(p[n - 1], q[n - 1])) for n in mask.nonzero()[:, 0]])
+            betas += rows[-1]
     assert found.positions == len(betas) == 300
-    assert found.alpha == pytest.approx(sum(betas) / len(betas), abs=1e-5)
+    alpha = sum(betas) / len(betas)
+    assert found.alpha == pytest.approx(alpha, abs=1e-5)
+    assert len({len(row) for row in rows}) > 1
+    variance = sum((sum(row) - alpha * len(row)) ** 2 for row in rows) * len(rows) / (len(rows) - 1)
+    assert found.alpha_error == pytest.approx(variance**0.5 / len(betas), rel=1e-3)
 
 
 def test_the_temperature_is_that_of_losses_and_measurements(targets, materials, config_for):
@@ -142,10 +148,10 @@ def test_embeddings_are_trained_apart(targets, materials, config_for, models, fa
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "gemma3", "t5", "bart"])
-def test_padding_and_prompts_change_no_logits(targets, family):
+@pytest.mark.parametrize("given", [[2, 1], [3, 2]])
+def test_padding_and_prompts_change_no_logits(targets, family, given):
     target = targets(family)
     rows, sources = [[0, 5, 6, 7, 8], [0, 9, 1]], [[5, 6, 7], [8, 9]]
-    given = [2, 1]
     both = pad_rows(rows, given, sources if target.encoder_decoder else None)
     with torch.inference_mode():
         found = row_logits(target, both)
@@ -193,6 +199,18 @@ def test_an_encoder_without_a_source_is_refused(config_for, models, tmp_path):
         TransformerTrainer(config).train(Recorder())
 
 
+def test_a_model_that_takes_less_than_the_rows_or_the_sources_is_refused(config_for, models, tmp_path):
+    longest = load_model(models("bart")).max_positions
+    given = begun_with(models("bart"), tmp_path / "o", samples=50, steps=1)
+    with pytest.raises(ConfigError, match=f"rows of {longest + 1} tokens were asked for"):
+        TransformerTrainer(config_for("t5", **given, length=longest + 1)).train(Recorder())
+    sources = tmp_path / "sources.jsonl"
+    sources.write_text((json.dumps({"source": [3] * (longest + 1)}) + "\n") * 2, encoding="utf-8")
+    with pytest.raises(ConfigError, match=f"the longest of --sources has {longest + 1} tokens"):
+        TransformerTrainer(config_for("t5", **{**given, "sources": sources})).train(Recorder())
+    assert [path.name for path in tmp_path.iterdir()] == ["sources.jsonl"]
+
+
 def test_models_that_pad_their_vocabulary_are_compared_on_what_both_have():
     p, q = alike(torch.zeros(2, 5), torch.zeros(2, 7))
     assert p.shape == q.shape == (2, 5)
@@ -238,9 +256,9 @@ def test_other_settings_than_those_it_was_begun_with(config_for, models, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         TransformerTrainer(config_for(**changes)).train(interrupting(3))
     for other, message in (
-        ({"width": 64}, "width was 32, is 64"),
-        ({"loss": "tv"}, "loss was kl-then-tv, is tv"),
-        ({"target": str(models("llama", seed=1))}, "target was"),
+        ({"width": 64}, "--width was 32, is 64"),
+        ({"loss": "tv"}, "--loss was kl-then-tv, is tv"),
+        ({"target": str(models("llama", seed=1))}, r"--target was the model \w{32}, is the model \w{32}\. "),
     ):
         with pytest.raises(ConfigError, match=message):
             TransformerTrainer(config_for(**{**changes, **other, "resume": True})).train(Recorder())

@@ -1,0 +1,146 @@
+"""Drafters that use more of the border than one function: hidden states, other drafters, a memory of their own."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+
+from specdec_core import (
+    Capabilities,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    ModelError,
+    NestedDrafter,
+    Outcome,
+    PluginConfig,
+    PluginSpec,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+    hookimpl,
+)
+
+
+# --8<-- [start:hidden]
+class SecondThought(Drafter):
+    """Guesses one token: what the target thought might have come in the place of the last one."""
+
+    needs_hidden_states = True  # its PluginSpec says the same
+
+    def __init__(self, config: PluginConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        if target.features is None:
+            raise ModelError("drafter 'second-thought': this target has no output embedding.")
+        self.output = target.features.output_embeddings[: target.vocab_size]  # [V, D]
+
+    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
+        return SecondThoughtSession(self)
+
+
+class SecondThoughtSession(DraftSession):
+    def __init__(self, drafter: SecondThought) -> None:
+        self.drafter = drafter
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        if request.hidden is not None and request.wants_more():  # None in the first step
+            output = self.drafter.output
+            request.sample(request.hidden.to(output) @ output.T)  # [B, D] @ [D, V] -> [B, V]
+        return request.proposal()
+
+
+# --8<-- [end:hidden]
+# --8<-- [start:nested]
+class CapConfig(PluginConfig):
+    """Whose drafts are cut, and where."""
+
+    drafter: NestedDrafter
+    """Who drafts: a name, or a mapping with `name` and settings."""
+    most: Annotated[int, Field(ge=1)] = 2
+    """The most tokens it is asked for."""
+
+
+class Cap(Drafter):
+    """Asks another drafter for a few tokens only, whatever gamma is."""
+
+    Config = CapConfig
+
+    def __init__(self, config: CapConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        assert target.build is not None, "studies and registry.create set it"
+        self.inner: Drafter = target.build("drafter", config.drafter, target)
+        self.needs_hidden_states = self.inner.needs_hidden_states
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return CapSession(self.inner.open(session), self.config.most)
+
+
+class CapSession(DraftSession):
+    def __init__(self, inner: DraftSession, most: int) -> None:
+        self.inner, self.most = inner, most
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return self.inner.propose(request.fork([min(n, self.most) for n in request.budget]))
+
+    def commit(self, outcome: Outcome) -> None:
+        self.inner.commit(outcome)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self.inner.rollback(lengths)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+# --8<-- [end:nested]
+# --8<-- [start:rollback]
+class Trail(Drafter):
+    """A token is followed by what followed it last time; reads each committed token once."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return TrailSession(session.batch_size)
+
+
+class TrailSession(DraftSession):
+    def __init__(self, batch_size: int) -> None:
+        self.read: list[list[int]] = [[] for _ in range(batch_size)]
+        self.followed_by: list[dict[int, int]] = [{} for _ in range(batch_size)]
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        drafts = []
+        for row, (tokens, budget) in enumerate(zip(request.tokens, request.budget, strict=True)):
+            self.learn(row, tokens[len(self.read[row]) :])
+            trail, guess = self.followed_by[row], tokens[-1]
+            draft: list[int] = []
+            while len(draft) < budget and guess in trail:
+                guess = trail[guess]
+                draft.append(guess)
+            drafts.append(draft)
+        return Proposal.from_rows(drafts)
+
+    def learn(self, row: int, new: Sequence[int]) -> None:
+        self.followed_by[row].update(pairwise([*self.read[row][-1:], *new]))
+        self.read[row].extend(new)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        for row, length in enumerate(lengths):
+            kept = self.read[row][:length]
+            if len(kept) < len(self.read[row]):  # what was forgotten may have hidden what was there before
+                self.read[row], self.followed_by[row] = [], {}
+                self.learn(row, kept)
+
+
+# --8<-- [end:rollback]
+@hookimpl
+def specdec_drafters() -> list[PluginSpec]:
+    """Announce them."""
+    # --8<-- [start:needs]
+    needs = Capabilities(needs_hidden_states=True)
+    thought = PluginSpec("drafter", "second-thought", "parts:SecondThought", capabilities=needs)
+    # --8<-- [end:needs]
+    return [
+        thought,
+        PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
+        PluginSpec("drafter", "trail", "parts:Trail"),
+    ]

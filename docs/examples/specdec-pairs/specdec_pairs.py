@@ -1,0 +1,124 @@
+"""The drafter `pairs`: a table of which token follows which, and the trainer that counts it."""
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from specdec_core import (
+    Background,
+    ConfigError,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    OverlayRow,
+    PluginConfig,
+    PluginSpec,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+    Trainer,
+    TrainerConfig,
+    TrainingObserver,
+    TrainingReport,
+    hookimpl,
+)
+from specdec_core.output import check_output, writing_file
+
+
+class PairsConfig(PluginConfig):
+    """Which table is used."""
+
+    table: Path
+    """What `specdec train pairs` wrote."""
+
+
+# --8<-- [start:table]
+class Pairs(Drafter):
+    """Guesses what followed the last token in the counted text; where nothing did, any token."""
+
+    Config = PairsConfig
+
+    def __init__(self, config: PairsConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        path = target.folder / config.table
+        try:
+            followers = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"table {path}: {error}; `specdec train pairs` makes one.") from error
+        anything = Background(np.zeros(target.vocab_size))
+        self.unseen = OverlayRow(anything, np.array([], dtype=np.int64), np.array([]))
+        self.rows = {int(token): _row(anything, counts) for token, counts in followers.items()}
+
+    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
+        return PairsSession(self)
+
+
+def _row(anything: Background, counts: dict[str, int]) -> OverlayRow:
+    ids = sorted(map(int, counts))
+    weights = np.log([counts[str(token)] for token in ids])
+    # All other tokens together weigh as much as one that came once.
+    return OverlayRow(anything, np.array(ids), weights, log_scale=-np.log(len(anything.log_weights)))
+
+
+class PairsSession(DraftSession):
+    def __init__(self, drafter: Pairs) -> None:
+        self.drafter = drafter
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        last = [row[-1] for row in request.tokens]
+        while request.wants_more():
+            last = request.sample_overlay([self.drafter.rows.get(token, self.drafter.unseen) for token in last])
+        return request.proposal()
+
+
+# --8<-- [end:table]
+# --8<-- [start:trainer]
+class PairsTrainerConfig(TrainerConfig):
+    """Count which token follows which in a text."""
+
+    text: Path
+    """A UTF-8 text."""
+
+
+class PairsTrainer(Trainer):
+    """Writes a JSON object: each token, and how often each other one followed it."""
+
+    Config = PairsTrainerConfig
+
+    def train(self, observer: TrainingObserver) -> TrainingReport:
+        config = self.config
+        check_output(config.output, config.overwrite)
+        from specdec_core import load_model  # it imports torch, which listing and --help do not need
+
+        observer.stage("counting")
+        tokens = load_model(config.target).tokenizer.encode(config.text.read_text(encoding="utf-8"))
+        if len(tokens) < 2:
+            raise ConfigError(f"text {config.text} has fewer than two tokens; give a longer one.")
+        followers: dict[int, Counter[int]] = {}
+        for token, following in pairwise(tokens):
+            followers.setdefault(token, Counter())[following] += 1
+        with writing_file(config.output) as place:
+            place.write_text(json.dumps(followers), encoding="utf-8")
+        usage = f"{{name: pairs, table: {json.dumps(str(config.output))}}}"
+        return TrainingReport((config.output,), {"tokens": len(tokens)}, usage)
+
+
+# --8<-- [end:trainer]
+# --8<-- [start:hooks]
+@hookimpl
+def specdec_drafters() -> list[PluginSpec]:
+    """Announce the drafter."""
+    return [PluginSpec("drafter", "pairs", "specdec_pairs:Pairs", PairsConfig, "What followed in a text.")]
+
+
+@hookimpl
+def specdec_trainers() -> list[PluginSpec]:
+    """Announce the trainer, under the drafter's name."""
+    summary = "Which token follows which in a text."
+    return [PluginSpec("trainer", "pairs", "specdec_pairs:PairsTrainer", PairsTrainerConfig, summary)]
+
+
+# --8<-- [end:hooks]

@@ -1,0 +1,241 @@
+"""What users get wrong with drafters and their training: a message that helps, exit code 2, no file left."""
+
+import re
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from specdec_core.cli.train_progress import TrainingProgress
+from specdec_core.shipped import builtin_heads
+
+SHORT = ("--steps", "4", "--held-out", "64", "--batch-tokens", "64", "--length", "32", "--samples", "128")
+SMALL = ("transformer", "--layers", "1", "--width", "16", "--heads", "1", *SHORT)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture
+def specdec(here):
+    """Runs a command that must fail; returns what it said, and holds that it left no file behind."""
+
+    def run(*arguments):
+        before = files(here)
+        result = CliRunner().invoke(app, list(map(str, arguments)))
+        assert result.exit_code == 2, result.output
+        assert "In a study" not in result.stdout
+        assert files(here) == before
+        return " ".join(result.stderr.split())
+
+    return run
+
+
+@pytest.fixture
+def compare(here, specdec):
+    """Runs a study of one drafter, which must fail; returns what was said."""
+
+    def run(drafter, target="builtin:target"):
+        study = "target: {}\nprompts: [import os]\ngeneration: {{max_new_tokens: 1}}\nrepeats: 1\nruns:\n"
+        (here / "study.yaml").write_text(
+            f"{study.format(target)}  - drafter: {drafter}\n    gamma: 1\n", encoding="utf-8"
+        )
+        return specdec("compare", "study.yaml")
+
+    return run
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def arpa(here):
+    """A small whole ARPA file over ids of the built-in target."""
+    text = here / "text.py"
+    text.write_text("import os\n" * 20, encoding="utf-8")
+    result = CliRunner().invoke(app, ["train", "ngram", "--text", "text.py", "--order", "3", "-o", "whole.arpa"])
+    assert result.exit_code == 0, result.output
+    return here / "whole.arpa"
+
+
+@pytest.fixture
+def stranger(here):
+    """A model of as many tokens as the target's, numbered otherwise."""
+    names = {f"w{number}": number for number in range(4096)}
+    tokenizer = Tokenizer(models.WordLevel(names, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0").save_pretrained(here / "stranger")
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    LlamaForCausalLM(LlamaConfig(vocab_size=4096, **sizes)).save_pretrained(here / "stranger")
+    return "stranger"
+
+
+CUT = r"the file ends where .* is it cut short\?"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: "hello\nworld\n", CUT),
+        (lambda text: text[: text.index("\\3-grams:")], CUT),
+        (lambda text: text[: text.rindex("\n", 0, -9)], CUT),
+        (
+            lambda text: text[: text.index("\\2-grams:") + 13],
+            "expected a log-probability, 2 word.s. and at most one",
+        ),
+        (lambda text: one_bigram(text, "99999"), "token ids below 4096, the target's vocabulary; 99999 is not"),
+        (lambda text: one_bigram(text, "os"), "expected token ids as words; 'os' is none. Estimate the model on"),
+    ],
+    ids=["malformed", "without a section", "without an end", "cut in a line", "another vocabulary", "words"],
+)
+def test_an_arpa_file_that_cannot_be_used(arpa, compare, change, said):
+    text = arpa.read_text(encoding="utf-8")
+    (arpa.parent / "bad.arpa").write_text(change(text), encoding="utf-8")
+    assert re.search(rf"bad\.arpa:\d+: .*{said}", compare("{name: ngram, arpa: bad.arpa}"))
+
+
+def one_bigram(text, word):
+    """An ARPA file with another second word in its first bigram."""
+    return re.sub(r"(?m)^(-[\d.]+\t\d+) \d+\t", rf"\g<1> {word}\t", text, count=1)
+
+
+def test_an_order_above_what_the_file_holds(arpa, compare):
+    assert (
+        "whole.arpa holds n-grams of order 1 to 3; order 5 was asked for. Give an order of at most 3"
+        in compare("{name: ngram, arpa: whole.arpa, order: 5}")
+    )
+
+
+def test_a_text_shorter_than_the_order(here, compare, specdec):
+    (here / "short.txt").write_text("import", encoding="utf-8")
+    said = (
+        r"the text has \d token\(s\) in a row; n-grams of order 9 need at least 9. Give a longer text or a lower"
+    )
+    assert re.search(said, compare("{name: ngram, text: short.txt, order: 9}"))
+    assert re.search(said, specdec("train", "ngram", "--text", "short.txt", "--order", 9, "-o", "o.arpa"))
+
+
+@pytest.mark.parametrize("drafter", ["name: transformer", "name: hierarchical, drafter: random, gamma: 1"])
+def test_a_drafter_with_another_tokenizer(compare, stranger, drafter):
+    said = compare(f"{{{drafter}, model: {stranger}}}")
+    assert "the vocabulary of stranger has 4096 entries, the target's 4096" in said
+    assert "choose a drafter of the target's family" in said
+
+
+def test_training_from_a_model_with_another_tokenizer(specdec, stranger):
+    said = specdec("train", "transformer", "--model", stranger, *SHORT, "-o", "o")
+    assert "the vocabulary of stranger has 4096 entries" in said
+
+
+def test_heads_of_another_target(compare):
+    said = compare("{name: heads, model: 'builtin:heads'}", target="builtin:drafter")
+    assert "was trained for another target, builtin:target (fingerprint " in said
+    assert "`specdec train heads --target TARGET" in said
+
+
+def test_heads_that_were_cut(here, compare):
+    whole = builtin_heads("builtin:heads").read_bytes()
+    (here / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert "cut.safetensors: this is no whole safetensors file" in compare("{name: heads, model: cut.safetensors}")
+
+
+@pytest.mark.parametrize(
+    "what", [("ngram",), ("transformer", "--layers", "1", "--width", "16", "--heads", "1"), ("heads",)], ids=str
+)
+def test_training_on_an_empty_file(here, specdec, what):
+    (here / "empty.txt").write_text(" \n", encoding="utf-8")
+    said = specdec("train", *what, "--text", "empty.txt", "-o", "o")
+    assert "the text empty.txt is empty; give a text with something in it." in said
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "{name: transformer, model: m}",
+        "{name: transformer, model: ./m/}",
+        "{name: chain, drafters: [random, {name: hierarchical, model: m, drafter: random, gamma: 1}]}",
+    ],
+)
+def test_a_cycle_in_a_hierarchy(compare, below):
+    said = compare(f"{{name: hierarchical, model: m, gamma: 1, drafter: {below}}}")
+    assert re.search(r"study.yaml:6:\d+: .*'m' comes again below itself, .* name a smaller model there", said)
+
+
+def test_a_cycle_of_yaml_aliases(compare):
+    said = compare("&d {name: hierarchical, model: m, gamma: 1, drafter: *d}")
+    assert "study.yaml:6:" in said
+    assert "an alias repeats itself without end: *d stands within &d" in said
+
+
+def test_a_chain_of_none(compare):
+    said = compare("{name: chain, drafters: []}")
+    assert re.search(r"study.yaml:6:\d+: .*a chain of none has nobody to ask; name at least one drafter", said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("ngrams",), "unknown trainer 'ngrams'. Did you mean 'ngram'? Available: heads, ngram, transformer."),
+        (("ngram", "--ordr", "3"), "No such option: --ordr"),
+        ((*SMALL, "--minutes", "1"), "give --steps or --minutes, not both; 4 and 1 were given"),
+        ((*SMALL, "--resume"), "there is no checkpoint in o.training to resume from; leave --resume out to begin"),
+        (("heads", *SHORT, "--resume"), "there is no checkpoint in o.training to resume from"),
+        (("ngram",), "give one of --text (a text to count), --ids (a file of token ids) and --samples"),
+        (("transformer",), "say what to train on: --samples"),
+    ],
+    ids=["trainer", "option", "both", "resume transformer", "resume heads", "no text", "nothing to train on"],
+)
+def test_commands_that_cannot_be(specdec, arguments, said):
+    assert said in specdec("train", *arguments, "--output", "o")
+
+
+@pytest.mark.parametrize(
+    "what", [("ngram", "--text", "text.py"), SMALL, ("heads", *SHORT)], ids=lambda what: what[0]
+)
+def test_an_output_that_is_in_the_way(here, specdec, what):
+    (here / "text.py").write_text("import os\n" * 20, encoding="utf-8")
+    (here / "folder").mkdir()
+    (here / "folder" / "letter.txt").write_text("dear", encoding="utf-8")
+    said = specdec("train", *what, "-o", "folder", "--overwrite")
+    assert re.search(r"output folder is a folder(, and a file goes there| with other things in it)", said)
+    assert "text.py is no folder; give another --output" in specdec("train", *what, "-o", "text.py/o")
+    if what[0] != "transformer":
+        assert "output text.py is there already; --overwrite replaces it" in specdec(
+            "train", *what, "-o", "text.py"
+        )
+
+
+@pytest.mark.parametrize("what", [SMALL, ("heads", *SHORT)], ids=lambda what: what[0])
+def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
+    stage = TrainingProgress.stage
+
+    def stop_before_the_result(self, what, total=None):
+        if what.startswith("writing"):
+            raise KeyboardInterrupt
+        stage(self, what, total)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingProgress, "stage", stop_before_the_result)
+        stopped = CliRunner().invoke(app, ["train", *what, "-o", "o"])
+    assert stopped.exit_code == 130, stopped.output
+    assert not (here / "o").exists()
+    for name in ("checkpoint.safetensors", "rows.safetensors"):
+        file = here / "o.training" / name
+        whole = file.read_bytes()
+        file.write_bytes(whole[: len(whole) // 2])
+        said = specdec("train", *what, "-o", "o", "--resume")
+        assert f"{name} was cut short or is damaged" in said
+        assert "Begin anew with --overwrite and without --resume." in said
+        file.write_bytes(whole)
+    assert "holds a training that was not finished; --resume goes on with it" in specdec("train", *what, "-o", "o")
+    finished = CliRunner().invoke(app, ["train", *what, "-o", "o", "--resume"])
+    assert finished.exit_code == 0, finished.output
+    assert (here / "o").exists()
+    assert not (here / "o.training").exists()
