@@ -72,9 +72,12 @@ def accept(
     at = accepted.clamp(max=width - 1)
     x = proposal.tokens[rows, at]
     share = lenience * rejected  # l after a rejection, 0 where all were kept
-    token, total = draw_with_total(residual(p[rows, accepted], proposal.q, x, at, share), uniforms[:, width])
-    # Nothing is left where p and q are equal as far as floats can tell; then x itself is a draw from p.
-    return Verdict(accepted, torch.where(total == 0, x, token), total >= 0)
+    p_next = p[rows, accepted]  # [B, V]
+    token, total = draw_with_total(residual(p_next, proposal.q, x, at, share), uniforms[:, width])
+    # Nothing is left where p and q are equal as far as floats can tell; then x itself is a draw from p. But an x
+    # that p rules out is none, however small q(x) is: the likeliest token stands for it.
+    possible = p_next.gather(1, x[:, None])[:, 0] > 0
+    return Verdict(accepted, torch.where(total == 0, torch.where(possible, x, top(p_next)), token), total >= 0)
 
 
 def accept_argmax(proposal: Proposal, scores: Tensor, granted: Tensor | None = None) -> Verdict:

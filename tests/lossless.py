@@ -23,6 +23,7 @@ SETTINGS = {
     "temperature-1": SamplingSettings(temperature=1),
     "temperature-0.7-top-p-0.9": SamplingSettings(temperature=0.7, top_p=0.9),
     "top-k-3": SamplingSettings(top_k=3),
+    "temperature-0.7": SamplingSettings(temperature=0.7),
 }
 
 
@@ -59,13 +60,13 @@ def next_token(loaded: LoadedModel, prefix: Sequence[int], settings: SamplingSet
 
 
 def enumerate_continuations(
-    loaded: LoadedModel, settings: SamplingSettings, prompt: Sequence[int] = PROMPT
+    loaded: LoadedModel, settings: SamplingSettings, prompt: Sequence[int] = PROMPT, length: int = 0
 ) -> dict[tuple[int, ...], float]:
-    """Every continuation of up to LENGTH tokens, with its exact probability."""
+    """Every continuation of up to `length` tokens (by default LENGTH), with its exact probability."""
     begin = [loaded.start_id] if loaded.encoder_decoder else list(prompt)
     finished: dict[tuple[int, ...], float] = {}
     open_ones: dict[tuple[int, ...], float] = {(): 1.0}
-    for _ in range(LENGTH):
+    for _ in range(length or LENGTH):
         longer: dict[tuple[int, ...], float] = {}
         for tokens, weight in open_ones.items():
             p = next_token(loaded, [*begin, *tokens], settings)
@@ -77,28 +78,44 @@ def enumerate_continuations(
     return finished | open_ones
 
 
-def sample(decoder: Decoder, batch: int, count: int, prompt: Sequence[int] = PROMPT) -> Counter[tuple[int, ...]]:
+def sample(
+    decoder: Decoder, batch: int, count: int, prompt: Sequence[int] = PROMPT, length: int = 0
+) -> Counter[tuple[int, ...]]:
     """Decode `count` continuations, `batch` at a time, each call from a seed of its own."""
     seen: Counter[tuple[int, ...]] = Counter()
+    most = length or LENGTH
     for seed in range(-(-count // batch)):
-        result = decoder.generate([list(prompt)] * batch, GenerationSettings(max_new_tokens=LENGTH, seed=seed))
+        result = decoder.generate([list(prompt)] * batch, GenerationSettings(max_new_tokens=most, seed=seed))
         assert not result.failures, result.failures
-        assert result.metrics.target_calls <= LENGTH
+        assert result.metrics.target_calls <= most
         seen.update(row.tokens for row in result.rows)
     return seen
 
 
 def p_value(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
-    """Chi-square of what was seen; 0 where something impossible was seen. Rare outcomes share a bin."""
+    """Chi-square of what was seen; 0 where something impossible was seen.
+
+    The first token, the first two and so on are tested each by themselves, and the smallest p-value counts (times
+    their number): what is wrong with one position stands out where fewer outcomes share the sample.
+    """
     if set(seen) - set(expected):
         return 0.0
-    total = sum(seen.values())
-    common = [key for key, p in expected.items() if p * total >= 5]
-    observed = [float(seen[key]) for key in common]
-    wanted = [expected[key] * total for key in common]
-    if total - sum(wanted) > 1e-6:
-        observed.append(total - sum(observed))
-        wanted.append(total - sum(wanted))
-    if len(wanted) == 1:
-        return 1.0
-    return float(chisquare(observed, wanted, sum_check=False).pvalue)
+    longest = max(map(len, expected))
+    return min(1.0, longest * min(_chi_square(seen, expected, length) for length in range(1, longest + 1)))
+
+
+def _chi_square(seen: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], length: int) -> float:
+    """Return the p-value of the first `length` tokens. Rare outcomes share a bin."""
+    wanted: dict[tuple[int, ...], float] = {}
+    for key, p in expected.items():
+        wanted[key[:length]] = wanted.get(key[:length], 0.0) + p * seen.total()
+    counts: Counter[tuple[int, ...]] = Counter()
+    for key, count in seen.items():
+        counts[key[:length]] += count
+    common = [key for key, number in wanted.items() if number >= 5]
+    observed = [float(counts[key]) for key in common]
+    numbers = [wanted[key] for key in common]
+    if seen.total() - sum(numbers) > 1e-6:
+        observed.append(seen.total() - sum(observed))
+        numbers.append(seen.total() - sum(numbers))
+    return 1.0 if len(numbers) == 1 else float(chisquare(observed, numbers, sum_check=False).pvalue)

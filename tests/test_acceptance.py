@@ -216,6 +216,23 @@ def test_where_rounding_leaves_no_residual_the_draft_token_stands():
     assert verdict.sound.item()
 
 
+@pytest.mark.parametrize("form", ["dense", "sparse", "overlay"])
+def test_a_draft_token_that_p_rules_out_never_stands(form):
+    # q gives it so little that the rest of q equals p in float32: nothing is left of p, and x is no draw from it.
+    q, p = torch.tensor([[[0.25, 0.75, 0.0, 1e-9]]]), torch.tensor([[[0.25, 0.75, 0.0, 0.0]] * 2])
+    ids = torch.tensor([[[0, 1, 3]]])
+    listed = q.gather(2, ids)
+    forms = {
+        "dense": Dense(q),
+        "sparse": Sparse(ids, listed),
+        "overlay": Overlay(ids, listed, torch.ones(4), torch.zeros(1, 1)),
+    }
+    verdict = accept(
+        Proposal(torch.tensor([[3]]), (1,), forms[form]), p, torch.ones(1), torch.full((1, 2), 0.5).double()
+    )
+    assert (verdict.accepted.item(), verdict.token.item(), verdict.sound.item()) == (0, 1, True)
+
+
 def test_a_p_that_is_no_distribution_is_not_sound():
     p = P.expand(2, K + 1, V).clone()
     p[1, 1] = float("nan")

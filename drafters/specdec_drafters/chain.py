@@ -114,7 +114,13 @@ def _calling(label: str, what: str, function: Callable[[], T]) -> T:
 
 
 class _ChainSession(DraftSession):
-    """One batch; `_served[b]` is the member whose draft of row b was proposed last, or None."""
+    """One batch.
+
+    Attributes:
+        replaceable: For each row whether the draft proposed last may be taken or left for what it is.
+
+    `_served[b]` is the member whose draft of row b was proposed last, or None.
+    """
 
     def __init__(self, members: Sequence[_Member], shortest: int, session: SessionInfo) -> None:
         self._members = members
@@ -122,25 +128,28 @@ class _ChainSession(DraftSession):
         self._vocab_size = session.vocab_size
         self._device = torch.device(session.device)
         self._served: list[int | None] = [None] * session.batch_size
+        self.replaceable: list[bool] = []
 
     def propose(self, request: DraftRequest) -> Proposal:
         batch = len(request.budget)
         served: list[int | None] = [None] * batch
         short: list[int | None] = [None] * batch  # whose draft is taken where no other has any
         proposals: list[Proposal] = []
+        replaceable: list[list[bool]] = []
         for place, member in enumerate(self._members):
             budget = tuple(n if who is None else 0 for n, who in zip(request.budget, served, strict=True))
             if not any(budget):
                 break
             proposals.append(self._ask(member, request.fork(budget)))
-            replaceable = _may_be_replaced(proposals[-1])
+            replaceable.append(_may_be_replaced(member.session, proposals[-1]))
             for row, length in enumerate(proposals[-1].lengths):
-                enough = min(self._shortest, request.budget[row]) if replaceable else 1
+                enough = min(self._shortest, request.budget[row]) if replaceable[-1][row] else 1
                 if length >= enough and budget[row]:
                     served[row] = place
                 elif length > _length(proposals, short[row], row):
                     short[row] = place
         self._served = [second if first is None else first for first, second in zip(served, short, strict=True)]
+        self.replaceable = [who is None or replaceable[who][row] for row, who in enumerate(self._served)]
         return self._handed_back(proposals)
 
     def _ask(self, member: _Member, request: DraftRequest) -> Proposal:
@@ -189,9 +198,12 @@ class _ChainSession(DraftSession):
                 closing.callback(_calling, member.label, "close", member.session.close)
 
 
-def _may_be_replaced(proposal: Proposal) -> bool:
-    """Whether drafts may be taken or left for what they are: not where they were drawn; see `ChainDrafter`."""
-    return isinstance(proposal.q, PointMass)
+def _may_be_replaced(session: DraftSession, proposal: Proposal) -> list[bool]:
+    """Whether the draft of each row may be taken or left for what it is: not if drawn; see `ChainDrafter`."""
+    if isinstance(session, _ChainSession):
+        # The form of its q depends on who served the other rows, and a row must not.
+        return session.replaceable
+    return [isinstance(proposal.q, PointMass)] * len(proposal.lengths)
 
 
 def _length(proposals: Sequence[Proposal], place: int | None, row: int) -> int:

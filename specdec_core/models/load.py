@@ -156,8 +156,8 @@ def _loading_failed(model: str, place: str, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if Path(place).is_dir():
         return (
-            f"{model}: the folder cannot be loaded: {reason} A model folder is what save_pretrained() writes; if this "
-            "one was cut short when it was copied, copy it again."
+            f"{model}: the folder cannot be loaded: {reason} A model folder is what save_pretrained() writes; if "
+            "this one was cut short when it was copied, copy it again."
         )
     return (
         f"{model}: it is no folder here, and the hub did not give it: {reason} "

@@ -73,8 +73,9 @@ def _short(value: Any) -> str:
 def _without_tags(loc: Sequence[str | int], data: Any, *, names_key: bool) -> tuple[Keys, bool]:
     """Return a location without the names of plugins that pydantic puts between the keys, or behind them.
 
-    Where the location `names_key`, its last part is a key that is not there, or should not be, whatever it is
-    called. The second value is False where the location goes on inside of settings that were written in short, as a bare
+    With `names_key` the last part is a key that is missing, or should not be there, whatever it is called.
+
+    The second value is False where the location goes on inside of settings that were written in short, as a bare
     value, in which there is nothing to point at.
     """
     path: list[str | int] = []

@@ -134,7 +134,8 @@ def test_each_row_uses_up_its_budget_of_numbers_however_it_draws():
     def draw(made):
         made.draw(torch.full((3, V), 1 / V))
 
-    expected = after([sample])
+    expected = [[RowStreams((1, 2, 3)).numbers((4, 4, 4), 4)[row][n]] for row, n in enumerate((3, 1, 2))]
+    assert after([sample]) == expected
     assert expected == after([overlay]) == after([draw, overlay, sample]) == after([overlay, sample, draw])
 
 
@@ -265,6 +266,18 @@ def test_a_fork_has_a_record_and_a_budget_of_its_own(name):
     if name == "temperature 1":
         torch.testing.assert_close(q[:2, 0], torch.softmax(logits_of(ROWS[2][:2]), dim=1), rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(q[:, 1], torch.softmax(logits_of(ROWS[3]), dim=1), rtol=1e-5, atol=1e-7)
+
+
+def test_a_fork_standardises_with_the_prefixes_of_its_rows():
+    settings = SETTINGS["repetition penalty"]
+    whole, fork = recorder(settings), recorder(settings).fork((4, 2, 3))
+    for made in (whole, fork):
+        made.sample(logits_of(ROWS[0]))
+        made.sample(logits_of(ROWS[1]))
+    torch.testing.assert_close(written_out(fork.proposal())[1], written_out(whole.proposal())[1])
+    plain = recorder()
+    plain.sample(logits_of(ROWS[0]))
+    assert not torch.allclose(written_out(plain.proposal())[1][:, 0], written_out(whole.proposal())[1][:, 0])
 
 
 def test_forks_draw_with_numbers_of_their_own():

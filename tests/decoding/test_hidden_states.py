@@ -9,6 +9,8 @@ from specdec_core.border import Drafter, DraftSession, PluginConfig, Proposal
 from specdec_core.decoding import Decoder
 from specdec_core.models import wrap_model
 from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters.configs import HierarchicalConfig
+from specdec_drafters.hierarchical import HierarchicalDrafter
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma
 
@@ -93,3 +95,23 @@ def test_a_drafter_that_does_not_ask_is_not_shown_any(device):
     decoder = Decoder(loaded, spy, gamma=Gamma(2), strict=True)
     decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=6))
     assert all(hidden is None for *_, hidden in spy.seen)
+
+
+def test_below_a_hierarchy_the_states_are_the_middle_models_and_never_stale(tmp_path, device):
+    target, middle = (wrap_model(tiny_model("llama", seed=seed).to(device)) for seed in (0, 1))
+    middle.model.save_pretrained(tmp_path)
+    spy = HiddenSpy(target.info(), [[], [], []])
+    config = HierarchicalConfig(model=str(tmp_path), drafter=spy, gamma=Gamma(2))
+    drafter = HierarchicalDrafter(config, target.info())
+    sampling = SamplingSettings(temperature=2)
+    decoder = Decoder(target, drafter, gamma=Gamma(4), sampling=sampling, strict=True)
+    metrics = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=30, ignore_eos=True)).metrics
+    assert metrics.rejected > 20
+    checked = 0
+    for tokens, budget, hidden in spy.seen:
+        for row, (text, room) in enumerate(zip(tokens, budget, strict=True)):
+            if room and hidden is not None:
+                expected = fresh_hidden(middle, text[:-1], None)
+                torch.testing.assert_close(hidden[row], expected, atol=2e-4, rtol=1e-3)
+                checked += 1
+    assert checked > 20

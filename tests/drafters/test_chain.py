@@ -179,6 +179,23 @@ def test_which_drafts_are_too_short(shortest, budget, drafts, expected):
     assert [spy.outcomes[0].used for spy in spies] == [place == expected for place in range(len(spies))]
 
 
+def test_what_is_too_short_in_a_chain_within_does_not_depend_on_its_neighbours():
+    def proposed(drafts, drawn, second=(7, 7, 7), shortest=2):
+        """Ask a chain whose first drafter is a chain; `drawn` serves the rows that `drafts` leaves empty."""
+        within = chain(Spy(*drafts), Spy(*drawn, q=sure_dense))
+        after = Spy(*[second] * len(drafts))
+        info = replace(INFO, batch_size=len(drafts))
+        session = chain(chain(within), after, shortest=shortest).open(info)
+        return rows_of(session.propose(request_for((4,) * len(drafts), [[1]] * len(drafts))))
+
+    # A copied token is too short, whether all rows of the inner chain were copied or some drawn; a drawn one is
+    # not.
+    assert proposed([(5,)], [()]) == [[7, 7, 7]]
+    assert proposed([(5,), ()], [(), (6,)]) == [[7, 7, 7], [6]]
+    assert proposed([(), (5,), ()], [(6,), (), ()]) == [[6], [7, 7, 7], [7, 7, 7]]
+    assert proposed([(5,), ()], [(), (6,)], second=()) == [[5], [6]]
+
+
 def sparse(tokens):
     ids = torch.stack([tokens, (tokens + 1) % V], dim=2)
     return Sparse(ids, torch.tensor([0.75, 0.25]).expand(ids.shape))
@@ -411,8 +428,11 @@ def test_every_mixture_of_forms_is_lossless(target, who, setting):
     sampling = SETTINGS[setting]
     drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
     decoder = Decoder(target, drafter, gamma=Gamma(2, 1, 3, 0), sampling=sampling, strict=True)
-    count = 30 if sampling.argmax else 900
-    assert p_value(sample(decoder, 3, count), enumerate_continuations(target, sampling)) > 1e-4
+    count = 30 if sampling.argmax else 2400
+    assert (
+        p_value(sample(decoder, 3 if sampling.argmax else 60, count), enumerate_continuations(target, sampling))
+        > 1e-4
+    )
 
 
 def test_argmax_drafts_of_a_model_may_be_replaced_for_a_sampling_target(target):
@@ -429,20 +449,20 @@ def stopped_early(target, batch):
     return Decoder(target, drafter, gamma=Gamma(2, stop_below=0.4), strict=True)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, 60])
 def test_drawn_drafts_are_never_chosen_by_their_length(target, batch):
     decoder = stopped_early(target, batch)
     trace = TraceObserver()
     decoder.generate([[2, 3], [5]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
     assert {1, 2} <= {n for report in trace.reports for n in report.drafted}, "no draft was stopped, or all were"
-    seen = sample(decoder, batch, 1500)
+    seen = sample(decoder, batch, {1: 150, 60: 3000}[batch])
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
 
 
 def test_choosing_drawn_drafts_by_their_length_would_be_seen(target, monkeypatch):
     # What the test before this one is for: were stopped drafts replaced, the text would not be the target's.
-    monkeypatch.setattr(chain_module, "_may_be_replaced", lambda proposal: True)
-    seen = sample(stopped_early(target, 3), 3, 1500)
+    monkeypatch.setattr(chain_module, "_may_be_replaced", lambda _, proposal: [True] * len(proposal.lengths))
+    seen = sample(stopped_early(target, 60), 60, 3000)
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) < 1e-6
 
 
@@ -494,7 +514,7 @@ SHIPPED = {
 }
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [1, 60])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("who", SHIPPED)
 def test_drafters_that_ship_are_lossless_in_a_chain(target, members, who, setting, batch):
@@ -502,8 +522,27 @@ def test_drafters_that_ship_are_lossless_in_a_chain(target, members, who, settin
     drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
     sampling = SETTINGS[setting]
     decoder = Decoder(target, drafter, gamma=Gamma(2, 3), sampling=sampling, strict=True)
-    count = 30 if sampling.argmax else 900
+    count = 30 if sampling.argmax else {1: 60, 60: 2400}[batch]
     assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+
+
+PENALTY = SamplingSettings(repetition_penalty=3.0)
+WAYS = {
+    "a penalty by prefix": (PENALTY, None, Gamma(2, 3)),
+    "drafts at another temperature": (SamplingSettings(), SamplingSettings(temperature=0.5), Gamma(2, 3)),
+    "stopped by confidence": (PENALTY, None, Gamma(3, stop_below=0.3)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("who", SHIPPED)
+def test_a_chain_is_lossless_in_other_ways_too(target, members, who, way):
+    shortest, names = SHIPPED[who]
+    drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
+    sampling, drafts, gamma = WAYS[way]
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
+    expected = enumerate_continuations(target, sampling, (2, 2))
+    assert p_value(sample(decoder, 60, 2400, (2, 2)), expected) > 1e-4
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -20,10 +21,13 @@ from specdec_core.errors import ConfigError, ModelError, PluginError
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.study import load_study
-from specdec_drafters.configs import HierarchicalConfig, TransformerConfig
+from specdec_drafters import hierarchical as hierarchical_module
+from specdec_drafters.configs import HierarchicalConfig, NgramConfig, TransformerConfig
 from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.transformer import TransformerDrafter
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.test_lossless_drafters import ARPA
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
@@ -80,15 +84,45 @@ def bottoms(folder):
 BOTTOMS = ("table", "counting", "transformer", "hierarchy")
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.fixture(scope="module")
+def expected(target):
+    """Return the exact distribution of continuations of four tokens, enumerated once."""
+    return functools.cache(lambda setting: enumerate_continuations(target, SETTINGS[setting], length=4))
+
+
+@pytest.mark.parametrize("batch", [1, 60])
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("below", BOTTOMS)
-def test_a_hierarchy_gives_the_targets_distribution(target, folder, below, setting, batch):
+def test_a_hierarchy_gives_the_targets_distribution(target, folder, expected, below, setting, batch):
+    # Drafts of three tokens, so that the level below has room for two.
     drafter = hierarchy(target, folder / "middle", bottoms(folder)[below], Gamma(1, 2, 3))
     sampling = SETTINGS[setting]
-    decoder = Decoder(target, drafter, gamma=Gamma(2), sampling=sampling, strict=True)
-    count = 30 if sampling.argmax else 900
-    assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 2), sampling=sampling, strict=True)
+    count = 30 if sampling.argmax else {1: 40, 60: 2400}[batch]
+    assert p_value(sample(decoder, batch, count, length=4), expected(setting)) > 1e-4
+
+
+HALF, SURE = SamplingSettings(temperature=0.5), SamplingSettings(temperature=0)
+WATCHED = Gamma(3, stop_below=0.3)
+WAYS = {
+    "a penalty by prefix": (SamplingSettings(repetition_penalty=3.0), None, Gamma(3), Gamma(2)),
+    "drafts at another temperature": (SamplingSettings(), HALF, Gamma(3), Gamma(2)),
+    "argmax drafts": (SamplingSettings(), SURE, Gamma(3), Gamma(2)),
+    "stopped above": (SamplingSettings(), None, WATCHED, Gamma(2)),
+    "stopped below": (SamplingSettings(), None, Gamma(3), Gamma(2, stop_below=0.3)),
+    "stopped on both levels": (SamplingSettings(), HALF, WATCHED, Gamma(2, stop_below=0.3)),
+}
+
+
+@pytest.mark.parametrize("below", ["table", "transformer", "hierarchy"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hierarchy_is_lossless_in_other_ways_too(target, folder, way, below):
+    sampling, drafts, above, within = WAYS[way]
+    drafter = hierarchy(target, folder / "middle", bottoms(folder)[below], within)
+    decoder = Decoder(target, drafter, gamma=above, sampling=sampling, draft_sampling=drafts, strict=True)
+    # A prompt of one token: whatever else is penalised stands in a draft, on some level.
+    expected = enumerate_continuations(target, sampling, (2, 2), length=4)
+    assert p_value(sample(decoder, 60, 2400, (2, 2), length=4), expected) > 1e-4
 
 
 @pytest.mark.parametrize("below", BOTTOMS)
@@ -165,6 +199,34 @@ def test_the_level_below_saves_calls_of_the_middle_model(target, folder):
     assert calls(4) == [prompt + 4] + [6] * 4
 
 
+class Heard(Gamma):
+    """Keeps the reports of the loop it works for."""
+
+    def open(self, batch_size):
+        session = super().open(batch_size)
+        self.reports = []
+        session.observe = self.reports.append
+        return session
+
+
+@pytest.mark.parametrize("depth", [2, 3])
+def test_what_is_taken_back_leaves_no_stale_state_below(target, folder, depth):
+    # The same model on every level below the target: a level that drafts from what was taken back is refused by
+    # the next one, which costs speed only and shows nowhere else.
+    def below(info):
+        bottom = TransformerDrafter(TransformerConfig(model=str(folder / "middle")), info)
+        return bottom if depth == 2 else hierarchy(target, folder / "middle", bottom, Gamma(2))
+
+    heard = Heard(3, 0, 2)
+    decoder = Decoder(
+        target, hierarchy(target, folder / "middle", below, heard), gamma=Gamma(4, 3, 0), strict=True
+    )
+    metrics = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=30, ignore_eos=True)).metrics
+    assert metrics.rejected > 10
+    assert sum(sum(report.drafted) for report in heard.reports) > 40
+    assert all(report.accepted == report.drafted for report in heard.reports)
+
+
 def test_the_middle_model_may_be_padded_to_another_vocabulary(target, folder, tmp_path):
     for vocab in (VOCAB + 3, VOCAB - 2):
         middle = wrap_model(tiny_model("llama", vocab, seed=5, sharpness=0.8).to(target.device))
@@ -172,15 +234,45 @@ def test_the_middle_model_may_be_padded_to_another_vocabulary(target, folder, tm
         drafter.loaded = middle
         decoder = Decoder(target, drafter, gamma=Gamma(2), strict=True)
         expected = enumerate_continuations(target, SamplingSettings())
-        assert p_value(sample(decoder, 1, 600), expected) > 1e-4
+        assert p_value(sample(decoder, 20, 1200), expected) > 1e-4
 
 
-def test_encoder_decoder_models_may_stand_on_every_level(folder, device):
+@pytest.mark.parametrize("vocab", [VOCAB + 3, VOCAB - 2])
+def test_tables_guess_for_a_padded_middle_model_in_the_targets_vocabulary(
+    target, folder, tmp_path, monkeypatch, vocab
+):
+    middle = wrap_model(tiny_model("llama", vocab, seed=5, sharpness=0.8).to(target.device))
+    monkeypatch.setattr(hierarchical_module, "load_draft_model", lambda *_: middle)
+    (tmp_path / "ids.arpa").write_text(ARPA)
+    drafter = hierarchy(
+        target, "padded", lambda info: NgramDrafter(NgramConfig(arpa=tmp_path / "ids.arpa"), info), Gamma(2, 1)
+    )
+    decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
+    expected = enumerate_continuations(target, SamplingSettings(), length=4)
+    assert p_value(sample(decoder, 60, 3000, length=4), expected) > 1e-4
+
+
+@pytest.mark.parametrize("below", ["table", "transformer"])
+def test_encoder_decoder_models_may_stand_on_every_level(folder, device, below):
     target = small_target(device, "t5")
-    drafter = hierarchy(target, folder / "t5", lambda _: TableDrafter(VOCAB))
-    decoder = Decoder(target, drafter, gamma=Gamma(2), strict=True)
+    bottom = {
+        "table": lambda _: TableDrafter(VOCAB),
+        "transformer": lambda info: TransformerDrafter(TransformerConfig(model=str(folder / "t5")), info),
+    }[below]
+    drafter = hierarchy(target, folder / "t5", bottom, Gamma(2, 1))
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 2), strict=True)
     expected = enumerate_continuations(target, SamplingSettings())
-    assert p_value(sample(decoder, 3, 600), expected) > 1e-4
+    assert p_value(sample(decoder, 6, 480), expected) > 1e-4
+    # The same model above and in the middle: ragged rows, each by itself, and none of their drafts refused.
+    same = wrap_model(tiny_model("t5", VOCAB, seed=9, sharpness=0.8).to(device))
+    drafter = hierarchy(same, folder / "t5", bottom, Gamma(1, 3))
+    metrics = (
+        Decoder(same, drafter, gamma=Gamma(4, 2), strict=True)
+        .generate(PROMPTS, GenerationSettings(max_new_tokens=24, ignore_eos=True))
+        .metrics
+    )
+    assert metrics.drafted > 40
+    assert metrics.rejected == 0
 
 
 def test_a_draft_ends_where_the_middle_model_has_no_place_left(target, folder):
@@ -279,7 +371,7 @@ def test_a_model_that_drafts_for_itself_is_refused_where_it_is_written(tmp_path,
         f"  - drafter: {{name: hierarchical, model: a, gamma: 2, drafter: {below}}}\n"
         "    gamma: 2\n"
     )
-    with pytest.raises(ConfigError, match=r"study.yaml:4:.*'a' comes again below itself"):
+    with pytest.raises(ConfigError, match=r"study.yaml:4:14: runs\[0\].drafter: 'a' comes again below itself"):
         load_study(study)
 
 
