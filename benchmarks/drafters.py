@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from _common import memory_bandwidth, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging as library_logging
 
 from specdec_core import default_registry
 from specdec_core.border import Drafter, DraftRequest, DraftSession, Outcome, SessionInfo, TargetInfo
@@ -64,6 +65,7 @@ def main() -> None:
     """Measure what the options ask for."""
     options = parse()
     torch.set_num_threads(options.threads)
+    library_logging.disable_progress_bar()
     result: dict[str, Any] = {"benchmark": "drafters", "gamma": options.gamma, "temperature": options.temperature}
     if options.part in ("tokens", "both"):
         result["tokens"] = [cell for vocab in options.vocabs for cell in of_vocabulary(vocab, options)]
