@@ -61,7 +61,7 @@ class GammaSession(ABC):
 
         Args:
             confidence: q(x) of the token that each row has just drafted; where drafts are argmax, and q is
-                one-hot, what it was before that.
+                one-hot, what it was before that (of tokens that a hierarchy drew so, 1).
         """
         return [True] * len(confidence)
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from specdec_core.border.controller import GammaController
     from specdec_core.border.overlay import OverlayRow
     from specdec_core.border.proposal import Proposal
-    from specdec_core.models import LoadedModel
 
 
 class TargetFeatures(Protocol):
@@ -88,8 +87,8 @@ class DraftLoop(Protocol):
 class LoopFactory(Protocol):
     """Opens a `DraftLoop` for a batch."""
 
-    def __call__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> DraftLoop:
-        """Return a loop in which `drafter` guesses for `model`, as many tokens as `gamma` says."""
+    def __call__(self, model: Any, drafter: Drafter, gamma: GammaController) -> DraftLoop:
+        """Return a loop in which a drafter guesses for a `LoadedModel`, as many tokens as `gamma` says."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(place, **common)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        with _without_progress_bar():
+        with without_progress_bar():
             loaded = auto.from_pretrained(
                 place, dtype=_dtype(dtype, where), device_map=device_map, use_safetensors=True, **common
             )
@@ -120,8 +120,8 @@ def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, i
 
 
 @contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Keep the library from drawing a bar for each model: a study loads several and has a bar of its own."""
+def without_progress_bar() -> Iterator[None]:
+    """Keep the library from drawing a bar for each model it loads or writes: commands have bars of their own."""
     shown = library_logging.is_progress_bar_enabled()
     library_logging.disable_progress_bar()
     try:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from transformers.utils import logging as library_logging
 
 from specdec_core.border import Trainer, TrainingObserver, TrainingReport
 from specdec_core.errors import ModelError
-from specdec_core.models import LoadedModel, load_model
+from specdec_core.models import LoadedModel, load_model, without_progress_bar
 from specdec_core.output import check_output, writing_folder
 from specdec_drafters.configs import TransformerTrainerConfig
 from specdec_drafters.training.agreement import Agreement, agreement
@@ -90,7 +88,7 @@ class TransformerTrainer(Trainer):
 
     def _write(self, drafter: LoadedModel, target: LoadedModel, trained: Trained) -> str:
         config = self.config
-        with writing_folder(config.output) as place, _without_progress_bar():
+        with writing_folder(config.output) as place, without_progress_bar():
             drafter.model.to(getattr(torch, config.saved_as)).save_pretrained(place)
             if target.tokenizer is not None:
                 target.tokenizer.save_pretrained(place)
@@ -114,18 +112,6 @@ class TransformerTrainer(Trainer):
 def _with_error(point: dict[str, float], name: str) -> str:
     error = point.get(f"{name}_error")
     return f"{point[name]:.4f}" + ("" if error is None else f" (standard error {error:.4f})")
-
-
-@contextmanager
-def _without_progress_bar() -> Iterator[None]:
-    """Keep the library from drawing bars of its own between those of the command."""
-    shown = library_logging.is_progress_bar_enabled()
-    library_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            library_logging.enable_progress_bar()
 
 
 class Lesson:
