@@ -31,7 +31,7 @@ from transformers.utils import logging as library_logging
 
 from specdec_core import default_registry
 from specdec_core.border import Drafter, DraftRequest, DraftSession, Outcome, SessionInfo, TargetInfo
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, Metrics
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.models import LoadedModel, inflate, load_model, wrap_model
 from specdec_core.randomness import RowStreams
@@ -151,7 +151,7 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
         return ChainDrafter(ChainDrafter.Config(drafters=(build("prompt-copy"), ngram(2))), info)
 
     def ngram(order: int) -> Drafter:
-        return _Ngram(info, text, order)
+        return ngram_of(info, text, order)
 
     def transformer() -> Drafter:
         random_llama(vocab, layers=2, width=128).model.save_pretrained(folder / "small")
@@ -167,7 +167,8 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
     }
 
 
-def _Ngram(info: TargetInfo, text: np.ndarray, order: int) -> Drafter:  # noqa: N802  (makes a drafter of that class)
+def ngram_of(info: TargetInfo, text: np.ndarray, order: int) -> Drafter:
+    """Return the n-gram drafter on tables estimated from token ids, without a file between."""
     from specdec_drafters.ngram.drafter import NgramDrafter
     from specdec_drafters.ngram.kneser_ney import estimate
 
@@ -259,7 +260,7 @@ def bytes_of(drafter: object) -> int:
         elif isinstance(part, (list, tuple)):
             todo += part
         elif type(part).__module__.startswith("specdec"):
-            todo += [getattr(part, name) for name in (*vars(part),)] if hasattr(part, "__dict__") else []
+            todo += getattr(part, "__dict__", {}).values()
     return sum(seen.values())
 
 
@@ -274,7 +275,7 @@ def beside(target: LoadedModel, options: argparse.Namespace) -> dict[str, Any]:
     metrics: dict[str, list[Any]] = {name: [] for name in decoders}
     for turn in range(options.repeats + 1):
         for name, decoder in decoders.items():
-            total = sum_of(decoder.generate([prompt], settings).metrics for prompt in prompts)
+            total = sum((decoder.generate([prompt], settings).metrics for prompt in prompts), Metrics())
             if turn:  # the first round is not counted
                 metrics[name].append(total)
     plain = [total.verify_seconds_per_call for total in metrics[PLAIN]]
@@ -307,14 +308,6 @@ def decoders_for(target: LoadedModel, options: argparse.Namespace) -> Iterator[t
             config = run_model(registry).model_validate({"drafter": settings, "gamma": options.gamma})
             run = Run(name, config.drafter, config.gamma)
             yield name, make_decoder(target, run, registry=registry, sampling=sampling, strict=True)
-
-
-def sum_of(metrics: Iterator[Any]) -> Any:
-    """Add up the metrics of several calls."""
-    total = next(metrics)
-    for one in metrics:
-        total += one
-    return total
 
 
 if __name__ == "__main__":

@@ -13,8 +13,6 @@ _FOLDER = Path(__file__).parent / "builtin"
 PROMPTS = _FOLDER / "prompts.jsonl"
 """Prompts cut from modules that no built-in model was trained on."""
 
-_HEADS = "heads.safetensors"
-
 
 def builtin_model(model: str) -> Path:
     """Return the folder of a built-in model.
@@ -25,11 +23,7 @@ def builtin_model(model: str) -> Path:
     Raises:
         ModelError: There is no such model; the message names those there are.
     """
-    name = model.removeprefix(BUILTIN_PREFIX)
-    there = sorted(path.parent.name for path in _FOLDER.glob("*/config.json"))
-    if name not in there:
-        raise ModelError(unknown_name("built-in model", model, [BUILTIN_PREFIX + other for other in there]))
-    return _FOLDER / name
+    return _file("built-in model", model, "config.json").parent
 
 
 def builtin_heads(model: str) -> Path:
@@ -41,8 +35,13 @@ def builtin_heads(model: str) -> Path:
     Raises:
         ModelError: There are no such heads; the message names those there are.
     """
-    name = model.removeprefix(BUILTIN_PREFIX)
-    there = sorted(path.parent.name for path in _FOLDER.glob(f"*/{_HEADS}"))
-    if name not in there:
-        raise ModelError(unknown_name("built-in heads", model, [BUILTIN_PREFIX + other for other in there]))
-    return _FOLDER / name / _HEADS
+    return _file("built-in heads", model, "heads.safetensors")
+
+
+def _file(what: str, name: str, file: str) -> Path:
+    """Return the file by which a kind of what ships is known, in the folder that a name means."""
+    there = {BUILTIN_PREFIX + path.parent.name: path for path in sorted(_FOLDER.glob(f"*/{file}"))}
+    found = there.get(BUILTIN_PREFIX + name.removeprefix(BUILTIN_PREFIX))
+    if found is None:
+        raise ModelError(unknown_name(what, name, list(there)))
+    return found

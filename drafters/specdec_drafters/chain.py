@@ -183,8 +183,7 @@ class _ChainSession(DraftSession):
     def rollback(self, lengths: Sequence[int]) -> None:
         """Take commits back from every member."""
         for member in self._members:
-            kind = type(member.session)
-            if kind.commit is not DraftSession.commit and kind.rollback is DraftSession.rollback:
+            if not member.session.can_roll_back:
                 raise PluginError(
                     f"{member.label} keeps state (it has a commit()); within a hierarchy it must have a "
                     "rollback(lengths) too."

@@ -261,6 +261,12 @@ class DraftSession(ABC):
         (overrides `commit`, or remembers `request.tokens`) must override this too.
         """
 
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether commits can be taken back: not where `commit` keeps what `rollback` does not know of."""
+        kind = type(self)
+        return kind.commit is DraftSession.commit or kind.rollback is not DraftSession.rollback
+
     def close(self) -> None:  # noqa: B027
         """Free what the session holds."""
 

@@ -96,15 +96,14 @@ class InnerLoop:
             above.vocab_size,
         )
         self._speculation = speculation
-        self._committed = [0] * above.batch_size
 
     def propose(self, request: DraftRequest) -> Proposal:
         """Decode with the middle model until no row wants more."""
         for row, tokens, budget in zip(self._batch.rows, request.tokens, request.budget, strict=True):
             row.tokens += tokens[len(row.tokens) :]
-            row.limit = min(len(row.tokens) + budget, self._positions)
-            row.reason = "length" if len(row.tokens) >= row.limit else None
-        self._committed = [len(tokens) for tokens in request.tokens]
+            row.begin = len(row.tokens)
+            row.limit = min(row.begin + budget, self._positions)
+            row.reason = "length" if row.begin >= row.limit else None
         while not self._batch.done:
             report = self._batch.step()
             left = request.take(report.committed, self._batch.p)
@@ -114,21 +113,23 @@ class InnerLoop:
 
     def commit(self, outcome: Outcome) -> None:
         """Take back what was refused, and take in what came instead."""
-        if not any(row.tokens for row in self._batch.rows):
+        rows = self._batch.rows
+        if not any(row.tokens for row in rows):
             return  # nothing was drafted yet, and the first request brings all tokens
         kept = outcome.accepted if outcome.used else (0,) * len(outcome.accepted)
-        self.rollback([old + n for old, n in zip(self._committed, kept, strict=True)])
+        self.rollback([row.begin + n for row, n in zip(rows, kept, strict=True)])
         new = tuple(tokens[n:] for tokens, n in zip(outcome.committed, kept, strict=True))
-        self._committed = [len(row.tokens) + len(more) for row, more in zip(self._batch.rows, new, strict=True)]
-        for row, more in zip(self._batch.rows, new, strict=True):
+        for row, more in zip(rows, new, strict=True):
             row.tokens += more
+            row.begin = len(row.tokens)
         nothing = (0,) * len(new)
         self._speculation.commit(Outcome(nothing, nothing, new, outcome.finished, used=False))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget all but the first `lengths[b]` tokens of each row b, here and below."""
         self._batch.rollback(lengths)
-        self._committed = [min(old, new) for old, new in zip(self._committed, lengths, strict=True)]
+        for row, length in zip(self._batch.rows, lengths, strict=True):
+            row.begin = min(row.begin, length)
 
     def close(self) -> None:
         """Free the caches, here and below."""

@@ -229,7 +229,7 @@ class Speculation:
         session = self._session
         if session is None:
             return
-        if _overrides(session, "commit") and not _overrides(session, "rollback"):
+        if not session.can_roll_back:
             self.reject(
                 "within a hierarchy, commits are taken back when the level above refuses them; this drafter "
                 "keeps state (it has a commit()) and must have a rollback(lengths) too."
@@ -247,7 +247,3 @@ class Speculation:
     def close(self) -> None:
         """Close the drafter's session."""
         self._drop()
-
-
-def _overrides(session: DraftSession, method: str) -> bool:
-    return getattr(type(session), method) is not getattr(DraftSession, method)

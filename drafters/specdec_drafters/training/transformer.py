@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from specdec_core.border import Trainer, TrainingObserver, TrainingReport
-from specdec_core.errors import ModelError
 from specdec_core.models import LoadedModel, load_model, without_progress_bar
 from specdec_core.output import check_output, writing_folder
+from specdec_core.settings import ModelSettings
 from specdec_drafters.configs import TransformerTrainerConfig
+from specdec_drafters.draft_model import load_draft_model
 from specdec_drafters.training.agreement import Agreement, agreement
 from specdec_drafters.training.course import LARGEST_LOGITS, Course, follow
 from specdec_drafters.training.curve import write_curve
@@ -22,7 +23,6 @@ from specdec_drafters.training.new_models import new_model
 from specdec_drafters.training.rows import Batches, Rows
 from specdec_drafters.training.sources import Material, check_length, check_source_lengths
 from specdec_drafters.training.wording import usage
-from specdec_drafters.vocabulary import check_vocabulary
 
 NEW_RATE, START_RATE = 4e-3, 1e-3
 """Highest learning rates of a new model, and of one that has been trained before."""
@@ -76,13 +76,8 @@ class TransformerTrainer(Trainer):
         config = self.config
         if config.model is None:
             return new_model(target, *config.sizes, config.seed)
-        drafter = load_model(config.model, dtype="float32", device=str(target.device))
-        if drafter.encoder_decoder and not target.encoder_decoder:
-            raise ModelError(
-                f"{drafter.name} has an encoder, which needs a source to read, but the target {target.name} has "
-                "none. Begin with a decoder-only model."
-            )
-        check_vocabulary(target.info(), drafter)
+        settings = ModelSettings(model=config.model, dtype="float32")
+        drafter = load_draft_model(settings, target.info(), "transformer")
         check_length(config.length, drafter)
         return drafter
 
