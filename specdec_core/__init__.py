@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_core.border import (
     AutoregressiveDrafter,
     Background,
+    BatchInfo,
     Capabilities,
     Dense,
     DeterministicDrafter,
@@ -21,6 +22,7 @@ from specdec_core.border import (
     DraftSession,
     GammaController,
     GammaSession,
+    LenienceConfig,
     LenienceController,
     LenienceSession,
     LoopFactory,
@@ -90,6 +92,7 @@ _LAZY = {
 __all__ = [
     "AutoregressiveDrafter",
     "Background",
+    "BatchInfo",
     "BatchResult",
     "Capabilities",
     "ConfigError",
@@ -105,6 +108,7 @@ __all__ = [
     "GammaSession",
     "Generation",
     "GenerationSettings",
+    "LenienceConfig",
     "LenienceController",
     "LenienceSession",
     "LoadedModel",

@@ -28,11 +28,14 @@ class Verdict:
         accepted: `[B]` int64, n: how many draft tokens of each row are kept.
         token: `[B]` int64, the recovered token (n < length) or the bonus token (n = length).
         sound: `[B]` bool, whether the token was drawn from a distribution, and not from NaN.
+        deviation: `[B, K]` float, the total variation from p that lenience costs at each position if it is
+            judged; None where l = 1.
     """
 
     accepted: Tensor
     token: Tensor
     sound: Tensor
+    deviation: Tensor | None = None
 
 
 def accept(
@@ -41,17 +44,19 @@ def accept(
     """Accept or reject a draft, and draw the token that follows.
 
     Draft token x at position i is kept when `r < p(x) / (l q(x))`, up to the first that is not. The next token
-    is drawn from `norm(max(0, p - l q))` after a rejection and from p otherwise. With l = 1 the result has
-    the distribution p (appendix A.1); with l < 1 no token has a probability above p(x) / l:
+    is drawn from `norm(max(0, p - q))` after a rejection and from p otherwise. With l = 1 the result has the
+    distribution p (appendix A.1); with l < 1 no token has a probability above p(x) / l:
 
-        where l q(x) >= p(x), the residual is 0 and P(x) = q(x) * p(x) / (l q(x)) = p(x) / l;
-        elsewhere P(x) = q + (1 - b) / (1 - l b) * (p - l q), where b is the acceptance probability,
-        and as (1 - b) <= (1 - l b), P(x) <= p + (1 - l) q <= p + (1 - l) p / l = p / l.
+        where q(x) > p(x), the residual is 0 and P(x) = q(x) * min(1, p(x) / (l q(x))) <= p(x) / l;
+        elsewhere x is kept whenever it is drafted, and P(x) = q + (1 - b) / (1 - b_1) * (p - q) <= p(x), as the
+        acceptance probability b = sum_x min(p / l, q) is at least b_1, that of l = 1.
+
+    `specdec_core.lenience` says why this residual, and not that of p - l q, deviates least from p.
 
     Args:
         proposal: Draft tokens `[B, K]`, lengths, and q in any of its forms.
         p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
-        lenience: `[B]` float, l in (0, 1].
+        lenience: `[B]` or `[B, K]` float, l in (0, 1] of each row, or of each position of its draft.
         uniforms: `[B, K + 1]` float64: r_1 ... r_K, then the number that draws the next token.
         granted: `[B, K]` bool, tokens that are kept without the comparison (lenience for argmax), or None.
 
@@ -64,16 +69,16 @@ def accept(
         return Verdict(torch.zeros_like(token), token, total > 0)
 
     p_x = p[:, :width].gather(2, proposal.tokens[..., None])[..., 0]
-    keep = uniforms[:, :width] * (lenience[:, None] * density(proposal.q, proposal.tokens)) < p_x
+    l_each = lenience if lenience.dim() == 2 else lenience[:, None]
+    keep = uniforms[:, :width] * (l_each * density(proposal.q, proposal.tokens)) < p_x
     accepted = _count(keep if granted is None else keep | granted, proposal.lengths)
     rejected = accepted < torch.tensor(proposal.lengths, device=p.device)
 
     rows = torch.arange(batch, device=p.device)
     at = accepted.clamp(max=width - 1)
     x = proposal.tokens[rows, at]
-    share = lenience * rejected  # l after a rejection, 0 where all were kept
     p_next = p[rows, accepted]  # [B, V]
-    token, total = draw_with_total(residual(p_next, proposal.q, x, at, share), uniforms[:, width])
+    token, total = draw_with_total(residual(p_next, proposal.q, x, at, rejected), uniforms[:, width])
     # Nothing is left where p and q are equal as far as floats can tell; then x itself is a draw from p. But an x
     # that p rules out is none, however small q(x) is: the likeliest token stands for it.
     possible = p_next.gather(1, x[:, None])[:, 0] > 0
@@ -148,7 +153,7 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, share:
         q: The distributions of the whole draft.
         token: `[B]` int64, the draft token at that position.
         position: `[B]` int64, which position of the draft it is.
-        share: `[B]` float, the factor on q; where it is 0, p comes back.
+        share: `[B]` float or bool, the factor on q; where it is 0, p comes back.
 
     Returns:
         `[B, V]` weights.
@@ -189,23 +194,3 @@ def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:
     if isinstance(q, PointMass):
         return zeros.scatter_(2, tokens[..., None], 1.0)
     return zeros.scatter_add_(2, q.ids[:, :width], q.probabilities[:, :width].float())
-
-
-def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor) -> Tensor:
-    """Return which draft tokens argmax decoding with lenience keeps: `p(x) >= l * max p`.
-
-    For argmax, lenience acts before standardisation (appendix A.5; the paper prints the inequality the other
-    way round). p is the softmax of the scores, whose normaliser cancels.
-
-    Args:
-        scores: `[B, K, V]` or longer in K, the target's scores after its processors.
-        tokens: `[B, K]` int64.
-        lenience: `[B]` float in (0, 1]. At 1 nothing is granted: argmax itself decides, ties included.
-
-    Returns:
-        `[B, K]` bool.
-    """
-    scores = scores[:, : tokens.shape[1]]
-    x = scores.gather(2, tokens[..., None])[..., 0]
-    lenient = lenience[:, None] < 1
-    return lenient & (x >= scores.amax(dim=2) + lenience[:, None].log())

@@ -60,8 +60,8 @@ PARTS = """
         def max_gamma(self):
             return self.config.gamma
 
-        def open(self, batch_size):
-            return _Always([self.config.gamma] * batch_size)
+        def open(self, batch):
+            return _Always([self.config.gamma] * batch.batch_size)
 
     class _Always(GammaSession):
         def __init__(self, values):
@@ -71,8 +71,8 @@ PARTS = """
             return self.values
 
     class Constant(LenienceController):
-        def open(self, batch_size):
-            return _Constantly([self.config.lenience] * batch_size)
+        def open(self, batch):
+            return _Constantly([self.config.lenience] * batch.batch_size)
 
     class _Constantly(LenienceSession):
         def __init__(self, values):

@@ -8,6 +8,7 @@ import torch
 
 from specdec_core.border import (
     AutoregressiveDrafter,
+    BatchInfo,
     DeterministicDrafter,
     Drafter,
     DraftRequest,
@@ -92,8 +93,8 @@ class Gamma(GammaController):
     def max_gamma(self) -> int:
         return max(self.gammas)
 
-    def open(self, batch_size: int) -> GammaSession:
-        return (_ConfidentSession if self.stop_below else _GammaSession)(self, batch_size)
+    def open(self, batch: BatchInfo) -> GammaSession:
+        return (_ConfidentSession if self.stop_below else _GammaSession)(self, batch.batch_size)
 
 
 class _GammaSession(GammaSession):
@@ -120,9 +121,9 @@ class Lenience(LenienceController):
         super().__init__(NO_CONFIG)
         self.value = value
 
-    def open(self, batch_size: int) -> LenienceSession:
+    def open(self, batch: BatchInfo) -> LenienceSession:
         session = _LenienceSession()
-        session.values = [self.value] * batch_size
+        session.values = [self.value] * batch.batch_size
         return session
 
 

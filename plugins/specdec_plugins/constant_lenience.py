@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec_core.border import LenienceController, LenienceSession
+from specdec_core.border import BatchInfo, LenienceController, LenienceSession
 from specdec_plugins.configs import ConstantLenienceConfig
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ class ConstantLenience(LenienceController):
 
     Config = ConstantLenienceConfig
 
-    def open(self, batch_size: int) -> LenienceSession:
+    def open(self, batch: BatchInfo) -> LenienceSession:
         """Begin a batch."""
-        return _ConstantLenienceSession(float(self.config.lenience), batch_size)
+        return _ConstantLenienceSession(float(self.config.lenience), batch.batch_size)
 
 
 class _ConstantLenienceSession(LenienceSession):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec_core.border import GammaController, GammaSession
+from specdec_core.border import BatchInfo, GammaController, GammaSession
 from specdec_plugins.configs import FixedGammaConfig
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ class FixedGamma(GammaController):
         """The most tokens it will ever ask for."""
         return int(self.config.gamma)
 
-    def open(self, batch_size: int) -> GammaSession:
+    def open(self, batch: BatchInfo) -> GammaSession:
         """Begin a batch."""
-        return _FixedGammaSession(self.max_gamma, batch_size)
+        return _FixedGammaSession(self.max_gamma, batch.batch_size)
 
 
 class _FixedGammaSession(GammaSession):

@@ -1,8 +1,10 @@
 """The types that cross the plugin border. Importing them imports no torch."""
 
 from specdec_core.border.controller import (
+    BatchInfo,
     GammaController,
     GammaSession,
+    LenienceConfig,
     LenienceController,
     LenienceSession,
     StepReport,
@@ -36,6 +38,7 @@ from specdec_core.border.trainer import Trainer, TrainerConfig, TrainingObserver
 __all__ = [
     "AutoregressiveDrafter",
     "Background",
+    "BatchInfo",
     "Capabilities",
     "Dense",
     "DeterministicDrafter",
@@ -47,6 +50,7 @@ __all__ = [
     "Drafter",
     "GammaController",
     "GammaSession",
+    "LenienceConfig",
     "LenienceController",
     "LenienceSession",
     "LoopFactory",

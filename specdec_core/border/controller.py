@@ -11,6 +11,23 @@ from specdec_core.border.spec import PluginConfig
 
 
 @dataclass(frozen=True)
+class BatchInfo:
+    """What controllers may know of a batch before it begins.
+
+    Attributes:
+        batch_size: B.
+        max_gamma: The most tokens drafted in a step; 0 without a drafter.
+        room: The most new tokens of each row; within a hierarchy, the most it may ever hold.
+        argmax: Whether the target's distributions are one-hot, so that drafts are judged by comparing tokens.
+    """
+
+    batch_size: int
+    max_gamma: int
+    room: tuple[int, ...]
+    argmax: bool
+
+
+@dataclass(frozen=True)
 class StepReport:
     """One step as controllers and observers see it; B numbers each.
 
@@ -27,6 +44,9 @@ class StepReport:
         draft_seconds: Wall time of the drafter's `propose` and `commit`.
         verify_seconds: Wall time of the target's forward, up to the wait for its result.
         step_seconds: Wall time of the whole step.
+        deviation: Total variation from the target's distribution that lenience spent in each row: summed over
+            the judged positions, sum_x min(p / l, q) - min(p, q); 0 where l = 1. For argmax, the kept tokens
+            that are not the argmax.
     """
 
     step: int
@@ -39,6 +59,13 @@ class StepReport:
     draft_seconds: float
     verify_seconds: float
     step_seconds: float
+    deviation: tuple[float, ...]
+
+    @property
+    def judged(self) -> tuple[int, ...]:
+        """How many draft tokens of each row were judged: those up to the first rejection, or the row's end."""
+        rows = zip(self.drafted, self.accepted, self.committed, strict=True)
+        return tuple(kept + int(kept < drafted and len(new) > kept) for drafted, kept, new in rows)
 
     @property
     def draft_calls(self) -> int:
@@ -83,7 +110,7 @@ class GammaController(ABC):
         """The most tokens it will ever ask for."""
 
     @abstractmethod
-    def open(self, batch_size: int) -> GammaSession:
+    def open(self, batch: BatchInfo) -> GammaSession:
         """Begin a batch."""
 
 
@@ -91,11 +118,24 @@ class LenienceSession(ABC):
     """A lenience controller while one batch is decoded."""
 
     @abstractmethod
-    def lenience(self) -> Sequence[float]:
-        """Return l in (0, 1] for each of the B rows; 1 is lossless."""
+    def lenience(self) -> Sequence[float | Sequence[float]]:
+        """Return l in (0, 1] for each of the B rows; 1 is lossless.
+
+        A row's l is one number for the whole draft, or one for each position of it, the last of which holds for
+        all positions behind. It may depend on what earlier steps reported, and not on the draft it judges.
+        """
 
     def observe(self, report: StepReport) -> None:  # noqa: B027  (a constant learns nothing)
         """Learn what became of a step."""
+
+
+class LenienceConfig(PluginConfig):
+    """Base of the settings of lenience controllers."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether l is 1 whatever happens; a study that asks for losslessness takes no other."""
+        return False
 
 
 class LenienceController(ABC):
@@ -107,5 +147,5 @@ class LenienceController(ABC):
         self.config = config
 
     @abstractmethod
-    def open(self, batch_size: int) -> LenienceSession:
+    def open(self, batch: BatchInfo) -> LenienceSession:
         """Begin a batch."""

@@ -9,10 +9,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from specdec_core.acceptance import Verdict, accept, accept_argmax, granted_by_argmax_lenience
+from specdec_core.acceptance import Verdict
 from specdec_core.border import Outcome, Proposal, StepReport
 from specdec_core.decoding.checking import FAULTS, inspect_draft
 from specdec_core.decoding.result import Metrics
+from specdec_core.decoding.rules import Case, Rule, speculative_sampling
 from specdec_core.decoding.speculation import Fence, Speculation
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.errors import NumericsError
@@ -20,6 +21,9 @@ from specdec_core.inference import inference_only
 from specdec_core.models import ModelSession
 from specdec_core.randomness import RowStreams
 from specdec_core.sampling import Standardiser
+
+_UNIT = 2.0**-40
+"""Total variation crosses from the device as whole numbers of this, beside token ids."""
 
 
 @dataclass
@@ -56,6 +60,7 @@ class _Judged:
         fault: What is wrong with the draft, 0 for nothing.
         sound: Whether p, where the token was drawn, was a distribution.
         draft: The draft tokens.
+        deviation: What lenience costs at each of them, in units of `_UNIT`; nothing where l = 1.
     """
 
     accepted: list[int]
@@ -63,6 +68,7 @@ class _Judged:
     fault: list[int]
     sound: list[int]
     draft: list[list[int]]
+    deviation: list[list[int]]
 
 
 class Batch:
@@ -77,6 +83,7 @@ class Batch:
         stops: When a row ends.
         fence: Where plugin failures go.
         vocab_size: V.
+        rule: What judges the drafts.
 
     Attributes:
         p: The target's adjusted distributions of the last step, `[B, K + 1, V]` float32: after the last token
@@ -93,6 +100,7 @@ class Batch:
         stops: StopRule,
         fence: Fence,
         vocab_size: int,
+        rule: Rule = speculative_sampling,
     ) -> None:
         self.rows = rows
         self.metrics = Metrics()
@@ -105,6 +113,7 @@ class Batch:
         self._stops = stops
         self._fence = fence
         self._vocab_size = vocab_size
+        self._rule = rule
 
     @property
     def done(self) -> bool:
@@ -170,28 +179,29 @@ class Batch:
             # What the next token was drawn from, whether recovered or bonus, is behind the last token kept.
             rows = torch.arange(len(self.rows), device=logits.device)
             self._hidden = self._target.hidden[rows, verdict.accepted]
-        parts = [verdict.accepted, verdict.token, fault, verdict.sound.long()]
-        numbers = torch.cat([torch.stack(parts, dim=1), proposal.tokens], dim=1).tolist()
+        single = torch.stack([verdict.accepted, verdict.token, fault, verdict.sound.long()], dim=1)
+        parts = [single, proposal.tokens]
+        if verdict.deviation is not None:
+            parts.append((verdict.deviation.double() / _UNIT).round().long())
+        numbers = torch.cat(parts, dim=1).tolist()
         accepted, token, faults, sound = ([row[n] for row in numbers] for n in range(4))
-        draft = [row[4 : 4 + n] for row, n in zip(numbers, proposal.lengths, strict=True)]
-        return _Judged(accepted, token, faults, sound, draft)
+        begin = 4 + proposal.tokens.shape[1]
+        pairs = list(zip(numbers, proposal.lengths, strict=True))
+        draft, deviation = [row[4 : 4 + n] for row, n in pairs], [row[begin : begin + n] for row, n in pairs]
+        return _Judged(accepted, token, faults, sound, draft, deviation)
 
     def _decide(self, proposal: Proposal, logits: Tensor) -> Verdict:
         """Judge the draft by the target's distributions, with each row's own lenience and random numbers."""
         batch, width = proposal.tokens.shape
         prefixes = self._prefixes(proposal) if self._standardise.needs_prefix else None
         flat = logits.reshape(batch * (width + 1), -1)
-        lenience = self._speculation.lenience()
+        lenience = self._speculation.lenience(width)
+        l_each = None if lenience is None else torch.tensor(lenience, device=logits.device)
         if self._standardise.argmax:
             scores = self._standardise.scores(flat, prefixes).view(batch, width + 1, -1)
-            granted = None
-            if width and min(lenience) < 1:
-                l_row = torch.tensor(lenience, device=logits.device)
-                granted = granted_by_argmax_lenience(scores, proposal.tokens, l_row)
-            return accept_argmax(proposal, scores, granted)
+            return self._rule(Case(proposal, None, scores, l_each, None))
         self.p = self._standardise(flat, prefixes).view(batch, width + 1, -1)
-        l_row = torch.tensor(lenience, device=logits.device)
-        return accept(proposal, self.p, l_row, self._uniforms(proposal))
+        return self._rule(Case(proposal, self.p, None, l_each, self._uniforms(proposal)))
 
     def _uniforms(self, proposal: Proposal) -> Tensor:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last column."""
@@ -237,12 +247,20 @@ class Batch:
             draft_seconds=self._speculation.seconds,
             verify_seconds=verify_seconds,
             step_seconds=perf_counter() - begun,
+            deviation=self._deviation(judged, accepted, committed),
         )
-        rejected = sum(n < m for n, m in zip(judged.accepted, drafted, strict=True))
-        self.metrics += Metrics.of_step(report, rejected)
+        self.metrics += Metrics.of_step(report)
         self._fence.step = self.metrics.target_calls
         self._speculation.observe(report)
         return report
+
+    @staticmethod
+    def _deviation(
+        judged: _Judged, accepted: Sequence[int], committed: Sequence[Sequence[int]]
+    ) -> tuple[float, ...]:
+        """Return what lenience cost in each row, at the positions that were judged before its end."""
+        rows = zip(judged.deviation, accepted, committed, strict=True)
+        return tuple(_UNIT * sum(costs[: min(n + 1, len(new))]) for costs, n, new in rows)
 
     def _append(self, row: Row, new: list[int]) -> tuple[int, ...]:
         """Add tokens to a row up to where it ends; return those that were added."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from transformers import LogitsProcessor
 
 from specdec_core.border import (
+    BatchInfo,
     Drafter,
     GammaController,
     LenienceController,
@@ -19,6 +20,7 @@ from specdec_core.decoding.batch import Batch, Row
 from specdec_core.decoding.inner_loop import LoopOpener
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.result import BatchResult, Generation
+from specdec_core.decoding.rules import Rule, speculative_sampling
 from specdec_core.decoding.speculation import Fence, Speculation
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.errors import ConfigError, PromptError
@@ -43,6 +45,7 @@ class Decoder:
         draft_sampling: The drafter's settings where they differ (section 6); the result is lossless all the same.
         processors: Further Hugging Face logits processors, for target and drafter alike.
         strict: Raise when a plugin fails, and do not go on without it.
+        rule: What judges the drafts; Algorithm 1 unless said.
 
     References:
         Leviathan et al. 2023, Algorithm 1 (arXiv 2211.17192).
@@ -59,6 +62,7 @@ class Decoder:
         draft_sampling: SamplingSettings | None = None,
         processors: Sequence[LogitsProcessor] = (),
         strict: bool = False,
+        rule: Rule = speculative_sampling,
     ) -> None:
         if drafter is not None and gamma is None:
             raise ConfigError(
@@ -72,6 +76,7 @@ class Decoder:
         self._standardise = Standardiser(settings, processors)
         self._draft_standardise = Standardiser(draft_sampling or settings, processors)
         self._strict = strict
+        self._rule = rule
 
     def generate(
         self,
@@ -127,13 +132,21 @@ class Decoder:
         opener = LoopOpener(self._draft_standardise, streams, fence)
         info = opener.for_session(self._session_info(ids, rows))
         speculation = Speculation(
-            self.drafter, self._gamma, self._lenience, self._draft_standardise, streams, info, fence
+            self.drafter,
+            self._gamma,
+            self._lenience,
+            self._draft_standardise,
+            streams,
+            info,
+            self._batch_info(rows, info),
+            fence,
         )
         session = ModelSession(
             self.target, len(rows), info.capacity, info.sources, keep_hidden=speculation.wants_hidden
         )
         stops = self._stop_rule(settings)
-        batch = Batch(rows, session, speculation, self._standardise, streams, stops, fence, self.target.vocab_size)
+        vocab = self.target.vocab_size
+        batch = Batch(rows, session, speculation, self._standardise, streams, stops, fence, vocab, self._rule)
         try:
             for observer in observers:
                 observer.on_start(info, ids)
@@ -197,6 +210,10 @@ class Decoder:
             sources=ids if self.target.encoder_decoder else None,
         )
 
+    def _batch_info(self, rows: Sequence[Row], session: SessionInfo) -> BatchInfo:
+        room = tuple(row.limit - len(row.tokens) for row in rows)
+        return BatchInfo(len(rows), session.max_gamma, room, self._standardise.argmax)
+
     def _stop_rule(self, settings: GenerationSettings) -> StopRule:
         if settings.stop and self.target.tokenizer is None:
             raise ConfigError(
@@ -214,4 +231,4 @@ class Decoder:
             assert row.reason is not None
             generations.append(Generation(tuple(prompt), tokens, text, row.reason))
         metrics = batch.metrics.with_seconds(seconds)
-        return BatchResult(tuple(generations), metrics, tuple(fence.failures))
+        return BatchResult(tuple(generations), metrics, fence.failures)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specdec_core.border import (
+    BatchInfo,
     Drafter,
     DraftRequest,
     GammaController,
@@ -74,7 +75,10 @@ class InnerLoop:
             replace(above, capacity=capacity, max_gamma=gamma.max_gamma, device=model.device, loop=None)
         )
         fence = opener.fence.within()
-        speculation = Speculation(drafter, gamma, None, opener.standardiser, opener.streams, info, fence)
+        batch = BatchInfo(
+            info.batch_size, gamma.max_gamma, (capacity,) * info.batch_size, opener.standardiser.argmax
+        )
+        speculation = Speculation(drafter, gamma, None, opener.standardiser, opener.streams, info, batch, fence)
         self._session = ModelSession(
             model,
             above.batch_size,

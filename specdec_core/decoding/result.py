@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from operator import add
+from typing import Any, TypeVar
 
 from specdec_core.border import StepReport
 from specdec_core.decoding.stopping import FinishReason
@@ -27,17 +30,39 @@ class Generation:
 
 @dataclass(frozen=True)
 class PluginFailure:
-    """A plugin that was switched off during decoding; no token was lost.
+    """What a plugin did wrong during decoding; no token was lost.
 
     Attributes:
         plugin: Its class.
-        step: The target call at which it happened.
+        step: The target call at which it first happened.
         message: What it did.
+        times: How often.
     """
 
     plugin: str
     step: int
     message: str
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What steps of one length of draft took together, in seconds; the first of a batch, with its prompt, is none.
+
+    Attributes:
+        steps: How many there were.
+        draft_seconds: In the drafter.
+        verify_seconds: In the target's forward, the acceptance and the wait for both.
+        seconds: In all.
+    """
+
+    steps: int = 0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def __add__(self, other: StepTimes) -> StepTimes:
+        return _added(self, other)
 
 
 @dataclass(frozen=True)
@@ -51,10 +76,14 @@ class Metrics:
         drafted: Draft tokens verified.
         accepted: Draft tokens kept.
         rejected: Rows whose draft was cut by a rejection, summed over the steps.
+        judged_at: Draft tokens judged at each position of the draft, the first first.
+        accepted_at: Draft tokens kept at each position.
+        deviation: Total variation from the target's distribution that lenience spent, summed over the rows.
         draft_calls: Depth of the drafts (the longest row; 1 where asked in vain), summed over the steps.
         seconds: Wall time.
         draft_seconds: Of which in the drafter.
         verify_seconds: Of which in the target's forward, the acceptance and the wait for both.
+        times: Times of the steps whose longest draft had 0, 1, 2 ... tokens.
     """
 
     tokens: int = 0
@@ -63,29 +92,46 @@ class Metrics:
     drafted: int = 0
     accepted: int = 0
     rejected: int = 0
+    judged_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = ()
+    deviation: float = 0.0
     draft_calls: int = 0
     seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    times: tuple[StepTimes, ...] = ()
 
     def __add__(self, other: Metrics) -> Metrics:
-        pairs = {field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)}
-        return Metrics(**pairs)
+        return _added(self, other)
 
     @classmethod
-    def of_step(cls, report: StepReport, rejected: int) -> Metrics:
+    def from_plain(cls, plain: Mapping[str, Any]) -> Metrics:
+        """Return what `dataclasses.asdict` made plain, also where it went through JSON."""
+        lists = {key: tuple(plain[key]) for key in ("judged_at", "accepted_at")}
+        times = tuple(StepTimes(**one) for one in plain["times"])
+        return cls(**{**plain, **lists, "times": times})
+
+    @classmethod
+    def of_step(cls, report: StepReport) -> Metrics:
         """Return the counts of one step."""
+        judged = report.judged
+        longest = max(report.drafted)
+        own = StepTimes(1, report.draft_seconds, report.verify_seconds, report.step_seconds)
         return cls(
             tokens=sum(len(row) for row in report.committed),
             target_calls=1,
             row_steps=sum(1 for row in report.committed if row),
             drafted=sum(report.drafted),
             accepted=sum(report.accepted),
-            rejected=rejected,
+            rejected=sum(judged) - sum(report.accepted),
+            judged_at=_by_position(judged),
+            accepted_at=_by_position(report.accepted),
+            deviation=sum(report.deviation),
             draft_calls=report.draft_calls,
             seconds=report.step_seconds,
             draft_seconds=report.draft_seconds,
             verify_seconds=report.verify_seconds,
+            times=(*(StepTimes() for _ in range(longest)), own) if report.step else (),
         )
 
     def with_seconds(self, seconds: float) -> Metrics:
@@ -119,6 +165,27 @@ class Metrics:
         return self.verify_seconds / self.target_calls if self.target_calls else None
 
 
+def _by_position(counts: Sequence[int]) -> tuple[int, ...]:
+    """Return how many rows reach each position, given how many positions each row reaches."""
+    return tuple(sum(count > place for count in counts) for place in range(max(counts)))
+
+
+_Counts = TypeVar("_Counts", Metrics, StepTimes)
+
+
+def _added(one: _Counts, other: _Counts) -> _Counts:
+    """Add two sets of counts, field by field; tuples place by place, the longer one going on alone."""
+    pairs = {name.name: (getattr(one, name.name), getattr(other, name.name)) for name in fields(one)}
+    return type(one)(**{name: _sum(left, right) for name, (left, right) in pairs.items()})
+
+
+def _sum(left: Any, right: Any) -> Any:
+    if not isinstance(left, tuple):
+        return left + right
+    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
+    return tuple(map(add, longer, shorter)) + longer[len(shorter) :]
+
+
 @dataclass(frozen=True)
 class BatchResult:
     """The result of one call.
@@ -126,7 +193,7 @@ class BatchResult:
     Attributes:
         rows: The sequences, in the order of the prompts.
         metrics: Counts and times.
-        failures: Plugins that were switched off on the way.
+        failures: What plugins did wrong on the way.
     """
 
     rows: tuple[Generation, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import TypeVar
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.border import (
+    BatchInfo,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -43,12 +45,17 @@ class Fence:
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
         self.step = 0
-        self.failures: list[PluginFailure] = []
+        self._failures: dict[tuple[str, str], PluginFailure] = {}
+
+    @property
+    def failures(self) -> tuple[PluginFailure, ...]:
+        """What went wrong, in the order in which it first did."""
+        return tuple(self._failures.values())
 
     def within(self) -> Fence:
         """Return a fence for a loop within this one: it counts its own steps, and records in the same list."""
         inner = Fence(strict=self._strict)
-        inner.failures = self.failures
+        inner._failures = self._failures
         return inner
 
     def call(self, plugin: object, function: Callable[[], T]) -> T | None:
@@ -69,7 +76,9 @@ class Fence:
         message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         if self._strict:
             raise PluginError(f"{name} failed at step {self.step}: {message}") from error
-        self.failures.append(PluginFailure(name, self.step, message))
+        # A controller may fail in every step in the same way: that is one failure, so that nothing grows.
+        known = self._failures.get((name, message), PluginFailure(name, self.step, message, times=0))
+        self._failures[name, message] = replace(known, times=known.times + 1)
 
 
 class Speculation:
@@ -81,7 +90,8 @@ class Speculation:
         lenience: How strictly the draft is judged; None for exactly.
         standardiser: The settings for drafts.
         streams: The rows' random numbers.
-        session: What plugins may know of the batch.
+        session: What drafters may know of the batch.
+        batch: What controllers may know of it.
         fence: Where failures go.
     """
 
@@ -93,6 +103,7 @@ class Speculation:
         standardiser: Standardiser,
         streams: RowStreams,
         session: SessionInfo,
+        batch: BatchInfo,
         fence: Fence,
     ) -> None:
         self._info = session
@@ -104,11 +115,11 @@ class Speculation:
         self._session: DraftSession | None = None
         self._gamma: GammaSession | None = None
         self._lenience: LenienceSession | None = None
-        batch = session.batch_size
-        self._last_gamma = (0,) * batch
-        self._last_lenience = (1.0,) * batch
+        size = session.batch_size
+        self._last_gamma = (0,) * size
+        self._last_lenience: tuple[tuple[float, ...], ...] = ((1.0,),) * size
         self._recorder = DraftRecorder(
-            standardiser, streams, batch, session.vocab_size, session.max_gamma, self._device
+            standardiser, streams, size, session.vocab_size, session.max_gamma, self._device
         )
         if drafter is not None and gamma is not None:
             self._session = fence.call(drafter, lambda: drafter.open(session))
@@ -117,7 +128,7 @@ class Speculation:
             self._lenience = fence.call(lenience, lambda: lenience.open(batch))
         self.seconds = 0.0
         """Time the drafter took since the last `observe`."""
-        self.asked = (0,) * batch
+        self.asked = (0,) * size
         """The budget of this step: zeros where nobody was asked."""
 
     def propose(
@@ -184,8 +195,16 @@ class Speculation:
             return None
 
         def watch(confidence: Sequence[float]) -> Sequence[bool]:
-            on = self._fence.call(self._gamma_plugin, lambda: gamma.keep_drafting(confidence))
-            return [True] * len(confidence) if on is None or len(on) != len(confidence) else on
+            on = self._fence.call(self._gamma_plugin, lambda: _legal_answer(gamma.keep_drafting(confidence)))
+            return [True] * len(confidence) if on is None else on
+
+        def _legal_answer(on: Sequence[bool]) -> Sequence[bool]:
+            if len(on) != self._info.batch_size:
+                raise PluginError(
+                    f"keep_drafting() answered for {len(on)} rows; the batch has {self._info.batch_size}. All "
+                    "draft on."
+                )
+            return on
 
         return watch
 
@@ -198,22 +217,25 @@ class Speculation:
             )
         return tuple(asked)
 
-    def lenience(self) -> tuple[float, ...]:
-        """Return l of each row."""
+    def lenience(self, width: int) -> list[list[float]] | None:
+        """Return l of each row and position of a draft of this width, `[B][width]`; None where all are 1."""
         session = self._lenience
-        if session is not None:
-            asked = self._fence.call(self._lenience_plugin, lambda: self._legal_lenience(session.lenience()))
-            if asked is not None:
-                self._last_lenience = asked
-        return self._last_lenience
+        if session is None:
+            return None
+        asked = self._fence.call(self._lenience_plugin, lambda: self._legal_lenience(session.lenience()))
+        if asked is not None:
+            self._last_lenience = asked
+        rows = [[*row[:width], *row[-1:] * (width - len(row))] for row in self._last_lenience]
+        return rows if any(value < 1 for row in rows for value in row) else None
 
-    def _legal_lenience(self, asked: Sequence[float]) -> tuple[float, ...]:
-        if len(asked) != self._info.batch_size or not all(0 < value <= 1 for value in asked):
+    def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        rows = tuple(tuple(row) if isinstance(row, Sequence) else (row,) for row in asked)
+        if len(rows) != self._info.batch_size or not all(row and all(0 < x <= 1 for x in row) for row in rows):
             raise PluginError(
-                f"lenience {list(asked)} was asked for; {self._info.batch_size} numbers in (0, 1] are allowed. "
-                "The last good lenience is kept."
+                f"lenience {list(asked)} was asked for; for each of {self._info.batch_size} rows a number in "
+                "(0, 1], or some of them, are allowed. The last good lenience is kept."
             )
-        return tuple(float(value) for value in asked)
+        return rows
 
     def commit(self, outcome: Outcome) -> None:
         """Tell the drafter what was kept."""

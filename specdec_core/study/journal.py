@@ -34,7 +34,7 @@ class Repeat:
 
     run: str
     repeat: int
-    metrics: Mapping[str, float]
+    metrics: Mapping[str, Any]
     failures: tuple[Mapping[str, Any], ...] = ()
 
 

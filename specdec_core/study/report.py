@@ -135,8 +135,7 @@ def _of_run(result: StudyResult, name: str) -> dict[int, Metrics]:
 
 
 def _metrics(repeat: Repeat) -> Metrics:
-    counters: Mapping[str, Any] = repeat.metrics
-    return Metrics(**counters)
+    return Metrics.from_plain(repeat.metrics)
 
 
 def _summary(result: StudyResult, run: Run, baseline: Mapping[int, Metrics]) -> RunSummary:

@@ -100,7 +100,7 @@ def test_a_drafter_that_breaks_is_said_or_under_strict_raised(generate):
 
 def step(draft, accepted, committed):
     return StepReport(
-        0, (len(draft),), (len(draft),), (accepted,), (committed,), (False,), (draft,), 0.1, 0.1, 0.2
+        0, (len(draft),), (len(draft),), (accepted,), (committed,), (False,), (draft,), 0.1, 0.1, 0.2, (0.0,)
     )
 
 

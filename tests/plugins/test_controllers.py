@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.border import StepReport
+from specdec_core.border import BatchInfo, StepReport
 from specdec_plugins.configs import ConstantLenienceConfig, FixedGammaConfig
 from specdec_plugins.constant_lenience import ConstantLenience
 from specdec_plugins.fixed_gamma import FixedGamma
 
-REPORT = StepReport(0, (5, 5), (5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False), ((), ()), 0.1, 0.1, 0.2)
+BATCH = BatchInfo(batch_size=2, max_gamma=7, room=(64, 64), argmax=False)
+REPORT = StepReport(
+    0, (5, 5), (5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False), ((), ()), 0.1, 0.1, 0.2, (0.0, 0.0)
+)
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 7])
 def test_gamma_is_what_was_said_in_every_step(gamma):
     controller = FixedGamma(FixedGammaConfig(gamma=gamma))
-    session = controller.open(2)
+    session = controller.open(BATCH)
     assert controller.max_gamma == gamma
     assert list(session.gamma()) == [gamma, gamma]
     session.observe(REPORT)
@@ -26,7 +29,7 @@ def test_gamma_is_what_was_said_in_every_step(gamma):
 
 @pytest.mark.parametrize("lenience", [1.0, 0.15])
 def test_lenience_is_what_was_said_in_every_step(lenience):
-    session = ConstantLenience(ConstantLenienceConfig(lenience=lenience)).open(2)
+    session = ConstantLenience(ConstantLenienceConfig(lenience=lenience)).open(BATCH)
     assert list(session.lenience()) == [lenience, lenience]
     session.observe(REPORT)
     assert list(session.lenience()) == [lenience, lenience]

@@ -1,4 +1,4 @@
-"""What a study may say about each controller. Importing this imports no torch."""
+"""What a study may say about controllers of gamma. Importing this imports no torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,3 @@ class FixedGammaConfig(PluginConfig):
 
     gamma: Annotated[int, Field(ge=0, strict=True)] = 5
     """Tokens drafted in a step; 0 is plain decoding."""
-
-
-class ConstantLenienceConfig(PluginConfig):
-    """How strictly to judge, always."""
-
-    lenience: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The factor l that q is multiplied with before the comparison; 1 is lossless."""

@@ -1,0 +1,1 @@
+"""Measurement: alpha, c and T(k), without decoding speculatively."""
