@@ -1,0 +1,281 @@
+"""How well a drafter guesses a target: from their distributions to the acceptance rate.
+
+Here p is the target's distribution and q the drafter's, both after standardisation (section 2.2), as arrays
+`[..., V]` of the same shape: one distribution for each prefix. What comes back is `[...]`, one number a prefix; of
+a single distribution, a number.
+
+These functions say what is expected; `specdec_core.acceptance` and `specdec_core.lenience` do it, on tensors.
+
+References:
+    Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_TOLERANCE = 1e-4
+"""How far a sum may be from 1: float32 over a large vocabulary is within, a forgotten token is not."""
+
+
+def lk_divergence(p: ArrayLike, q: ArrayLike) -> Floats:
+    """Return D_LK(p, q) = sum_x |p(x) - M(x)| with M = (p + q) / 2, so sum_x |p(x) - q(x)| / 2.
+
+    By Lemma 3.3 that is 1 - sum_x min(p(x), q(x)). It is symmetric, 0 for equal distributions and 1 for those that
+    share no token (Corollary 3.4). Elsewhere it is called the total variation distance.
+
+    Args:
+        p: `[..., V]`, the target's distributions.
+        q: `[..., V]`, the drafter's.
+
+    Returns:
+        `[...]`, in [0, 1].
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape.
+
+    References:
+        Definition 3.2 and Lemma 3.3, section 3.2.
+    """
+    p, q = distributions(p, q)
+    divergence: Floats = np.minimum(np.abs(p - q).sum(axis=-1) / 2, 1.0)
+    return divergence
+
+
+def acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
+    """Return beta = 1 - D_LK(p, q) = sum_x min(p(x), q(x)): the probability that a token drawn from q is accepted.
+
+    Args:
+        p: `[..., V]`, the target's distributions.
+        q: `[..., V]`, the drafter's.
+
+    Returns:
+        `[...]`, in [0, 1].
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape.
+
+    References:
+        Definition 3.1 and Theorem 3.5, sections 3.1 and 3.2.
+    """
+    p, q = distributions(p, q)
+    beta: Floats = np.minimum(np.minimum(p, q).sum(axis=-1), 1.0)
+    return beta
+
+
+def mean_acceptance_rate(p: ArrayLike, q: ArrayLike) -> float:
+    """Return alpha = E(beta) = E(sum_x min(p(x), q(x))), the mean over the prefixes that were given.
+
+    Args:
+        p: `[..., V]`, the target's distributions on a sample of prefixes.
+        q: `[..., V]`, the drafter's.
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape, or there is no prefix.
+
+    References:
+        Corollary 3.6, section 3.2.
+    """
+    beta = acceptance_rate(p, q)
+    if not beta.size:
+        raise ValueError("alpha is a mean over prefixes; given none")
+    return float(beta.mean())
+
+
+def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats:
+    """Return b(l) = sum_x min(p(x) / l, q(x)): the probability that a token is kept with lenience l.
+
+    Args:
+        p: `[..., V]`, the target's distributions.
+        q: `[..., V]`, the drafter's.
+        lenience: l in (0, 1], a number or `[...]`. At 1 the result is beta.
+
+    Returns:
+        `[...]`, in [0, 1].
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+
+    References:
+        Appendix A.5; the last expression of its formula for alpha.
+    """
+    p, q = distributions(p, q)
+    b: Floats = np.minimum(_kept(p, q, lenience).sum(axis=-1), 1.0)
+    return b
+
+
+def lenient_deviation(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats:
+    """Return b(l) - b(1): the total variation from p of the token that comes out with lenience l.
+
+    Args:
+        p: `[..., V]`, the target's distributions.
+        q: `[..., V]`, the drafter's.
+        lenience: l in (0, 1], a number or `[...]`.
+
+    Returns:
+        `[...]`, at least 0; 0 at l = 1.
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+
+    References:
+        Appendix A.5 with the residual norm(max(0, p - q)); derived in `specdec_core.lenience`.
+    """
+    p, q = distributions(p, q)
+    # A sum of differences, none of which is below 0, and not the difference of two sums.
+    deviation: Floats = (_kept(p, q, lenience) - np.minimum(p, q)).sum(axis=-1)
+    return deviation
+
+
+def lenient_distribution(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) -> Floats:
+    """Return P, the distribution of the token that comes out: min(p / l, q) + (1 - b(l)) norm(max(0, p - q)).
+
+    With l = 1 it is p, whatever q (appendix A.1). No token is above p(x) / l.
+
+    Args:
+        p: `[..., V]`, the target's distributions.
+        q: `[..., V]`, the drafter's.
+        lenience: l in (0, 1], a number or `[...]`.
+
+    Returns:
+        `[..., V]`.
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+
+    References:
+        Appendices A.1 and A.5.
+    """
+    p, q = distributions(p, q)
+    kept = _kept(p, q, lenience)
+    residual = np.maximum(0, p - q)
+    total = residual.sum(axis=-1, keepdims=True)
+    rejected = np.maximum(0, 1 - kept.sum(axis=-1, keepdims=True))
+    recovered: Floats = kept + rejected * np.divide(residual, total, out=np.zeros_like(p), where=total > 0)
+    return recovered
+
+
+def argmax_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) -> Floats:
+    """Return the probability that a token drawn from q is kept under argmax: that p(x) >= l max p.
+
+    Here lenience acts before standardisation. The paper prints the inequality the other way round. At l = 1 only
+    the argmax itself is kept, the first of equals.
+
+    Args:
+        p: `[..., V]`, the softmax of the target's scores, before argmax makes it one-hot.
+        q: `[..., V]`, what the draft is drawn from: one-hot where the drafter takes its argmax too.
+        lenience: l in (0, 1], a number or `[...]`.
+
+    Returns:
+        `[...]`, in [0, 1].
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+
+    References:
+        Appendix A.5, its last paragraph.
+    """
+    p, q = distributions(p, q)
+    share = _lenience(lenience, p)[..., None]
+    best = p.argmax(axis=-1)[..., None] == np.arange(p.shape[-1])
+    granted = (share < 1) & (p >= share * p.max(axis=-1, keepdims=True))
+    kept: Floats = np.minimum((q * (best | granted)).sum(axis=-1), 1.0)
+    return kept
+
+
+def rejection_acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
+    """Return the acceptance of one round of rejection sampling, 1 / M with M = max_x p(x) / q(x).
+
+    It is never above beta, and 0 as soon as q rules out one token that p does not: why speculative sampling was
+    worth inventing.
+
+    Args:
+        p: `[..., V]`, the target's distributions.
+        q: `[..., V]`, the drafter's.
+
+    Returns:
+        `[...]`, in [0, 1].
+
+    Raises:
+        ValueError: When p or q are not distributions of the same shape.
+
+    References:
+        Appendix A.2: sum_x p(x) min_x' q(x') / p(x').
+    """
+    p, q = distributions(p, q)
+    # Where p is 0 the quotient says nothing. An ever so small p makes it large, and only the least one counts.
+    with np.errstate(over="ignore"):
+        ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
+    least: Floats = np.minimum(ratio.min(axis=-1), 1.0)
+    return least
+
+
+def _kept(p: Floats, q: Floats, lenience: ArrayLike) -> Floats:
+    """Return the probability that each token is drafted and kept, min(p / l, q), `[..., V]`."""
+    with np.errstate(over="ignore"):  # with an l of next to nothing p / l is infinite, and q the least
+        return np.minimum(p / _lenience(lenience, p)[..., None], q)
+
+
+def distributions(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
+    """Return p and q as float64 arrays, once it is sure that they are distributions of the same shape.
+
+    Args:
+        p: `[..., V]`, the target's.
+        q: `[..., V]`, the drafter's.
+
+    Raises:
+        ValueError: With what is wrong and where.
+    """
+    first, second = _distribution("p", p), _distribution("q", q)
+    if first.shape != second.shape:
+        raise ValueError(
+            f"p and q must have the same shape [..., V], the same vocabulary last; "
+            f"given {list(first.shape)} and {list(second.shape)}"
+        )
+    return first, second
+
+
+def _distribution(name: str, given: ArrayLike) -> Floats:
+    try:
+        array = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be an array of numbers [..., V]; {error}") from error
+    if array.ndim == 0 or array.shape[-1] == 0:
+        raise ValueError(f"{name} must be [..., V], a probability for each token; given shape {list(array.shape)}")
+    wrong = ~(np.isfinite(array) & (array >= 0))
+    if wrong.any():
+        raise ValueError(f"{name} must hold probabilities; {_at(name, wrong)} is {array[wrong][0]:g}")
+    totals = array.sum(axis=-1)
+    wrong = np.abs(totals - 1) > _TOLERANCE
+    if wrong.any():
+        found = f"{_at(name, wrong)} sums" if array.ndim > 1 else "it sums"
+        raise ValueError(
+            f"{name} must sum to 1 over the vocabulary; {found} to {totals[wrong].flat[0]:g}. "
+            "Logits have to go through a softmax first"
+        )
+    return array
+
+
+def _lenience(given: ArrayLike, p: Floats) -> Floats:
+    """Return l so that it fits `[...]`."""
+    share = np.asarray(given, dtype=np.float64)
+    wrong = ~((share > 0) & (share <= 1))
+    if wrong.any():
+        raise ValueError(f"lenience must be in (0, 1]; given {share[wrong].flat[0]:g}")
+    try:
+        return np.broadcast_to(share, p.shape[:-1])
+    except ValueError as error:
+        raise ValueError(
+            f"lenience must be a number or fit {list(p.shape[:-1])}, the prefixes; given shape {list(share.shape)}"
+        ) from error
+
+
+def _at(name: str, wrong: NDArray[np.bool_]) -> str:
+    """Return where the first of what is wrong stands, as Python writes it."""
+    place = ", ".join(str(int(index)) for index in np.argwhere(wrong)[0])
+    return f"{name}[{place}]"

@@ -1,0 +1,122 @@
+"""What the paper prints, as data, to hold the formulas against.
+
+Every number is as printed, so it was rounded by its authors: alpha, c and factors to the digits that stand here.
+
+References:
+    Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192v2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """A row of Table 1 (section 3.5): operations and speed against plain decoding, where c and c_hat are 0.
+
+    Attributes:
+        alpha: Expected acceptance rate.
+        gamma: Tokens drafted in a step.
+        operations: Factor by which arithmetic operations grow, with two digits behind the point; None where the
+            paper does not say it.
+        speed: Factor by which decoding gets faster, with two digits behind the point.
+    """
+
+    alpha: float
+    gamma: int
+    operations: float | None
+    speed: float
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A row of Table 4 (appendix A.3): what Theorem 3.8 expects of T5-XXL (11B), and what was measured.
+
+    Attributes:
+        task: EnDe (translation) or CNNDM (summaries).
+        drafter: M_q.
+        temperature: 0 is argmax.
+        gamma: Tokens drafted in a step.
+        alpha: Expected acceptance rate, printed with at most two digits behind the point.
+        c: Cost coefficient, with two digits, from profiler traces.
+        expected: The column EXP, with one digit.
+        measured: The column EMP, with one digit; the column SPEED of Table 2 has the same numbers.
+    """
+
+    task: str
+    drafter: str
+    temperature: int
+    gamma: int
+    alpha: float
+    c: float
+    expected: float
+    measured: float
+
+
+@dataclass(frozen=True)
+class Leniences:
+    """Acceptance and improvement for each of `LENIENCES`, with T5-XXL as the target on EnDe (appendix A.5).
+
+    Attributes:
+        drafter: M_q.
+        alphas: Expected acceptance rates, with two digits behind the point.
+        factors: Improvement factors that the text gives, with one digit; empty where it gives none.
+    """
+
+    drafter: str
+    alphas: tuple[float, ...]
+    factors: tuple[float, ...] = ()
+
+
+TABLE_1 = (
+    TradeOff(0.6, 2, 1.53, 1.96),
+    TradeOff(0.7, 3, 1.58, 2.53),
+    TradeOff(0.8, 2, 1.23, 2.44),
+    TradeOff(0.8, 5, 1.63, 3.69),
+    TradeOff(0.9, 2, 1.11, 2.71),
+    TradeOff(0.9, 10, 1.60, 6.86),
+)
+"""Table 1, section 3.5."""
+
+BIGRAM = TradeOff(0.2, 3, None, 1.25)
+"""The bigram drafter on EnDe (sections 3.6 and 4.2): alpha about 0.2, c 0."""
+
+TABLE_4 = (
+    Runtime("EnDe", "T5-small", 0, 7, 0.75, 0.02, 3.2, 3.4),
+    Runtime("EnDe", "T5-base", 0, 7, 0.80, 0.04, 3.3, 2.8),
+    Runtime("EnDe", "T5-large", 0, 7, 0.82, 0.11, 2.5, 1.7),
+    Runtime("EnDe", "T5-small", 1, 7, 0.62, 0.02, 2.3, 2.6),
+    Runtime("EnDe", "T5-base", 1, 5, 0.68, 0.04, 2.4, 2.4),
+    Runtime("EnDe", "T5-large", 1, 3, 0.71, 0.11, 2.0, 1.4),
+    Runtime("CNNDM", "T5-small", 0, 5, 0.65, 0.02, 2.4, 3.1),
+    Runtime("CNNDM", "T5-base", 0, 5, 0.73, 0.04, 2.6, 3.0),
+    Runtime("CNNDM", "T5-large", 0, 3, 0.74, 0.11, 2.0, 2.2),
+    Runtime("CNNDM", "T5-small", 1, 5, 0.53, 0.02, 1.9, 2.3),
+    Runtime("CNNDM", "T5-base", 1, 3, 0.55, 0.04, 1.8, 2.2),
+    Runtime("CNNDM", "T5-large", 1, 3, 0.56, 0.11, 1.6, 1.7),
+)
+"""Table 4, appendix A.3, with the measured factors of Table 2, section 4.1."""
+
+LENIENCES = (1.0, 0.5, 0.3, 0.1)
+"""The leniences of appendix A.5."""
+
+LENIENCE_C = 0.015
+"""c of T5-small beside T5-XXL in appendix A.5."""
+
+TABLE_5 = (
+    Leniences("unigram", (0.07, 0.10, 0.11, 0.16)),
+    Leniences("bigram", (0.19, 0.23, 0.25, 0.32)),
+    Leniences("T5-small", (0.62, 0.71, 0.76, 0.84), (2.5, 3.1, 3.6, 5.0)),
+    Leniences("T5-base", (0.68, 0.80, 0.83, 0.90)),
+)
+"""Table 5, appendix A.5: standard sampling, with T5-small of 77M parameters and T5-base of 250M.
+
+The text names no gamma for the factors of T5-small.
+"""
+
+ARGMAX_LENIENCE = Leniences("T5-small", (0.75, 0.75, 0.80, 0.87), (3.3, 3.3, 3.9, 4.9))
+"""The last paragraph of appendix A.5: argmax."""
+
+ARGMAX_GAMMA = 8
+"""gamma of the factors in `ARGMAX_LENIENCE`."""

@@ -1,0 +1,98 @@
+"""Figures 2, 3 and 4."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from specdec_core.errors import ConfigError
+from specdec_core.theory.figures import FIGURES, check_figure, draw_figure
+from tests.docs.pages import ROOT, load
+
+NAMES = {2: ["γ = 1", "γ = 10", "γ = ∞"], 3: ["c = 0.01", "c = 0.1"], 4: ["γ = 3", "speed", "operations"]}
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_a_drawing_says_what_is_in_it(number, tmp_path):
+    file = tmp_path / "figure.svg"
+    draw_figure(number, file)
+    text = file.read_text(encoding="utf-8")
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    # matplotlib writes every piece of text it draws into a comment.
+    said = re.findall(r"<!-- (.*?) -->", text)
+    assert {*NAMES[number], "α, the expected acceptance rate"} <= set(said)
+
+
+@pytest.mark.parametrize("suffix", [".svg", ".png"])
+def test_the_same_call_draws_the_same_file(suffix, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    import matplotlib as mpl
+
+    first, second = (tmp_path / f"{name}{suffix}" for name in "ab")
+    draw_figure(3, first)
+    # What somebody likes in his own drawings does not show.
+    monkeypatch.setitem(mpl.rcParams, "font.size", 30.0)
+    monkeypatch.setitem(mpl.rcParams, "axes.facecolor", "red")
+    draw_figure(3, second)
+    assert first.read_bytes() == second.read_bytes()
+    assert mpl.rcParams["font.size"] == 30
+
+
+def test_a_png_is_one(tmp_path):
+    draw_figure(2, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "said"),
+    [
+        (1, "a.svg", "there is no figure 1; available: 2, 3, 4."),
+        (2, "a.pdf", "output a.pdf says by its ending what is drawn; give a name that ends in .svg or .png."),
+        (2, "a", "give a name that ends in .svg or .png"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(number, name, said):
+    for function in (check_figure, draw_figure):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            function(number, Path(name))
+
+
+def test_without_matplotlib_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ConfigError, match=r"'report': pip install 'specdec-core\[report\]'"):
+        draw_figure(2, tmp_path / "figure.svg")
+    assert not list(tmp_path.iterdir())
+
+
+def test_matplotlib_is_imported_when_something_is_drawn():
+    code = "import sys, specdec_core.theory.figures; assert not {'matplotlib', 'torch'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+SITE = load(ROOT / "docs" / "figures.py")
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_the_site_shows_what_is_drawn(number):
+    import matplotlib as mpl
+
+    pinned = re.search(r"^matplotlib==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned
+    if mpl.__version__ != pinned[1]:
+        pytest.skip(f"drawn with matplotlib {pinned[1]}, which sets text as no other version does")
+    assert not SITE.stale(number), "python docs/figures.py draws it anew"
+
+
+def test_a_figure_that_is_not_the_same_is_noticed(tmp_path):
+    text = SITE.place(3).read_text(encoding="utf-8")
+    found = re.search(r"d=\"M (\d+\.\d+) ", text)
+    moved = f"{float(found[1]) + 1:.6f}"
+    assert SITE.alike(text, text)
+    assert not SITE.alike(text, text.replace(found[1], moved))
+    assert SITE.alike(text, text.replace(found[1], f"{float(found[1]) + 1e-5:.6f}"))
+    assert not SITE.alike(text, text.replace("#0072B2".lower(), "#000000"))
+    assert not SITE.alike(text, text + "<!-- more -->")

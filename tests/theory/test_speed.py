@@ -1,0 +1,189 @@
+"""Sections 3.1 to 3.5, without the paper's numbers, which test_paper.py has."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_core.theory import (
+    expected_tokens,
+    improves,
+    least_improvement,
+    memory_reduction,
+    operations_increase,
+    optimal_gamma,
+    oracle_gain,
+    oracle_improvement,
+    oracle_tokens,
+    walltime_improvement,
+)
+
+alphas = st.floats(0, 1)
+below_1 = st.floats(0, 0.999)
+costs = st.floats(0, 2)
+
+
+def test_expected_tokens_is_the_geometric_sum():
+    assert expected_tokens(0.37, 4) == pytest.approx(sum(0.37**i for i in range(5)))
+
+
+@given(alphas, st.integers(0, 60))
+def test_expected_tokens_is_right_wherever_alpha_is(alpha, gamma):
+    assert expected_tokens(alpha, gamma) == pytest.approx(math.fsum(alpha**i for i in range(gamma + 1)), rel=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-17, 0.5, 1 - 1e-15, math.nextafter(1, 0)])
+def test_expected_tokens_near_the_ends(alpha):
+    assert expected_tokens(alpha, 5) == pytest.approx(sum(alpha**i for i in range(6)), rel=1e-13)
+
+
+def test_limits_of_alpha():
+    assert expected_tokens(1, 5) == 6
+    assert isinstance(expected_tokens(1, 5), float)
+    assert expected_tokens(0, 5) == 1
+    assert walltime_improvement(0.9, 0, 0.3) == 1
+    assert operations_increase(0, 4, 0.5) == 7
+    assert operations_increase(1, 4, 0) == 1
+
+
+def test_a_mean_gamma_lies_between_its_neighbours():
+    assert expected_tokens(0.7, 2) < expected_tokens(0.7, 2.5) < expected_tokens(0.7, 3)
+
+
+def test_operations_are_those_of_a_step_over_its_tokens():
+    assert operations_increase(0.7, 3, 0.1) == pytest.approx((3 * 0.1 + 4) / (1 + 0.7 + 0.49 + 0.343))
+
+
+def test_memory_is_read_once_a_step():
+    assert memory_reduction(0.8, 2) == pytest.approx(2.44)
+
+
+@given(alphas, costs)
+def test_some_gamma_pays_just_where_alpha_is_above_c(alpha, c):
+    best = max(walltime_improvement(alpha, gamma, c) for gamma in range(1, 40))
+    if improves(alpha, c):
+        assert best >= least_improvement(alpha, c) * (1 - 1e-12)
+        assert least_improvement(alpha, c) == pytest.approx(walltime_improvement(alpha, 1, c))
+    else:
+        assert best <= 1 + 1e-12
+        assert least_improvement(alpha, c) == 1
+
+
+def test_equal_alpha_and_c_gain_nothing():
+    assert not improves(0.25, 0.25)
+    assert walltime_improvement(0.25, 1, 0.25) == 1
+
+
+@given(alphas, costs, st.integers(0, 80))
+def test_the_optimal_gamma_is_the_first_best_of_all(alpha, c, most):
+    factors = [walltime_improvement(alpha, gamma, c) for gamma in range(most + 1)]
+    found = optimal_gamma(alpha, c, most)
+    assert factors[found] >= max(factors) * (1 - 1e-12)
+    # Among those that floats can tell apart there is no smaller one.
+    assert all(factor < factors[found] * (1 + 1e-12) for factor in factors[:found])
+    assert found == 0 or alpha > c
+
+
+@pytest.mark.parametrize(("alpha", "c"), [(0.5, 0.5), (0.5, 0.6), (0, 0), (0, 1), (1, 1)])
+def test_gamma_is_0_where_drafting_does_not_pay(alpha, c):
+    assert optimal_gamma(alpha, c) == 0
+
+
+@pytest.mark.parametrize(("alpha", "c"), [(0.5, 0), (0.1, 0), (1, 0), (1, 0.5), (1, 1 - 1e-15)])
+def test_without_a_price_gamma_is_as_large_as_allowed(alpha, c):
+    # Differences of the factors vanish in floats long before.
+    assert optimal_gamma(alpha, c) == 1000
+    assert optimal_gamma(alpha, c, most=7) == 7
+
+
+def test_of_equals_the_smallest_gamma():
+    # (1 + 1/2) / (1 + c) = (1 + 1/2 + 1/4) / (1 + 2 c) at c = 1/5.
+    assert walltime_improvement(0.5, 1, 0.2) == pytest.approx(walltime_improvement(0.5, 2, 0.2))
+    assert optimal_gamma(0.5, 0.2 + 1e-9) == 1
+    assert optimal_gamma(0.5, 0.2 - 1e-9) == 2
+    assert optimal_gamma(0.5, 0.125) == 2
+
+
+@given(below_1, st.floats(0, 0.9))
+def test_the_improvement_has_one_peak(alpha, c):
+    factors = [walltime_improvement(alpha, gamma, c) for gamma in range(60)]
+    rises = [later > earlier * (1 + 1e-12) for earlier, later in itertools.pairwise(factors)]
+    assert rises == sorted(rises, reverse=True)
+
+
+def test_the_oracle_drafts_what_will_be_accepted():
+    # Summed over the number n of tokens that would be accepted in a row.
+    alpha, c = 0.6, 0.1
+    chances = [(1 - alpha) * alpha**n for n in range(400)]
+    tokens = sum(chance * (n + 1) for n, chance in enumerate(chances))
+    seconds = sum(chance * (1 + n * c) for n, chance in enumerate(chances))
+    assert oracle_tokens(alpha) == pytest.approx(tokens)
+    assert oracle_improvement(alpha, c) == pytest.approx(tokens / seconds)
+
+
+def test_the_oracle_at_the_ends():
+    assert oracle_tokens(1) == math.inf
+    assert oracle_improvement(1, 0) == math.inf
+    assert oracle_improvement(1, 0.25) == 4
+    assert oracle_improvement(0.7, 1) == 1
+    assert oracle_improvement(0.7, 3) == 1
+
+
+@given(below_1, costs)
+def test_no_gamma_beats_the_oracle(alpha, c):
+    assert oracle_gain(alpha, c) >= 1 - 1e-12
+    for gamma in range(12):
+        assert walltime_improvement(alpha, gamma, c) <= oracle_improvement(alpha, c) * (1 + 1e-12)
+
+
+def test_the_oracle_gains_up_to_58_percent():
+    # The paper says "up to ~60%". As c goes to 0 and alpha to 1 - (e - 2) c, the gain goes to e / (e - 1).
+    limit = math.e / (math.e - 1)
+    gains = [oracle_gain(1 - (math.e - 2) * c, c, most=100_000) for c in (0.1, 0.01, 0.001, 0.0001)]
+    assert gains == sorted(gains)
+    assert gains[-1] == pytest.approx(limit, abs=1e-4)
+    grid = [(alpha / 200, c / 200) for alpha in range(200) for c in range(1, 200)]
+    assert max(oracle_gain(alpha, c) for alpha, c in grid) < limit
+    assert f"{limit - 1:.0%}" == "58%"
+
+
+@pytest.mark.parametrize(
+    ("alpha", "gamma", "c", "name"),
+    [
+        (-0.1, 2, 0, "alpha"),
+        (1.1, 2, 0, "alpha"),
+        (float("nan"), 2, 0, "alpha"),
+        (0.5, -1, 0, "gamma"),
+        (0.5, float("inf"), 0, "gamma"),
+        (0.5, 2, -0.1, "c"),
+        (0.5, 2, float("nan"), "c"),
+        (0.5, 2, float("inf"), "c"),
+    ],
+)
+def test_out_of_range_is_refused_by_name(alpha, gamma, c, name):
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        walltime_improvement(alpha, gamma, c)
+    with pytest.raises(ValueError, match=r"^(alpha|gamma|c_hat) must be"):
+        operations_increase(alpha, gamma, c)
+
+
+@pytest.mark.parametrize("function", [improves, least_improvement, oracle_improvement, optimal_gamma, oracle_gain])
+@pytest.mark.parametrize(("alpha", "c", "name"), [(2, 0.1, "alpha"), (math.nan, 0.1, "alpha"), (0.5, -1, "c")])
+def test_every_function_of_alpha_and_c_refuses_by_name(function, alpha, c, name):
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        function(alpha, c)
+
+
+@pytest.mark.parametrize("most", [-1, 2.5, math.nan, math.inf])
+def test_a_limit_is_a_whole_number(most):
+    with pytest.raises(ValueError, match=r"^most must be a whole number, at least 0; given"):
+        optimal_gamma(0.5, 0.1, most)
+
+
+def test_the_message_says_what_is_allowed():
+    with pytest.raises(ValueError, match=r"^alpha must be in \[0, 1\]; given 1.5$"):
+        oracle_tokens(1.5)
+    with pytest.raises(ValueError, match=r"^c must be a finite number, at least 0; given -1$"):
+        walltime_improvement(0.5, 1, -1)
