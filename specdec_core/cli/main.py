@@ -11,8 +11,10 @@ import specdec_core
 from specdec_core.cli.compare import compare
 from specdec_core.cli.console import INTERRUPTED, error_console
 from specdec_core.cli.generate import generate
+from specdec_core.cli.measure import measure
 from specdec_core.cli.plugins import plugins
 from specdec_core.cli.schema import schema
+from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
 from specdec_core.cli.validate import validate
 from specdec_core.errors import SpecdecError
@@ -76,15 +78,17 @@ def _options(
     specdec plugins
     specdec generate "def main():" --drafter "{name: transformer, model: builtin:drafter}" --trace
     specdec compare examples/quickstart.yaml
+    specdec measure --drafter "{name: transformer, model: builtin:drafter}" --tokens 1000
     ```
 
     Exit codes: 0 all went well; 2 something you can mend, said on standard error; 130 stopped with Ctrl-C.
     """
 
 
-for _command in (compare, generate, plugins, validate, schema):
+for _command in (compare, measure, generate, plugins, validate, schema):
     app.command()(_command)
 app.add_typer(train_app, name="train")
+app.add_typer(theory_app, name="theory")
 
 
 def main() -> None:

@@ -1,0 +1,342 @@
+"""`specdec theory`."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from specdec_core.cli import main
+from specdec_core.cli.theory import theory_app
+from specdec_core.measurement.file import (
+    Acceptance,
+    DrafterMeasurement,
+    Measurement,
+    StepSeconds,
+    write_measurement,
+)
+from specdec_core.theory import best_gamma, improvement_at_cost, paper, walltime_improvement
+
+
+@pytest.fixture(scope="module")
+def app():
+    """The command line, whichever commands it has besides."""
+    app = typer.Typer(cls=main._Group)
+    app.callback()(main._options)
+    app.add_typer(theory_app, name="theory")
+    return app
+
+
+@pytest.fixture
+def theory(app):
+    def run(*arguments):
+        return CliRunner().invoke(app, ["theory", *map(str, arguments)], env={"COLUMNS": "200"})
+
+    return run
+
+
+def lines(result):
+    """The lines of what was printed, which a table's frame must not hide."""
+    assert result.exit_code == 0, result.output
+    return [" ".join(re.sub(r"[│┃]", " ", line).split()) for line in result.stdout.splitlines()]
+
+
+def of_json(result):
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+
+
+def test_speed_shows_every_gamma_and_marks_the_best(theory):
+    said = lines(theory("speed", "--alpha", 0.62, "--c", 0.02, "--gamma", 12, "--c-hat", 0.01))
+    assert "0 1.000 1.000× 1.000× 1/1.000" in said
+    assert "6 2.539 2.267× 2.781× 1/2.539 best" in said
+    assert "12 2.626 2.118× 4.996× 1/2.626 asked for" in said
+    assert "alpha 0.62, c 0.02, c_hat 0.01" in said
+    assert "Corollary 3.9: alpha is above c, so drafting pays: at least 1.588×." in said
+    assert "Section 3.5: the optimal gamma is 6, for 2.267×." in said
+    assert "An oracle for gamma: 2.632 tokens a step, 2.548×, 12% more than the optimal gamma." in said
+    assert "these times" not in " ".join(said)
+
+
+def test_speed_of_a_drafter_that_does_not_pay(theory):
+    said = lines(theory("speed", "--alpha", 0.1, "--c", 0.1))
+    assert "0 1.000 1.000× 1.000× 1/1.000 best" in said
+    assert "Corollary 3.9: alpha is not above c, so no gamma pays; decode plainly." in said
+
+
+def test_speed_of_a_drafter_that_costs_nothing(theory):
+    said = lines(theory("speed", "--alpha", 1, "--c", 0, "--most", 20))
+    assert "Section 3.5: the optimal gamma is 20, the largest that was looked at, for 21.000×." in said
+    assert "An oracle for gamma would draft the whole text in one step: there is no bound." in said
+    assert of_json(theory("speed", "--alpha", 1, "--c", 0, "--json"))["oracle_improvement"] is None
+
+
+def test_verification_that_is_not_flat(theory):
+    said = lines(theory("speed", "--alpha", 0.8, "--c", 0.05, "--verify", "0:45,3:80,7:105"))
+    assert "5 3.689 2.951× 1.626× 1/3.689 1.600× best" in said
+    assert "8 4.329 3.092× 2.079× 1/4.329 1.507× best by 3.8" in said
+    assert "With these times the best gamma is 5, for 1.600×." in said
+    assert said.index("With these times the best gamma is 5, for 1.600×.") < said.index(
+        "If the target verified a draft in the time of one token, as section 3.3 assumes:"
+    )
+
+
+def test_times_may_have_any_unit(theory):
+    one, thousand = (
+        of_json(theory("speed", "--alpha", 0.8, "--c", 0.05, "--verify", times, "--json"))
+        for times in ("1,1.5,2.25", "1000,1500,2250")
+    )
+    assert one == thousand
+    assert one["best"]["gamma"] == 1
+    assert one["best"]["improvement_at_cost"] == pytest.approx(1.8 / 1.55)
+
+
+def test_speed_as_json(theory):
+    result = of_json(theory("speed", "--alpha", 0.62, "--c", 0.02, "--json"))
+    assert result["best"] == result["optimal"] == result["gammas"][6]
+    assert result["best"]["improvement"] == walltime_improvement(0.62, 6, 0.02)
+    assert (result["improves"], result["c_hat"]) == (True, 0)
+
+
+@pytest.fixture
+def measured(tmp_path):
+    def drafter(name, alpha):
+        return DrafterMeasurement(
+            name=name,
+            settings={"name": name},
+            acceptance=(
+                Acceptance(
+                    temperature=1,
+                    lenience=1,
+                    tokens=100,
+                    alpha=alpha,
+                    low=alpha - 0.1,
+                    high=alpha + 0.1,
+                    by_position=(alpha, alpha / 2),
+                ),
+                Acceptance(temperature=0, lenience=0.5, tokens=9, alpha=1, low=1, high=1, by_position=(1,)),
+            ),
+            seconds=StepSeconds(
+                draft=(0, 0.001, 0.002, 0.003),
+                verify=(0.01, 0.011, 0.012, 0.013),
+                step=(0.01, 0.0125, 0.013, 0.017),
+            ),
+            c=0.1,
+        )
+
+    def write(*names):
+        file = tmp_path / "measured.json"
+        write_measurement(
+            file,
+            Measurement(
+                target="t",
+                device="cpu",
+                batch_size=1,
+                seed=0,
+                sampling={},
+                versions={},
+                drafters=tuple(drafter(name, alpha) for name, alpha in zip(names, (0.8, 0.7), strict=False)),
+            ),
+        )
+        return file
+
+    return write
+
+
+def test_speed_from_a_measurement(theory, measured):
+    file = measured("transformer", "ngram")
+    result = of_json(theory("speed", "--measured", file, "--drafter", "transformer", "--json"))
+    rates, seconds = (0.8, 0.4, 0.0), (0.01, 0.0125, 0.013, 0.017)
+    assert (result["alpha"], result["c"], result["most"]) == (0.8, 0.1, 3)
+    assert result["best"]["gamma"] == best_gamma(rates, seconds) == 2
+    assert result["best"]["improvement_at_cost"] == pytest.approx(improvement_at_cost(rates, 2, seconds))
+    assert of_json(theory("speed", "--measured", file, "--drafter", "ngram", "--json"))["alpha"] == 0.7
+    said = lines(theory("speed", "--measured", file, "--drafter", "transformer"))
+    assert "2 2.440 2.033× 1.230× 1/2.440 2.120 1.631× best" in said
+
+
+def test_a_drafter_that_proposes_in_one_step_of_two(theory, measured):
+    file = measured("one")
+    found = json.loads(file.read_text())
+    found["drafters"][0]["acceptance"][0] |= {"proposed": [0.5, 1, 1], "drafted": [0.5, 0.5, 0.5]}
+    file.write_text(json.dumps(found))
+    result = of_json(theory("speed", "--measured", file, "--json"))
+    # What is not proposed is not accepted, and takes the time of a plain step.
+    assert result["alpha"] == 0.4
+    at_1 = result["gammas"][1]
+    assert at_1["tokens"] == at_1["tokens_by_position"] == pytest.approx(1.4)
+    assert at_1["improvement_at_cost"] == pytest.approx(1.4 * 0.01 / (0.01 + 0.5 * 0.0025))
+
+
+def test_a_measurement_at_other_settings(theory, measured):
+    arguments = ("--measured", measured("one"), "--temperature", 0, "--lenience", 0.5, "--json")
+    assert of_json(theory("speed", *arguments))["alpha"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give --alpha and --c, or --measured with a file that `specdec measure` wrote."),
+        (["--alpha", 0.5], "give --alpha and --c"),
+        (["--alpha", 1.5, "--c", 0], "alpha must be in [0, 1]; given 1.5."),
+        (["--alpha", "nan", "--c", 0], "alpha must be in [0, 1]; given nan."),
+        (["--alpha", 0.5, "--c", -1], "c must be a finite number, at least 0; given -1.0."),
+        (["--alpha", 0.5, "--c", "inf"], "c must be a finite number, at least 0; given inf."),
+        (["--alpha", 0.5, "--c", 0, "--c-hat", "nan"], "c_hat must be a finite number, at least 0; given nan."),
+        (["--alpha", 0.5, "--c", 0, "--gamma", -1], "gamma must be a whole number, at least 0; given -1."),
+        (["--alpha", 0.5, "--c", 0, "--most", -1], "most must be a whole number, at least 0; given -1."),
+        (
+            ["--alpha", 0.5, "--c", 0, "--verify", "1", "--most", -1],
+            "must be a whole number, at least 0; given -1.",
+        ),
+        (["--alpha", 0.5, "--c", 0, "--gamma", 5, "--most", 4], "gamma must be at most 4, the largest that is"),
+        (["--alpha", 0.5, "--c", 0, "--verify", "1,x"], "--verify holds times, such as 1,1.1,1.3, or TOKENS:TIME"),
+        (["--alpha", 0.5, "--c", 0, "--verify", ""], "--verify holds times"),
+        (["--alpha", 0.5, "--c", 0, "--verify", "1,0"], "--verify: a time must be a finite number above 0"),
+        (["--alpha", 0.5, "--c", 0, "--verify", "1,nan"], "--verify: a time must be a finite number above 0"),
+        (["--alpha", 0.5, "--c", 0, "--verify", "1:2,3:4"], "--verify must say the time of 0 draft tokens"),
+        (["--alpha", 0.5, "--c", 0, "--verify", "0:1,0:2"], "--verify says the time of 0 draft tokens twice."),
+        (["--alpha", 0.5, "--c", 0, "--verify", "1,-1:3"], "the number of tokens that verify is about must be"),
+        (["--alpha", 0.5, "--c", 0, "--drafter", "x"], "--drafter x is of a measurement; give --measured too."),
+        (["--alpha", 0.5, "--c", 0, "--temperature", 1], "--temperature 1.0 is of a measurement; give --meas"),
+        (["--alpha", 0.5, "--c", 0, "--most", 100_001], "most must be at most 100000, which would be"),
+    ],
+)
+def test_numbers_that_are_not_allowed(theory, arguments, said):
+    result = theory("speed", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.output
+    assert not result.stdout
+
+
+def test_measurements_that_do_not_say_it(theory, measured, tmp_path):
+    file = measured("transformer", "ngram")
+    for arguments, said in [
+        ((), "measures 2 drafters; name one with --drafter: transformer, ngram."),
+        (("--drafter", "nram"), "unknown drafter 'nram'. Did you mean 'ngram'?"),
+        (
+            ("--drafter", "ngram", "--temperature", 0.5),
+            "ngram was not measured at temperature 0.5 with lenience 1; available: 1 with 1, 0 with 0.5.",
+        ),
+        (("--drafter", "ngram", "--alpha", 0.5), "--alpha 0.5 is in the measurement; leave it out"),
+        (("--drafter", "ngram", "--gamma", 4), "gamma must be at most 3, the largest that is looked at; given 4."),
+    ]:
+        result = theory("speed", "--measured", file, *arguments)
+        assert result.exit_code == 2
+        assert said in result.stderr
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    assert "is no measurement" in theory("speed", "--measured", other).stderr
+    assert "cannot be read" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
+
+
+def test_divergence(theory):
+    said = lines(theory("divergence", "--p", "0.5,0.3,0.2", "--q", "0.6, 0.3,0.1"))
+    assert "1 0.5000 0.6000 0.5000 0.0000 0.5000" in said
+    assert "3 0.2000 0.1000 0.1000 0.1000 0.2000" in said
+    assert "D_LK(p, q) = 0.1000 (Definition 3.2)" in said
+    assert "beta = 1 - D_LK = sum min(p, q) = 0.9000 (Theorem 3.5)" in said
+    assert "rejection sampling would accept 0.5000 (appendix A.2)" in said
+    assert "with lenience" not in " ".join(said)
+
+
+def test_divergence_with_lenience(theory):
+    arguments = ("--p", "0.5,0.3,0.2", "--q", "0.6,0.3,0.1", "--lenience", 0.9)
+    said = lines(theory("divergence", *arguments))
+    assert "1 0.5000 0.6000 0.5556 0.0000 0.5556" in said
+    assert (
+        "with lenience 0.9: sum min(p / l, q) = 0.9556, at a total variation from p of 0.0556 (appendix A.5)"
+        in said
+    )
+    result = of_json(theory("divergence", *arguments, "--json"))
+    assert result["lenient_deviation"] == pytest.approx(0.5 / 0.9 - 0.5)
+    assert result["output_distribution"] == pytest.approx([0.5 / 0.9, 0.3, 0.7 - 0.5 / 0.9])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--p", "0.5,0.5", "--q", "0.2,0.3,0.5"], "p and q must have the same shape"),
+        (["--p", "0.5,0.4", "--q", "0.5,0.5"], "p must sum to 1 over the vocabulary; it sums to 0.9."),
+        (["--p", "0.5,half", "--q", "0.5,0.5"], "--p holds numbers with commas between them"),
+        (["--p", "", "--q", "1"], "--p holds numbers with commas between them"),
+        (["--p", "1", "--q", "nan"], "q must hold probabilities; q[0] is nan."),
+        (["--p", "1", "--q", "1", "--lenience", 0], "lenience must be in (0, 1]; given 0."),
+    ],
+)
+def test_distributions_that_are_none(theory, arguments, said):
+    result = theory("divergence", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_tables_stand_beside_the_formulas(theory):
+    assert "0.9 10 1.60 1.6031 6.86 6.8619" in lines(theory("table", 1))
+    assert "0.2 3 – 3.2051 1.25 1.2480" in lines(theory("table", 1))
+    assert "EnDe T5-base 1 5 0.68 0.04 2.4 2.347 no 2.274 2.423 2.4" in lines(theory("table", 4))
+    assert "0.5 0.10 0.23 0.71 0.80 3.1 2.939 9 0.75 3.3 3.303" in lines(theory("table", 5))
+
+
+def test_tables_as_json(theory):
+    rows = of_json(theory("table", 4, "--json"))
+    assert [row["EXP"] for row in rows] == [row.expected for row in paper.TABLE_4]
+    assert sum(row["same digit"] == "no" for row in rows) == 3
+    assert of_json(theory("table", 1, "--json"))[-1]["operations"] is None
+
+
+def test_a_table_that_is_not_there(theory):
+    result = theory("table", 2)
+    assert result.exit_code == 2
+    assert "there is no table 2 here; available: 1, 4, 5." in result.stderr
+
+
+def test_a_figure_is_written(theory, tmp_path):
+    file = tmp_path / "new" / "figure.svg"
+    result = theory("figure", 2, "--output", file)
+    assert result.exit_code == 0, result.output
+    assert f"written: {file}" in " ".join(result.stderr.splitlines())
+    assert "<svg" in file.read_text(encoding="utf-8")
+    assert [path.name for path in file.parent.iterdir()] == ["figure.svg"]
+
+
+def test_a_figure_replaces_what_is_there_only_when_it_may(theory, tmp_path):
+    file = tmp_path / "figure.png"
+    file.write_text("mine")
+    result = theory("figure", 4, "--output", file)
+    assert result.exit_code == 2
+    assert "is there already; --overwrite replaces it" in result.stderr
+    assert file.read_text() == "mine"
+    assert theory("figure", 4, "--output", file, "--overwrite").exit_code == 0
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_that_cannot_be_drawn(theory, tmp_path, monkeypatch):
+    assert "there is no figure 1; available: 2, 3, 4." in theory("figure", 1, "-o", tmp_path / "a.svg").stderr
+    assert "ends in .svg or .png" in theory("figure", 2, "-o", tmp_path / "a.txt").stderr
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = theory("figure", 2, "-o", tmp_path / "a.svg")
+    assert result.exit_code == 2
+    assert "pip install 'specdec-core[report]'" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_shows_how_it_is_called(theory):
+    for arguments in [("--help",), ("speed", "--help"), ("divergence", "--help"), ("table", "--help")]:
+        result = theory(*arguments)
+        assert result.exit_code == 0
+        assert "specdec theory " in result.stdout
+
+
+def test_it_needs_no_torch():
+    code = (
+        "import sys\n"
+        "from specdec_core.cli.theory import theory_app\n"
+        "theory_app(['speed', '--alpha', '0.5', '--c', '0.1'], standalone_mode=False)\n"
+        "assert not {'torch', 'matplotlib', 'transformers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
