@@ -98,6 +98,8 @@ def _value(schema: Mapping[str, Any]) -> str:
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     kind = "path" if schema.get("format") == "path" else schema.get("type", "mapping")
+    if len(schema.get("prefixItems", ())) == 2:
+        return "pair"
     if kind == "array":
         return f"list of {_value(schema.get('items') or {})}s"
     bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]

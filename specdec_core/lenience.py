@@ -55,6 +55,7 @@ def variation(proposal: Proposal, p: Tensor, lenience: Tensor) -> Tensor:
     """
     width = proposal.tokens.shape[1]
     p = p[:, :width]
+    lenience = lenience.clamp(min=torch.finfo(lenience.dtype).tiny)  # a float64 above 0 may be none in float32
     if isinstance(proposal.q, PointMass):
         p_x = p.gather(2, proposal.tokens[..., None])[..., 0]
         return (p_x / lenience).clamp(max=1) - p_x

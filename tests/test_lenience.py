@@ -94,6 +94,13 @@ def test_every_form_of_q_costs_what_it_costs_written_out():
     torch.testing.assert_close(certain, torch.tensor([[0.05, 0.45]]))
 
 
+def test_a_lenience_too_small_for_float32_costs_what_the_smallest_one_does():
+    l_each = torch.tensor([[1e-300, 1e-50]])
+    for q, expected in ((Dense(Q[None]), [0.4, 0.65]), (PointMass(), [0.95, 0.85])):
+        cost = variation(Proposal(torch.tensor([[1, 3]]), (2,), q), P[None], l_each)
+        torch.testing.assert_close(cost, torch.tensor([expected]))
+
+
 def test_argmax_lenience_is_measured_before_standardisation():
     scores = torch.log(torch.tensor([[[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]]])).repeat(3, 1, 1)
     tokens = torch.tensor([[1, 2], [1, 2], [0, 1]])

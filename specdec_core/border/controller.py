@@ -88,7 +88,8 @@ class GammaSession(ABC):
 
         Args:
             confidence: q(x) of the token that each row has just drafted; where drafts are argmax, and q is
-                one-hot, what it was before that (of tokens that a hierarchy drew so, 1).
+                one-hot, what it was before that (of tokens that a hierarchy drew so, 1). NaN in rows that have
+                just drafted none.
         """
         return [True] * len(confidence)
 

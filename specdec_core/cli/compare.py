@@ -46,18 +46,22 @@ def compare(
 
 def _show(result: "StudyResult", output: Path | None, quiet: bool) -> None:
     """Write and print the results, and say what went wrong in plugins."""
-    from specdec_core.study.report import summarise, write_results
-    from specdec_core.study.table import results_table
+    from specdec_core.study.report import write_results
+    from specdec_core.study.summary import summarise
+    from specdec_core.study.table import results_table, verdicts
 
     summaries = summarise(result)
     written = write_results(output, summaries) if output is not None else []
-    output_console().print(results_table(summaries))
+    console = output_console()
+    console.print(results_table(summaries))
+    for line in ("", *verdicts(summaries)):
+        console.print(line, markup=False, soft_wrap=True)
     errors = error_console()
     if written and not quiet:
         errors.print(f"written: {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True)
     for summary in summaries:
         for failure in summary.failures[:1]:
-            count = len(summary.failures)
+            count = sum(failure["times"] for failure in summary.failures)
             text = f"{summary.name}: {count} failure(s) of a plugin, the first: {failure['message']}"
             errors.print(text, style="yellow", markup=False, soft_wrap=True)
 

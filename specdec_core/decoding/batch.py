@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec_core.acceptance import Verdict
 from specdec_core.border import Outcome, Proposal, StepReport
 from specdec_core.decoding.checking import FAULTS, inspect_draft
-from specdec_core.decoding.result import Metrics
+from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.rules import Case, Rule, speculative_sampling
 from specdec_core.decoding.speculation import Fence, Speculation
 from specdec_core.decoding.stopping import FinishReason, StopRule
@@ -103,7 +103,6 @@ class Batch:
         rule: Rule = speculative_sampling,
     ) -> None:
         self.rows = rows
-        self.metrics = Metrics()
         self.p: Tensor | None = None
         self._hidden: Tensor | None = None
         self._target = target
@@ -114,6 +113,12 @@ class Batch:
         self._fence = fence
         self._vocab_size = vocab_size
         self._rule = rule
+        self._tally = Tally()
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counts and times of the steps so far."""
+        return self._tally.metrics
 
     @property
     def done(self) -> bool:
@@ -237,7 +242,7 @@ class Batch:
         used = proposal.longest > 0
         self._speculation.commit(Outcome(drafted, accepted, tuple(committed), finished, used))
         report = StepReport(
-            step=self.metrics.target_calls,
+            step=self._tally.steps,
             asked=self._speculation.asked,
             drafted=drafted,
             accepted=accepted,
@@ -249,8 +254,8 @@ class Batch:
             step_seconds=perf_counter() - begun,
             deviation=self._deviation(judged, accepted, committed),
         )
-        self.metrics += Metrics.of_step(report)
-        self._fence.step = self.metrics.target_calls
+        self._tally.add(report)
+        self._fence.step = self._tally.steps
         self._speculation.observe(report)
         return report
 

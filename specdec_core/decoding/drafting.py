@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -210,13 +211,14 @@ class DraftRecorder:
 
     def _advance(self, confidence: Tensor | Sequence[float] | None) -> None:
         """Count the token that every row has just taken, and ask the watcher who drafts on."""
+        took = [left > 0 for left in self._left]
         for index, left in enumerate(self._left):
             if left:
                 self._lengths[index] += 1
                 self._left[index] = left - 1
         if self._watcher is not None and confidence is not None:
             values = confidence.tolist() if isinstance(confidence, Tensor) else confidence
-            on = self._watcher(values)
+            on = self._watcher([value if new else math.nan for value, new in zip(values, took, strict=True)])
             self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
 
     def _take_numbers(self) -> list[list[float]]:
@@ -264,8 +266,8 @@ def _at(probabilities: Tensor, token: Tensor) -> Tensor:
 
 
 def _taken_confidence(rows: Sequence[Sequence[int]], q: Tensor | None, place: int) -> list[float]:
-    """Return q of the tokens at a place; 1 where they were certain, and in rows that have none there."""
-    if q is None:
-        return [1.0] * len(rows)
-    tokens = [row[place] if place < len(row) else None for row in rows]
-    return [1.0 if token is None else float(q[row, place, token]) for row, token in enumerate(tokens)]
+    """Return q of the tokens at a place; 1 where they were certain, and NaN in rows that have none there."""
+    return [
+        math.nan if place >= len(row) else 1.0 if q is None else float(q[index, place, row[place]])
+        for index, row in enumerate(rows)
+    ]

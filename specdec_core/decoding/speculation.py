@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -76,9 +77,11 @@ class Fence:
         message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         if self._strict:
             raise PluginError(f"{name} failed at step {self.step}: {message}") from error
-        # A controller may fail in every step in the same way: that is one failure, so that nothing grows.
-        known = self._failures.get((name, message), PluginFailure(name, self.step, message, times=0))
-        self._failures[name, message] = replace(known, times=known.times + 1)
+        # A controller may fail in every step in the same way, with other numbers: that is one failure, so that
+        # nothing grows with the steps.
+        kind = name, re.sub(r"[-+.\d]+", "#", message)
+        known = self._failures.get(kind, PluginFailure(name, self.step, message, times=0))
+        self._failures[kind] = replace(known, times=known.times + 1)
 
 
 class Speculation:

@@ -109,6 +109,8 @@ class StudyConfig(_Part):
     """How many prompts are decoded together."""
     repeats: Annotated[int, Field(ge=1)] = 3
     """How often every run is timed; runs take turns, so that a drifting machine favours none."""
+    lossless: bool = False
+    """Refuse runs whose lenience may be below 1, so that every run writes the target's distribution."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
     """What is compared with plain decoding."""
 

@@ -15,7 +15,7 @@ import transformers
 import specdec_core
 from specdec_core.border import PluginConfig, PluginKind
 from specdec_core.decoding import Decoder, Metrics
-from specdec_core.errors import PluginError, SpecdecError
+from specdec_core.errors import ConfigError, PluginError, SpecdecError
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.randomness import row_seed
 from specdec_core.registry import Registry, default_registry, unmet_needs
@@ -82,17 +82,31 @@ def run_study(
         registry: Where plugins come from; by default those installed.
 
     Raises:
-        SpecdecError: When the target cannot be loaded or decode the prompts, or results cannot be kept. What
-            goes wrong in another run is noted in the result, and the others go on.
+        SpecdecError: When the target cannot be loaded or decode the prompts, or results cannot be kept beside
+            what the folder holds. What goes wrong in another run is noted in the result, and the others go on.
     """
     registry = registry or default_registry()
     observer.loading(study.config.target.model)
     target = load_target(study.config.target, study.folder)
     identity = describe_study(study, target, registry)
     journal = Journal(output, identity, fresh=fresh) if output is not None else None
+    if journal is not None:
+        _check_counters(journal)
     session = _Session(study, target, registry, observer, journal)
     session.run()
     return StudyResult(study, session.finished, session.failed, identity)
+
+
+def _check_counters(journal: Journal) -> None:
+    """Refuse repeats in which another version counted something else, before any time is spent beside them."""
+    for repeat in journal.finished.values():
+        try:
+            Metrics.from_plain(repeat.metrics)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{journal.path} was written by another version of specdec, whose counters differ: {error}. "
+                "Choose another --output, or pass --fresh to begin again there."
+            ) from error
 
 
 def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
@@ -240,7 +254,8 @@ def make_decoder(
 def describe_study(study: Study, target: LoadedModel, registry: Registry) -> dict[str, Any]:
     """Return all that must be equal for two results to be of one study, as plain data."""
     shared = study.shared()
-    del shared["repeats"]  # more repeats of the same are welcome
+    # More repeats of the same are welcome, and what a study forbids changes no result.
+    del shared["repeats"], shared["lossless"]
     texts = hashlib.sha256("\0".join(prompt.text for prompt in study.prompts).encode()).hexdigest()[:16]
     return {
         "settings": shared,

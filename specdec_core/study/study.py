@@ -118,11 +118,12 @@ class _Assembly:
         self._problems: list[str] = []
 
     def study(self, path: Path) -> Study:
-        config = self._validated()
+        config = self._validated(path.parent)
         runs = [self._run(run, origin) for run, origin in zip(config.runs, self._expanded, strict=True)]
         self._check_names([run.name for run in runs])
         self._check_target(config.target, path.parent)
         self._check_capabilities(config, runs, path.parent)
+        self._check_lossless(config, runs)
         prompts = self._prompts(config, path.parent)
         if self._problems:
             raise ConfigError("\n".join(self._problems))
@@ -133,13 +134,13 @@ class _Assembly:
             path = self._expanded[path[1]].written(path[2:])
         return self._document.where(path, key=key)
 
-    def _validated(self) -> StudyConfig:
+    def _validated(self, folder: Path) -> StudyConfig:
         model = study_model(self._registry)
         data = dict(self._document.data)
         if self._expanded:
             data["runs"] = [run.data for run in self._expanded]
         try:
-            return model.model_validate(data)
+            return model.model_validate(data, context={"folder": folder})
         except ValidationError as error:
             raise ConfigError("\n".join(describe(error, model, data, self._where, self._written))) from error
 
@@ -193,6 +194,17 @@ class _Assembly:
             )
             for keys, error in needs:
                 self._problems.append(f"{self._where(('runs', place, 'drafter', *keys))}: {error}")
+
+    def _check_lossless(self, config: StudyConfig, runs: list[Run]) -> None:
+        if not config.lossless:
+            return
+        for place, run in enumerate(runs):
+            if run.lenience is not None and not getattr(run.lenience, "lossless", False):
+                where = self._where(("runs", place, "lenience"))
+                self._problems.append(
+                    f"{where}: the lenience of run {run.name!r} may be below 1, and the study says "
+                    "`lossless: true`; leave it out, or say `lossless: false`."
+                )
 
     def _prompts(self, config: StudyConfig, folder: Path) -> tuple[PromptText, ...]:
         try:

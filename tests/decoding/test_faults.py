@@ -179,8 +179,8 @@ def test_argmax_drafts_from_nan_logits_are_still_verified(target):
 
 
 class WildGamma(Gamma):
-    def open(self, batch_size):
-        session = super().open(batch_size)
+    def open(self, batch):
+        session = super().open(batch)
         wild = iter([[2, 2], [2, 99]])
         session.gamma = lambda: next(wild)
         return session
@@ -194,20 +194,165 @@ def test_a_controller_that_does_wrong_is_reported_and_the_last_good_value_kept(t
     assert "whole numbers from 0 to max_gamma (3)" in result.failures[0].message
 
 
-class RaisingWatcher(Gamma):
-    def open(self, batch_size):
-        session = super().open(batch_size)
-        session.keep_drafting = boom
+class Unsteady(Gamma):
+    """Asks for something else in every step: the script says what, good or bad."""
+
+    def __init__(self, script, most=3):
+        super().__init__(most)
+        self.script = script
+
+    def open(self, batch):
+        session = super().open(batch)
+        steps = iter(range(100))
+        session.gamma = lambda: self.script(next(steps))
         return session
 
 
-def test_a_controller_that_fails_while_it_watches_a_draft_is_not_the_drafters_fault(target):
-    gamma = RaisingWatcher(3, stop_below=0.5)
+@pytest.mark.parametrize("bad", [[2, 4], [-1, 2], [2], [2, 2, 2], [2, 1.5], [2, None], None, 2])
+def test_a_gamma_that_is_out_of_bounds_in_some_steps_costs_these_steps_only(target, bad):
+    script = lambda step: bad if step in (1, 3) else [1 + step % 3, 0]  # noqa: E731
+    reports = []
+    decoder = Decoder(target, CountingDrafter(V), gamma=Unsteady(script), sampling=ARGMAX)
+    run = decoder.stream(PROMPTS, SETTINGS)
+    while True:
+        try:
+            reports.append(next(run))
+        except StopIteration as end:
+            result = end.value
+            break
+    assert [report.asked[0] for report in reports[:6]] == [1, 1, 3, 3, 2, 3]
+    assert [(failure.plugin, failure.step, failure.times) for failure in result.failures] == [("Unsteady", 1, 2)]
+
+
+def test_a_controller_that_errs_in_every_step_with_other_numbers_is_one_failure(target):
+    result = decode(target, CountingDrafter(V), gamma=Unsteady(lambda step: [100 + step, -step]))
+    (failure,) = result.failures
+    assert failure.times == result.metrics.target_calls
+    assert "[100, 0]" in failure.message
+
+
+class Watcher(Gamma):
+    """Watches a draft, and answers as the script says."""
+
+    def __init__(self, script):
+        super().__init__(3, stop_below=0.5)
+        self.script = script
+
+    def open(self, batch):
+        session = super().open(batch)
+        session.keep_drafting = self.script
+        return session
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (boom, "RuntimeError: the drafter's own bug"),
+        (lambda confidence: [False], "answered for 1 rows; the batch has 2. All draft on"),
+        (lambda confidence: [], "answered for 0 rows"),
+        (lambda confidence: [False] * 3, "answered for 3 rows"),
+        (lambda confidence: None, "NoneType"),
+    ],
+)
+def test_a_controller_that_fails_while_it_watches_a_draft_is_not_the_drafters_fault(target, script, message):
+    gamma = Watcher(script)
     result = decode(target, TableDrafter(V), gamma=gamma, sampling=SamplingSettings())
-    assert {failure.plugin for failure in result.failures} == {"RaisingWatcher"}
-    assert result.metrics.drafted > 0
-    with pytest.raises(PluginError, match="RaisingWatcher failed at step 0"):
+    (failure,) = result.failures
+    assert failure.plugin == "Watcher"
+    assert message in failure.message
+    assert failure.step == 0
+    # All draft on, and it is asked again after every token.
+    unwatched = decode(target, TableDrafter(V), sampling=SamplingSettings())
+    assert [row.tokens for row in result.rows] == [row.tokens for row in unwatched.rows]
+    assert failure.times > result.metrics.target_calls
+    with pytest.raises(PluginError, match="Watcher failed at step 0"):
         decode(target, TableDrafter(V), gamma=gamma, sampling=SamplingSettings(), strict=True)
+
+
+class ErraticLenience(Lenience):
+    """Says something else in every step: the script says what, good or bad."""
+
+    def __init__(self, script, observe=None):
+        super().__init__(1.0)
+        self.script, self.observe = script, observe
+
+    def open(self, batch):
+        session = super().open(batch)
+        steps = iter(range(100))
+        session.lenience = lambda: self.script(next(steps))
+        if self.observe is not None:
+            session.observe = self.observe
+        return session
+
+
+BAD_LENIENCES = {
+    "above 1": [0.5, 1.5],
+    "zero": [0.5, 0.0],
+    "negative": [0.5, -0.1],
+    "NaN": [0.5, float("nan")],
+    "infinite": [0.5, float("inf")],
+    "one row": [0.5],
+    "three rows": [0.5, 0.5, 0.5],
+    "no position": [0.5, []],
+    "one bad position": [0.5, [0.5, 0.5, 1.5]],
+    "words": ["half", "half"],
+    "nothing": None,
+    "a number": 0.5,
+}
+
+
+@pytest.mark.parametrize("bad", BAD_LENIENCES)
+@pytest.mark.parametrize("sampling", [ARGMAX, SamplingSettings()], ids=["argmax", "sampled"])
+def test_a_lenience_that_is_wrong_is_reported_once_and_the_last_good_one_kept(target, bad, sampling):
+    good = [[0.001, 0.5], 0.01]
+    broken = ErraticLenience(lambda step: good if step < 2 else BAD_LENIENCES[bad])
+    result = decode(target, TableDrafter(V), lenience=broken, sampling=sampling)
+    (failure,) = result.failures
+    assert failure.plugin == "ErraticLenience"
+    assert failure.step == 2
+    assert failure.times == result.metrics.target_calls - 2
+    kept = decode(target, TableDrafter(V), lenience=ErraticLenience(lambda step: good), sampling=sampling)
+    assert not kept.failures
+    assert [row.tokens for row in result.rows] == [row.tokens for row in kept.rows]
+    assert result.metrics.deviation == kept.metrics.deviation > 0
+    with pytest.raises(PluginError, match="ErraticLenience failed at step 2"):
+        decode(target, TableDrafter(V), lenience=broken, sampling=sampling, strict=True)
+
+
+@pytest.mark.parametrize("script", [boom, lambda step: [0.5, 2]], ids=["raises", "out of range"])
+def test_a_lenience_that_was_never_good_is_strict(target, script):
+    result = decode(target, TableDrafter(V), lenience=ErraticLenience(script), sampling=SamplingSettings())
+    strict = decode(target, TableDrafter(V), sampling=SamplingSettings())
+    assert [row.tokens for row in result.rows] == [row.tokens for row in strict.rows]
+    assert result.metrics.deviation == 0
+    (failure,) = result.failures
+    assert (failure.step, failure.times) == (0, result.metrics.target_calls)
+
+
+def test_a_lenience_that_cannot_be_opened_is_strict(target):
+    class Unopened(Lenience):
+        open = boom
+
+    result = decode(target, TableDrafter(V), lenience=Unopened(0.1), sampling=SamplingSettings())
+    strict = decode(target, TableDrafter(V), sampling=SamplingSettings())
+    assert [row.tokens for row in result.rows] == [row.tokens for row in strict.rows]
+    assert [(failure.plugin, failure.times) for failure in result.failures] == [("Unopened", 1)]
+
+
+def test_a_controller_that_cannot_take_reports_is_asked_on(target):
+    deaf = ErraticLenience(lambda step: [0.5, [1.0, 0.5]], observe=boom)
+    result = decode(target, TableDrafter(V), lenience=deaf, sampling=SamplingSettings())
+    (failure,) = result.failures
+    assert failure.times == result.metrics.target_calls
+    assert result.metrics.deviation > 0
+
+
+def test_failures_that_are_told_apart_stand_in_their_order(target):
+    script = lambda step: [2, 2] if step % 2 == 0 else [9, 9]  # noqa: E731
+    lenience = ErraticLenience(lambda step: [0.5, 0.5] if step < 2 else [2, 2])
+    decoder = Decoder(target, TableDrafter(V), gamma=Unsteady(script), lenience=lenience)
+    found = decoder.generate(PROMPTS, SETTINGS).failures
+    assert [(failure.plugin, failure.step) for failure in found] == [("Unsteady", 1), ("ErraticLenience", 2)]
 
 
 def test_a_drafter_that_swaps_the_recorded_q_is_found_out(target):
@@ -218,12 +363,6 @@ def test_a_drafter_that_swaps_the_recorded_q_is_found_out(target):
 
     result = decode(target, Scripted(swap), sampling=SamplingSettings())
     assert "sum to 1" in result.failures[0].message
-
-
-def test_a_lenience_out_of_range_is_reported(target):
-    result = decode(target, CountingDrafter(V), lenience=Lenience(1.5))
-    assert result.failures[0].plugin == "Lenience"
-    assert "(0, 1]" in result.failures[0].message
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])

@@ -6,13 +6,14 @@ import json
 import pytest
 import torch
 
-from specdec_core import ModelError, PromptError
+from specdec_core import ConfigError, ModelError, PromptError
 from specdec_core.models import load_model
 from specdec_core.study import load_study
 from specdec_core.study.config import TargetConfig
-from specdec_core.study.report import RunSummary, Spread, summarise, write_results
+from specdec_core.study.report import write_results
 from specdec_core.study.runner import load_target, run_study
-from specdec_core.study.table import results_table
+from specdec_core.study.summary import RunSummary, summarise
+from specdec_core.study.table import results_table, verdicts
 from specdec_core.theory import walltime_improvement
 
 STUDY = """\
@@ -96,6 +97,35 @@ def test_a_summary_follows_from_the_counts(summaries):
         steps = summary.tokens / summary.block_efficiency
         expected = walltime_improvement(summary.alpha, summary.drafted / steps, summary.c)
         assert summary.speedup_expected == pytest.approx(expected)
+        assert sum(summary.judged_by_position) >= summary.accepted
+        assert len(summary.alpha_by_position) == len(summary.judged_by_position) <= summary.gamma
+        assert summary.speedup_expected_here > 0
+        assert summary.gamma_best in range(len(summary.speedup_by_gamma))
+        assert summary.speedup_expected_best == max(summary.speedup_by_gamma)
+        assert summary.speedup_by_gamma[0] == 1.0
+        assert len(summary.speedup_by_gamma) == 4, "0 to the longest draft of any run"
+        assert sum(summary.steps_by_length) == summary.target_calls - 2 * 2, "two batches a repeat"
+        assert sum(summary.time_shares.values()) == pytest.approx(1)
+    assert plain.speedup_expected_here == pytest.approx(1)
+    assert plain.verify_cost == echo.verify_cost == lenient.verify_cost
+    assert (plain.verdict, plain.gamma_best, plain.draft_cost) == (None, None, ())
+    assert echo.deviation == 0 < lenient.deviation
+
+
+def test_speeds_are_those_of_the_runs_own_repeats(study):
+    result = run_study(study(), Notes())
+    for summary in summarise(result):
+        own = [one.metrics for (run, _), one in result.repeats.items() if run == summary.name]
+        speeds = [one["tokens"] / one["seconds"] for one in own]
+        assert summary.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
+        assert (summary.tokens_per_second_min, summary.tokens_per_second_max) == (min(speeds), max(speeds))
+
+
+def test_deviation_is_that_of_a_sequence(study):
+    result = run_study(study(), Notes())
+    spent = sum(repeat.metrics["deviation"] for (run, _), repeat in result.repeats.items() if run == "lenient")
+    assert spent > 0
+    assert summarise(result)[2].deviation == pytest.approx(spent / (3 * 2))
 
 
 def test_results_are_written_as_promised(summaries, tmp_path):
@@ -111,15 +141,29 @@ def test_results_are_written_as_promised(summaries, tmp_path):
     rows = list(csv.DictReader(paths[1].read_text().splitlines()))
     assert [row["name"] for row in rows] == ["plain", "echo-2", "lenient"]
     assert float(rows[1]["alpha"]) == lines[1]["alpha"]
+    assert float(rows[1]["speedup_expected_here"]) == lines[1]["speedup_expected_here"]
+    assert float(rows[1]["time_drafting"]) == lines[1]["time_shares"]["drafting"]
+    assert rows[1]["verdict"] == lines[1]["verdict"]
+    flat = (str, int, float, type(None))
+    assert {name for name, value in lines[1].items() if isinstance(value, flat)} - {"quality"} <= set(rows[1])
+    assert not any("[" in cell or "{" in cell for row in rows for cell in row.values())
 
 
 def test_the_table_has_a_row_a_run(summaries):
     table = results_table(summaries)
     assert table.row_count == 3
     headings = [column.header for column in table.columns]
-    assert headings[:4] == ["run", "drafter", "γ", "lenience"]
+    assert headings[:5] == ["run", "drafter", "γ", "l", "devia-\ntion"]
     assert next(iter(table.columns[0].cells)) == "plain"
-    assert "lenience" not in [column.header for column in results_table(summaries[:2]).columns]
+    strict = results_table(summaries[:2])
+    assert not {"l", "devia-\ntion"} & {column.header for column in strict.columns}
+    assert "lenience" not in strict.caption
+
+
+def test_each_run_but_the_baseline_is_judged_in_a_line(summaries):
+    lines = verdicts(summaries)
+    assert [line.split(":")[0] for line in lines] == ["echo-2", "lenient"]
+    assert all(line.endswith(".") for line in lines)
 
 
 def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
@@ -137,6 +181,19 @@ def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
     more = run_study(study(STUDY, "repeats=3"), notes, output=output)
     assert notes.of("began") == [(9, 6)]
     assert summarise(more)[0].repeats == 3
+
+
+def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
+    output = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study(), Notes(stop_after=2), output=output)
+    journal = output / "repeats.jsonl"
+    head, first, *others = [json.loads(line) for line in journal.read_text().splitlines()]
+    del first["metrics"]["judged_at"]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in (head, first, *others)))
+    with pytest.raises(ConfigError, match=r"another version of specdec.*judged_at.*--output.*--fresh"):
+        run_study(study(), Notes(), output=output)
+    assert len(run_study(study(), Notes(), output=output, fresh=True).repeats) == 6
 
 
 @pytest.mark.parametrize(
@@ -168,7 +225,18 @@ def test_a_drafter_that_breaks_in_mid_generation_is_reported(study):
     assert summary.tokens == 36
     assert summary.alpha is None
     assert summary.speedup_expected is None
+    assert summary.gamma_best is None
+    assert summary.verdict == "nothing was drafted: every step was one of plain decoding"
     assert "the echo broke" in summary.failures[0]["message"]
+
+
+def test_a_run_that_needs_no_second_step(study):
+    # A draft as long as the text, of which all is kept: nothing is timed but steps with a prompt.
+    text = STUDY + "  - {{name: whole, drafter: echo, gamma: 11, lenience: 1.0e-30}}\n"
+    summary = summarise(run_study(study(text, "repeats=1"), Notes()))[-1]
+    assert (summary.target_calls, summary.steps_by_length, summary.c) == (3, (), None)
+    assert (summary.gamma_best, summary.speedup_by_gamma) == (None, ())
+    assert "too few steps were timed" in summary.verdict
 
 
 def test_what_the_target_cannot_do_ends_the_study(study):
@@ -176,10 +244,6 @@ def test_what_the_target_cannot_do_ends_the_study(study):
         run_study(study(STUDY, f"prompts=[{'a ' * 300}]"), Notes())
     with pytest.raises(ModelError):
         run_study(study(STUDY, "target=no-such-owner/no/such/model"), Notes())
-
-
-def test_spread():
-    assert Spread.of([3, 1, 2]) == Spread(2, 1, 3)
 
 
 def test_the_fields_of_a_summary_are_documented():

@@ -1,0 +1,116 @@
+"""`lossless: true`: a study that takes no run whose lenience may be below 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_core import ConfigError
+from specdec_core.study import load_study
+from specdec_plugins.configs import (
+    ArgmaxLenienceConfig,
+    BudgetedLenienceConfig,
+    ConstantLenienceConfig,
+    ScheduleLenienceConfig,
+)
+from specdec_plugins.plugin import specdec_lenience_controllers
+
+STUDY = """\
+target: builtin:target
+prompts: [a b c]
+lossless: true
+runs:
+  - {drafter: random, gamma: 2}
+  - {drafter: random, gamma: 3, lenience: 1}
+"""
+REFUSED = {
+    "0.5": "constant",
+    "{name: constant, lenience: 0.999}": "constant",
+    "{name: argmax, lenience: 0.3}": "argmax",
+    "{name: schedule, points: [[0, 1], [9, 0.5]]}": "schedule",
+    "{name: budgeted, deviation: 0.1}": "budgeted",
+}
+TAKEN = [
+    "1.0",
+    "constant",
+    "{name: argmax, lenience: 1}",
+    "{name: schedule, points: [[0, 1], [9, 1]]}",
+    "{name: budgeted, deviation: 0}",
+    "{name: budgeted, deviation: 3, least: 1}",
+]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_study(text):
+        path = tmp_path / "study.yaml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write_study
+
+
+def problems(path, *settings):
+    with pytest.raises(ConfigError) as caught:
+        load_study(path, settings)
+    return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
+
+
+def test_a_study_is_not_asked_for_losslessness_unless_it_says_so(write):
+    text = STUDY.replace("lossless: true\n", "") + "  - {drafter: random, gamma: 4, lenience: 0.5}\n"
+    study = load_study(write(text))
+    assert study.config.lossless is False
+    assert len(study.runs) == 4
+
+
+@pytest.mark.parametrize("lenience", TAKEN)
+def test_what_is_always_1_is_taken(write, lenience):
+    study = load_study(write(STUDY + f"  - {{drafter: random, gamma: 4, lenience: {lenience}}}\n"))
+    assert study.config.lossless is True
+    assert len(study.runs) == 4
+
+
+@pytest.mark.parametrize("lenience", REFUSED)
+def test_what_may_be_below_1_is_refused_where_it_stands(write, lenience):
+    text = STUDY + f"  - {{name: mine, drafter: random, gamma: 4, lenience: {lenience}}}\n"
+    assert problems(write(text)) == [
+        "7:55: the lenience of run 'mine' may be below 1, and the study says `lossless: true`; leave it out, or "
+        "say `lossless: false`."
+    ]
+
+
+def test_it_may_be_asked_for_from_the_command_line(write):
+    path = write(STUDY.replace("lossless: true\n", "") + "  - {drafter: random, gamma: 4, lenience: 0.5}\n")
+    assert problems(path, "lossless=true")[0].startswith("6:43: the lenience of run 'random-4-lenience=0.5'")
+    with pytest.raises(ConfigError, match=r"--set runs\.1\.lenience=0\.5"):
+        load_study(write(STUDY), ["runs.1.lenience=0.5"])
+
+
+def test_every_value_of_a_grid_is_looked_at(write):
+    text = STUDY + "  - {name: swept, drafter: random, gamma: 4, grid: {lenience: [1.0, 0.5, 0.3]}}\n"
+    found = problems(write(text))
+    assert len(found) == 2
+    assert found[0].startswith("7:63: the lenience of run 'swept-lenience=0.5'")
+    assert found[1].startswith("7:63: the lenience of run 'swept-lenience=0.3'")
+
+
+def test_all_that_is_wrong_is_said_at_once(write):
+    text = STUDY.replace("builtin:target", "builtin:tarjet")
+    text += "  - {drafter: random, gamma: 4, lenience: 0.5}\n  - {drafter: random, gamma: 5, lenience: 0.5}\n"
+    assert [line.partition(":")[0] for line in problems(write(text))] == ["1", "7", "8"]
+
+
+def test_a_controller_that_does_not_say_is_refused(write, toys):
+    # The settings of this one derive from PluginConfig, and not from LenienceConfig.
+    text = STUDY.replace("random", "echo")
+    assert problems(write(text))[0].startswith("6:41: the lenience of run 'echo-3-lenience=1.0' may be below 1")
+
+
+def test_every_controller_that_ships_says_whether_it_is_lossless():
+    configs = {spec.config for spec in specdec_lenience_controllers()}
+    assert configs == {
+        ConstantLenienceConfig,
+        ArgmaxLenienceConfig,
+        ScheduleLenienceConfig,
+        BudgetedLenienceConfig,
+    }
+    assert all("lossless" in vars(config) for config in configs)
