@@ -15,7 +15,7 @@ from typer import Argument, Option
 
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
 from specdec_core.cli.options import Settings
-from specdec_core.cli.train_progress import TrainingProgress
+from specdec_core.cli.stages import StageProgress
 from specdec_core.errors import ConfigError
 from specdec_core.measurement.file import Measurement, read_measurement, write_measurement
 from specdec_core.measurement.settings import MeasureSettings, Subject
@@ -276,7 +276,7 @@ def _measure(wish: _Wish, output: Path | None, before: Measurement | None, quiet
         if output is not None:
             write_measurement(output, measurement)
 
-    with TrainingProgress(errors, quiet=quiet) as progress:
+    with StageProgress(errors, quiet=quiet) as progress:
         try:
             progress.stage("loading torch and the target")
             bench = _bench(wish)

@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 
 from specdec_core.border import PluginConfig, PluginSpec, TrainingReport
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
+from specdec_core.cli.stages import StageProgress, value_text
 from specdec_core.cli.train_options import read_options, train_command
-from specdec_core.cli.train_progress import TrainingProgress, value_text
 from specdec_core.errors import PluginError
 from specdec_core.registry import default_registry
 
@@ -56,7 +56,7 @@ def _about() -> None:
 def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
     """Run a trainer with the options that were given."""
     config = read_options(spec, given)
-    with TrainingProgress(error_console(), quiet=quiet) as progress:
+    with StageProgress(error_console(), quiet=quiet) as progress:
         try:
             progress.stage("loading torch and transformers")
             quieten_libraries()

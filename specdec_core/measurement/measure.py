@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from specdec_core.border import Drafter, PluginConfig
+from specdec_core.border import Drafter
 from specdec_core.decoding import Decoder, Prompt
 from specdec_core.errors import ConfigError, PluginError
 from specdec_core.measurement.estimate import estimate
@@ -20,10 +21,9 @@ from specdec_core.measurement.settings import MeasureSettings, Subject
 from specdec_core.measurement.shadow import Shadow
 from specdec_core.measurement.timing import Always, InTurns, Medians, Repeating, Timing, synchronised, watch_steps
 from specdec_core.models import LoadedModel
-from specdec_core.registry import Registry, unmet_needs
+from specdec_core.registry import Registry
 from specdec_core.settings import SamplingSettings
-from specdec_core.study.runner import describe_device, versions
-from specdec_core.study.source import Keys, dotted
+from specdec_core.study.runner import describe_device, make_drafter, versions
 
 
 class MeasureObserver(Protocol):
@@ -108,24 +108,14 @@ def load_drafter(bench: Bench, subject: Subject) -> tuple[Drafter, int]:
     Raises:
         PluginError: It cannot be loaded, or needs what the target does not have.
     """
-    rows = max(bench.settings.rows, bench.settings.batch_size)
-    if list(_needs(bench, subject.drafter, rows)):
-        rows = bench.settings.batch_size  # perhaps it takes so many only
-    for keys, error in _needs(bench, subject.drafter, rows):
-        raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
-    name = subject.settings["name"]
-    return bench.registry.create("drafter", name, subject.drafter, bench.target.info(bench.folder)), rows
-
-
-def _needs(bench: Bench, drafter: PluginConfig, rows: int) -> Iterable[tuple[Keys, PluginError]]:
-    return unmet_needs(
-        bench.registry,
-        drafter,
-        encoder_decoder=bench.target.encoder_decoder,
-        batch_size=rows,
-        has_tokenizer=bench.target.tokenizer is not None,
-        has_hidden_states=bench.target.features is not None,
-    )
+    make = partial(make_drafter, bench.target, subject.drafter, registry=bench.registry, folder=bench.folder)
+    settings = bench.settings
+    most = max(settings.rows, settings.batch_size)
+    try:
+        return make(batch_size=most), most
+    except PluginError:
+        # Perhaps it takes no more prompts than are timed together.
+        return make(batch_size=settings.batch_size), settings.batch_size
 
 
 def _measure_drafter(bench: Bench, subject: Subject, observer: MeasureObserver) -> DrafterMeasurement:

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 import specdec_core
-from specdec_core.border import PluginConfig, PluginKind
+from specdec_core.border import Drafter, PluginConfig, PluginKind
 from specdec_core.decoding import Decoder, Metrics
 from specdec_core.errors import ConfigError, PluginError, SpecdecError
 from specdec_core.models import LoadedModel, inflate, load_model
@@ -229,10 +229,40 @@ def make_decoder(
     """
     if run.drafter is None:
         return Decoder(target, sampling=sampling, strict=strict)
-    name = _name(run.drafter)
+    return Decoder(
+        target,
+        make_drafter(target, run.drafter, registry=registry, batch_size=batch_size, folder=folder),
+        gamma=_controller(registry, "gamma", run.gamma),
+        lenience=_controller(registry, "lenience", run.lenience),
+        sampling=sampling,
+        draft_sampling=run.draft_sampling,
+        strict=strict,
+    )
+
+
+def make_drafter(
+    target: LoadedModel,
+    config: PluginConfig,
+    *,
+    registry: Registry,
+    batch_size: int = 1,
+    folder: Path = Path(),
+) -> Drafter:
+    """Load a drafter for a target.
+
+    Args:
+        target: The target, loaded.
+        config: The drafter's settings, name included.
+        registry: Where plugins come from.
+        batch_size: How many prompts will be decoded together.
+        folder: Where relative paths are meant from.
+
+    Raises:
+        PluginError: When it cannot be loaded, or cannot do what is asked of it.
+    """
     needs = unmet_needs(
         registry,
-        run.drafter,
+        config,
         encoder_decoder=target.encoder_decoder,
         batch_size=batch_size,
         has_tokenizer=target.tokenizer is not None,
@@ -240,15 +270,8 @@ def make_decoder(
     )
     for keys, error in needs:
         raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
-    return Decoder(
-        target,
-        registry.create("drafter", name, run.drafter, target.info(folder)),
-        gamma=_controller(registry, "gamma", run.gamma),
-        lenience=_controller(registry, "lenience", run.lenience),
-        sampling=sampling,
-        draft_sampling=run.draft_sampling,
-        strict=strict,
-    )
+    drafter: Drafter = registry.create("drafter", _name(config), config, target.info(folder))
+    return drafter
 
 
 def describe_study(study: Study, target: LoadedModel, registry: Registry) -> dict[str, Any]:

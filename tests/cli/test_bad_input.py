@@ -8,7 +8,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.train_progress import TrainingProgress
+from specdec_core.cli.stages import StageProgress
 from specdec_core.shipped import builtin_heads
 
 SHORT = ("--steps", "4", "--held-out", "64", "--batch-tokens", "64", "--length", "32", "--samples", "128")
@@ -214,7 +214,7 @@ def test_an_output_that_is_in_the_way(here, specdec, what):
 
 @pytest.mark.parametrize("what", [SMALL, ("heads", *SHORT)], ids=lambda what: what[0])
 def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
-    stage = TrainingProgress.stage
+    stage = StageProgress.stage
 
     def stop_before_the_result(self, what, total=None):
         if what.startswith("writing"):
@@ -222,7 +222,7 @@ def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
         stage(self, what, total)
 
     with monkeypatch.context() as patched:
-        patched.setattr(TrainingProgress, "stage", stop_before_the_result)
+        patched.setattr(StageProgress, "stage", stop_before_the_result)
         stopped = CliRunner().invoke(app, ["train", *what, "-o", "o"])
     assert stopped.exit_code == 130, stopped.output
     assert not (here / "o").exists()

@@ -167,6 +167,7 @@ ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in ("specdec_dr
 discovery.entry_points = lambda group: ours
 from specdec_core.registry import default_registry
 commands = ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help"]
+commands += ["measure --help", "theory --help", "theory speed --alpha 0.5 --c 0.1"]
 commands += ["train --help", *(f"train {{name}} --help" for name in default_registry().names("trainer"))]
 for arguments in commands:
     result = CliRunner().invoke(app, arguments.split())

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from specdec_core.cli import main as module
 from specdec_core.cli.main import app
+from specdec_core.cli.stages import StageProgress, duration, value_text
 from specdec_core.cli.train import usage_in_study
-from specdec_core.cli.train_progress import TrainingProgress, duration, value_text
 
 PLUGIN = '''
     from enum import Enum
@@ -394,7 +394,7 @@ def progress(capsys):
     def say():
         return capsys.readouterr().err.splitlines()
 
-    with TrainingProgress(Console(stderr=True, width=80), clock=clock) as shown:
+    with StageProgress(Console(stderr=True, width=80), clock=clock) as shown:
         yield shown, clock, say
 
 
@@ -436,7 +436,7 @@ def test_more_than_the_total_and_nothing_at_all(progress):
 
 
 def test_a_stage_that_failed_is_not_called_done(capsys):
-    with pytest.raises(ValueError, match="oops"), TrainingProgress(Console(stderr=True)) as shown:  # noqa: PT012
+    with pytest.raises(ValueError, match="oops"), StageProgress(Console(stderr=True)) as shown:  # noqa: PT012
         shown.stage("fitting")
         raise ValueError("oops")
     assert capsys.readouterr().err == "fitting ...\n"
@@ -444,7 +444,7 @@ def test_a_stage_that_failed_is_not_called_done(capsys):
 
 def test_a_terminal_gets_a_bar():
     console = Console(force_terminal=True, width=100, color_system=None, record=True)
-    with TrainingProgress(console) as shown:
+    with StageProgress(console) as shown:
         shown.stage("fitting [x]", total=4)
         shown.advance(1, "loss [y] 3.4")
         shown._bar.refresh()

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.train_progress import TrainingProgress
+from specdec_core.cli.stages import StageProgress
 from specdec_core.decoding import Decoder
 from specdec_core.settings import GenerationSettings
 from specdec_drafters.configs import HeadsConfig, TransformerConfig
@@ -36,7 +36,7 @@ def specdec_train(models, sources, tmp_path, monkeypatch):
             if steps[0] == stop_after:
                 signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(TrainingProgress, "advance", advance)
+        monkeypatch.setattr(StageProgress, "advance", advance)
         given = ["--target", models("t5"), "--output", tmp_path / output, "--sources", sources, "--length", 12]
         given += ["--held-out", 200, "--batch-tokens", 128, "--steps", 6, "--dtype", "float32", "--quiet"]
         return CliRunner().invoke(app, ["train", name, *map(str, (*given, *SIZES[name], *more))])

@@ -1,4 +1,4 @@
-"""How a training goes on, on standard error: bars on a terminal, a line now and then elsewhere."""
+"""How work of several stages goes on, on standard error: bars on a terminal, a line now and then elsewhere."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +19,8 @@ from rich.table import Column
 _EVERY_SECONDS = 10.0
 
 
-class TrainingProgress:
-    """Shows the stages of a training and the points of its learning curve; a `TrainingObserver`.
+class StageProgress:
+    """Shows the stages of a training or a measurement, and the points of a learning curve; a `TrainingObserver`.
 
     Args:
         console: Where to.

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from specdec_core.cli.console import output_console
-from specdec_core.cli.theory_parts import AsJson, mendable, print_json
+from specdec_core.cli.theory.parts import AsJson, mendable, print_json
 from specdec_core.errors import ConfigError, unknown_name
 from specdec_core.measurement.expectation import rates_by_position, seconds_by_gamma
 from specdec_core.measurement.file import DrafterMeasurement, Measurement, read_measurement

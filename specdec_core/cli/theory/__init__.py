@@ -10,8 +10,8 @@ from rich.text import Text
 
 from specdec_core import theory
 from specdec_core.cli.console import error_console, output_console
-from specdec_core.cli.theory_parts import AsJson, mendable, print_json
-from specdec_core.cli.theory_speed import speed
+from specdec_core.cli.theory.parts import AsJson, mendable, print_json
+from specdec_core.cli.theory.speed import speed
 from specdec_core.errors import ConfigError
 from specdec_core.output import check_output, writing_file
 from specdec_core.theory.tables import TABLES
