@@ -1,15 +1,18 @@
 """Where a step's time goes: the two models' forwards, and what the framework adds around them.
 
 A target and a drafter with random weights and a large vocabulary decode at batch 1. The forwards are timed by
-wrapping them; the rest of a step is the framework's, split by function. Prints one JSON object.
+wrapping them; the rest of a step is the framework's, split by function. Beside them, what each controller that is
+installed takes a step, by itself. Prints one JSON object.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --vocab 128000 --gamma 8
+    python benchmarks/overhead.py --part controllers
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -19,14 +22,17 @@ from typing import Any
 
 import torch
 from _common import memory_bandwidth, report, spread
+from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core import default_registry
+from specdec_core.border import BatchInfo, GammaSession, LenienceSession, PluginConfig, PluginKind, StepReport
 from specdec_core.decoding import Decoder, batch
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.speculation import Speculation
 from specdec_core.models import LoadedModel, ModelSession, wrap_model
 from specdec_core.randomness import RowStreams
+from specdec_core.registry import Registry
 from specdec_core.sampling import Standardiser
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_drafters.transformer import TransformerDrafter
@@ -36,6 +42,19 @@ def main() -> None:
     """Measure each setting at each context length."""
     options = parse()
     torch.set_num_threads(options.threads)
+    result: dict[str, Any] = {"benchmark": "overhead"}
+    if options.part in ("steps", "both"):
+        result |= of_steps(options)
+    if options.part in ("controllers", "both"):
+        result["controllers"] = {
+            "limit_microseconds_a_step": CONTROLLER_LIMIT,
+            "microseconds_a_step": [cell for rows in (1, 8) for cell in of_controllers(rows, options.gamma)],
+        }
+    report(result)
+
+
+def of_steps(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure steps at each temperature and context."""
     torch.manual_seed(0)
     target = small_llama(options, options.layers)
     drafter = small_drafter(options, target)
@@ -45,21 +64,19 @@ def main() -> None:
         for context in options.contexts
     ]
     size = sum(weight.nbytes for weight in target.model.parameters())
-    report(
-        {
-            "benchmark": "overhead",
-            "vocab": options.vocab,
-            "gamma": options.gamma,
-            "target_bytes": size,
-            "floor_ms_a_target_call": round(1e3 * size / memory_bandwidth(), 3),
-            "results": results,
-        }
-    )
+    return {
+        "vocab": options.vocab,
+        "gamma": options.gamma,
+        "target_bytes": size,
+        "floor_ms_a_target_call": round(1e3 * size / memory_bandwidth(), 3),
+        "results": results,
+    }
 
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", choices=("steps", "controllers", "both"), default="both")
     parser.add_argument("--vocab", type=int, default=32_000)
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4, help="layers of the target; the drafter has one")
@@ -186,6 +203,105 @@ def measure(
         "step_ms": spread(steps),
         "parts_ms_a_step": {name: round(1e3 * total / count, 4) for name, total in sorted(inner.totals.items())},
     }
+
+
+# --- controllers by themselves -------------------------------------------------------------------------------
+
+CONTROLLER_LIMIT = 20
+"""Microseconds a step that a controller may take."""
+CONTROLLER_KINDS: tuple[PluginKind, ...] = ("gamma", "lenience")
+CONTROLLER_STEPS = 2000
+CONTROLLER_ROUNDS = 7
+
+
+SETTINGS: dict[str, list[dict[str, Any]]] = {
+    "optimal": [{"alpha": 0.7, "c": 0.1}],
+    "confidence": [{}, {"learn": True}],
+    "argmax": [{"lenience": 0.3}],
+    "schedule": [{"points": [[0, 1.0], [5000, 0.1]]}],
+    "budgeted": [{"deviation": 5.0}],
+}
+"""Settings of the controllers that need some, or are worth timing with others than their own."""
+
+
+def of_controllers(rows: int, gamma: int) -> Iterator[dict[str, Any]]:
+    """Yield what each installed controller takes a step; `gamma`: of the drafts that lenience judges."""
+    registry = default_registry()
+    for kind in CONTROLLER_KINDS:
+        for name in registry.names(kind):
+            for settings in SETTINGS.get(name, [{}]):
+                cell = {"kind": kind, "name": name, "settings": settings, "rows": rows}
+                try:
+                    config = registry.spec(kind, name).config(**settings)
+                except ValidationError:
+                    yield {**cell, "left_out": "needs settings that are not in SETTINGS of this script"}
+                    continue
+                times = [
+                    time_controller(registry, kind, name, config, rows, gamma) for _ in range(CONTROLLER_ROUNDS)
+                ]
+                yield {**cell, **spread(times, 2)}
+
+
+def time_controller(
+    registry: Registry, kind: PluginKind, name: str, config: PluginConfig, rows: int, gamma: int
+) -> float:
+    """Return the microseconds a step of a controller that has just been made."""
+    controller = registry.create(kind, name, config)
+    most = controller.max_gamma if kind == "gamma" else gamma
+    batch = BatchInfo(rows, most, (CONTROLLER_STEPS * (most + 1),) * rows, argmax=False)
+    time_session = time_gamma if kind == "gamma" else time_lenience
+    return 1e6 * time_session(controller.open(batch), rows, most)
+
+
+def made_up_steps(rows: int, gamma: int) -> list[StepReport]:
+    """Return steps with drafts of `gamma` tokens, each accepted with 0.7, on a machine that is not quite even."""
+    chance = random.Random(gamma)
+    steps = []
+    for number in range(1, 65):
+        accepted = tuple(next((n for n in range(gamma) if chance.random() > 0.7), gamma) for _ in range(rows))
+        draft = 0.003 * gamma * chance.uniform(0.9, 1.2)
+        verify = (0.045 + 0.006 * gamma) * chance.uniform(0.9, 1.2)
+        steps.append(
+            StepReport(
+                step=number,
+                asked=(gamma,) * rows,
+                drafted=(gamma,) * rows,
+                accepted=accepted,
+                committed=tuple((7,) * (n + 1) for n in accepted),
+                finished=(False,) * rows,
+                draft_tokens=((7,) * gamma,) * rows,
+                draft_seconds=draft,
+                verify_seconds=verify,
+                step_seconds=draft + verify + 0.001,
+                deviation=(0.001,) * rows,
+            )
+        )
+    return steps
+
+
+def time_gamma(session: GammaSession, rows: int, most: int) -> float:
+    """Return the seconds a step of `gamma`, `keep_drafting` for each token and `observe`."""
+    chance = random.Random(1)
+    confidence = [[chance.uniform(0.3, 1.0) for _ in range(rows)] for _ in range(64)]
+    steps = [made_up_steps(rows, gamma) for gamma in range(most + 1)]
+    begun = perf_counter()
+    for number in range(CONTROLLER_STEPS):
+        gamma = max(session.gamma())
+        if session.watches_confidence:
+            for token in range(gamma):
+                session.keep_drafting(confidence[(number + token) % 64])
+        session.observe(steps[gamma][number % 64])
+    return (perf_counter() - begun) / CONTROLLER_STEPS
+
+
+def time_lenience(session: LenienceSession, rows: int, gamma: int) -> float:
+    """Return the seconds a step of `lenience` and `observe`."""
+    steps = made_up_steps(rows, gamma)
+    begun = perf_counter()
+    for number in range(CONTROLLER_STEPS):
+        session.lenience()
+        session.observe(steps[number % 64])
+    return (perf_counter() - begun) / CONTROLLER_STEPS
 
 
 if __name__ == "__main__":

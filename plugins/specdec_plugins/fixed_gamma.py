@@ -27,12 +27,15 @@ class FixedGamma(GammaController):
 
     def open(self, batch: BatchInfo) -> GammaSession:
         """Begin a batch."""
-        return _FixedGammaSession(self.max_gamma, batch.batch_size)
+        return FixedGammaSession(self.max_gamma, batch.batch_size)
 
 
-class _FixedGammaSession(GammaSession):
+class FixedGammaSession(GammaSession):
+    """One batch, of rows that are all asked for the same."""
+
     def __init__(self, gamma: int, batch_size: int) -> None:
         self._gammas = (gamma,) * batch_size
 
     def gamma(self) -> Sequence[int]:
+        """Return how many tokens each row should draft next."""
         return self._gammas

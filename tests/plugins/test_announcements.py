@@ -37,8 +37,8 @@ def test_names():
     names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
     assert names == {
         "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
-        "gamma": ["fixed"],
-        "lenience": ["constant"],
+        "gamma": ["additive", "confidence", "cost-aware", "fixed", "optimal", "running-average"],
+        "lenience": ["argmax", "budgeted", "constant", "schedule"],
         "trainer": ["heads", "ngram", "transformer"],
     }
 

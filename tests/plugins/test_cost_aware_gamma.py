@@ -1,0 +1,364 @@
+"""The cost-aware controller: what it promises, in simulated seconds, and what it does on the way."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from pydantic import ValidationError
+
+from specdec_core.border import BatchInfo, StepReport
+from specdec_plugins.configs import CostAwareGammaConfig, FixedGammaConfig
+from specdec_plugins.cost_aware import CostAwareGamma
+from specdec_plugins.cost_aware.acceptance import AcceptanceByPosition
+from specdec_plugins.cost_aware.seconds import StepSeconds
+from specdec_plugins.fixed_gamma import FixedGamma
+from tests.plugins.cost_aware_simulation import Drafter, Machine, Simulation, by_position, changing, constant
+
+FIXED = (0, 1, 2, 3, 4, 6, 8)
+PLAIN = 0.045
+JUMPS = (0.045, 0.05, 0.056, 0.08, 0.086, 0.092, 0.098, 0.1, 0.105)
+HUMPS = (0.045, 0.062, 0.078, 0.066, 0.06, 0.06, 0.064, 0.064, 0.07)
+DRAFTERS = {
+    **{f"alpha {alpha}": Drafter(constant(alpha)) for alpha in (0.05, 0.3, 0.6, 0.8, 0.95)},
+    "worse behind": Drafter(by_position(0.8, 0.6, 0.4, 0.2, 0.1)),
+    "better behind": Drafter(by_position(0.4, 0.7, 0.9, 0.95)),
+    "copies": Drafter(constant(0.9), bursts=(0.02, 12)),
+    "copies, rarely": Drafter(constant(0.9), bursts=(0.003, 20)),
+    "good, then bad": Drafter(changing(0.85, 0.05, at=1000)),
+    "bad, then good": Drafter(changing(0.05, 0.85, at=1000)),
+}
+MACHINES = {
+    "flat": Machine((PLAIN,)),
+    "jumps": Machine(JUMPS),
+    "humps": Machine(HUMPS),
+    "dear drafter": Machine((PLAIN,), c=0.3 * PLAIN, catch_up=0.01 * PLAIN),
+    "jumps, dear drafter": Machine(JUMPS, c=0.3 * PLAIN, catch_up=0.01 * PLAIN),
+}
+STATES = {
+    "quiet": {},
+    "noisy": {"noise": 0.2, "outliers": 0.03},
+    "drifting": {"noise": 0.05, "outliers": 0.01, "drift": 0.2},
+}
+
+
+def controller(**settings) -> CostAwareGamma:
+    return CostAwareGamma(CostAwareGammaConfig(**settings))
+
+
+@cache
+def lengths(drafter: str, gamma: int, tokens: int, batches: int) -> tuple[int, dict[int, int]]:
+    """Tokens of a fixed gamma, and its steps by length of draft: the same on every machine."""
+    steps: Counter[int] = Counter()
+    done = 0
+    for seed in range(3):
+        simulation = Simulation(DRAFTERS[drafter], MACHINES["flat"], seed=seed)
+        for _ in range(batches):
+            for report in simulation.steps(FixedGamma(FixedGammaConfig(gamma=gamma)), tokens):
+                steps[report.drafted[0]] += 1
+                done += len(report.committed[0])
+    return done, dict(steps)
+
+
+def fixed(drafter: str, machine: Machine, gamma: int, tokens: int, batches: int) -> float:
+    """Tokens a second of a fixed gamma, the reading of the prompt by the drafter included."""
+    done, steps = lengths(drafter, gamma, tokens, batches)
+    reading = 3 * batches * 100 * machine.catch_up if gamma else 0.0
+    return done / (sum(count * machine.mean(k) for k, count in steps.items()) + reading)
+
+
+def shares(drafter: str, machine: str, state: str, tokens: int, batches: int, seeds: int) -> tuple[float, float]:
+    """Tokens a second of the controller over those of the best fixed gamma, and over those of plain decoding."""
+    noisy = replace(MACHINES[machine], **STATES[state])
+    rates = [
+        Simulation(DRAFTERS[drafter], noisy, seed=seed).run(controller(), tokens, batches) for seed in range(seeds)
+    ]
+    rate = sum(rates) / seeds
+    others = {gamma: fixed(drafter, noisy, gamma, tokens, batches) for gamma in FIXED}
+    return rate / max(others.values()), rate / others[0]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_promise(drafter, machine, state):
+    """4,000 tokens, which are 500 to 4,000 steps."""
+    best, plain = shares(drafter, machine, state, tokens=4000, batches=1, seeds=4 if state == "noisy" else 2)
+    assert best >= 0.95
+    assert plain >= 0.97
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("drafter", ["alpha 0.05", "alpha 0.6", "alpha 0.95", "copies, rarely"])
+def test_what_learning_costs_in_512_tokens(drafter, machine, state):
+    """Eight prompts, one after another."""
+    best, plain = shares(drafter, machine, state, tokens=64, batches=8, seeds=6)
+    assert best >= 0.88
+    assert plain >= 0.96
+
+
+def test_acceptance_by_position():
+    """As many as one likes of each outcome, so that what is taken for granted at the beginning weighs nothing."""
+    known = AcceptanceByPosition(4, memory=1e9)
+    for _ in range(10_000):
+        known.learn(gamma=3, accepted=3, committed=4)
+        known.learn(gamma=3, accepted=1, committed=2)  # the second was refused
+        known.learn(gamma=2, accepted=1, committed=2)  # there was no second
+        known.learn(gamma=3, accepted=2, committed=2)  # the row ended before the third was judged
+        known.learn(gamma=1, accepted=0, committed=1)
+        known.learn(gamma=3, accepted=0, committed=0)  # the row had ended before the step
+    # The first: four of five. The second: two of four that asked for it. The third: always. The fourth: unseen.
+    assert known.tokens() == pytest.approx([1, 1.8, 2.2, 2.6, 3.0], abs=1e-3)
+    assert known.tokens(extra=10_000)[1] == pytest.approx(1 + 50 / 60, abs=1e-3)
+
+
+def test_acceptance_fades():
+    known = AcceptanceByPosition(1, memory=50)
+    for accepted in (0, 1):
+        for _ in range(2000):  # long enough for its weights to be brought back to size
+            known.pass_step()
+            known.learn(1, accepted, 1 + accepted)
+        assert known.tokens()[1] == pytest.approx(1 + accepted, abs=0.02)
+
+
+def test_seconds_of_lengths():
+    """Seconds in units of a plain step, on a line between what was measured, whatever the load is."""
+    known = StepSeconds(6, memory=1e9)
+    assert not known.known
+    known.learn(0, 0.1, 0.0)
+    for load in (1.0, 1.2, 1.4, 1.2, 1.0) * 40:
+        for kind, cost in ((0, 1.0), (1 + 2, 1.4), (1 + 4, 2.0)):
+            known.pass_step(gamma=kind and 6, longest=6 if kind else 0)
+            known.learn(kind, 0.1 * cost * load, 0.02 * (kind - 1) * load if kind else 0.0)
+    expected, least = known.expected()
+    assert [cost / expected[0] for cost in expected] == pytest.approx([1, 1.2, 1.4, 1.7, 2, 2.25, 2.5], rel=0.03)
+    assert all(low <= cost for low, cost in zip(least, expected, strict=True))
+    assert known.longest == 4
+
+
+def test_seconds_of_drafts_that_come_out_short():
+    """Half of the drafts have two tokens, whatever more was asked for."""
+    known = StepSeconds(4, memory=1e9, given=[1, 2, 3, 4, 5])
+    for step in range(10_000):
+        known.pass_step(gamma=4, longest=2 if step % 2 else 4)
+    assert known.expected()[0] == pytest.approx([1, 2, 3, 3.5, 4], abs=1e-3)
+
+
+def test_one_step_that_took_long_is_not_believed():
+    def after(*seconds):
+        known = StepSeconds(2, memory=1e9)
+        for took in seconds:
+            known.pass_step(0, 0)
+            known.learn(0, took, 0.0)
+        for _ in range(3):
+            known.pass_step(1, 1)
+            known.learn(2, 1.5, 0.0)
+        expected = known.expected()[0]
+        return expected[1] / expected[0]
+
+    assert after(1.0, 1.0, 1.0, 1.0) == pytest.approx(1.5, rel=0.1)
+    assert after(1.0, 1.0, 9.0, 1.0) == pytest.approx(1.5, rel=0.1)
+    assert after(9.0, 1.0, 1.0, 1.0) == pytest.approx(1.5, rel=0.1)  # what took less overrules it
+
+
+def asked_by(simulation: Simulation, made: CostAwareGamma, tokens: int) -> list[int]:
+    return [report.asked[0] for report in simulation.steps(made, tokens)]
+
+
+def test_it_turns_itself_off_and_on_again():
+    rates = {0: 0.9, 1: 0.02, 2: 0.9}
+    drafter = Drafter(lambda position, place: rates[min(place // 1500, 2)])
+    machine = Machine(JUMPS, c=0.2 * PLAIN)
+    places, gammas = [0], []
+    for report in Simulation(drafter, machine).steps(controller(), 4500):
+        gammas.append(report.asked[0])
+        places.append(places[-1] + len(report.committed[0]))
+    by_part = [[gamma for gamma, place in zip(gammas, places, strict=False) if low <= place < low + 500]
+               for low in (1000, 2500, 4000)]  # fmt: skip
+    on, off, again = (sum(gamma > 0 for gamma in part) / len(part) for part in by_part)
+    assert on > 0.95
+    assert off < 0.1
+    assert again > 0.95
+
+
+def test_a_drafter_that_never_helps_is_hardly_asked():
+    asked = asked_by(Simulation(DRAFTERS["alpha 0.05"], MACHINES["jumps, dear drafter"]), controller(), 4000)
+    assert sum(map(bool, asked[200:])) < 0.06 * len(asked)
+    assert sum(map(bool, asked[200:])) > 0  # but asked it is
+
+
+def test_a_drafter_that_is_slow_to_say_nothing():
+    """Being asked in vain costs a third of a step: what is seldom drafted does not pay for it."""
+    made = controller()
+    session = made.open(BatchInfo(1, 8, (5000,), argmax=False))
+    asked = []
+    for step in range(1500):
+        asked.append(session.gamma()[0])
+        spent = 1.3 if asked[-1] else 1.0
+        session.observe(report(step, asked[-1:], [0], [0], spent))
+    assert sum(map(bool, asked[200:])) < 0.06 * len(asked)
+
+
+def test_a_row_gets_what_the_batch_gets():
+    session = controller().open(BatchInfo(3, 8, (64,) * 3, argmax=False))
+    for step in range(40):
+        gammas = session.gamma()
+        assert len(gammas) == 3
+        assert len(set(gammas)) == 1
+        # One row is at its end, one always right, one always wrong.
+        drafted = (0, gammas[0], gammas[0])
+        new = ((), (1,) * (gammas[0] + 1), (1,))
+        session.observe(
+            StepReport(step, drafted, drafted, (0, gammas[0], 0), new, (True, False, False), ((),) * 3,
+                       0.0, 0.01, 0.01, (0.0,) * 3)
+        )  # fmt: skip
+    # Of two rows that go on, one in two keeps everything: the row that has ended counts for nothing.
+    assert session.gamma()[0] == 8
+
+
+@pytest.mark.parametrize("rows", [4, 8])
+def test_a_batch_of_rows(rows):
+    """Rows like one another do as well together as one does alone."""
+    machine = replace(MACHINES["jumps"], noise=0.05)
+    rates = [Simulation(DRAFTERS["alpha 0.8"], machine, rows=rows).run(made, 600) for made in
+             (controller(), *(FixedGamma(FixedGammaConfig(gamma=gamma)) for gamma in FIXED))]  # fmt: skip
+    assert rates[0] >= 0.95 * max(rates[1:])
+
+
+def test_what_was_learnt_outlives_a_batch():
+    machine = MACHINES["jumps, dear drafter"]
+    bad, made = Simulation(DRAFTERS["alpha 0.05"], machine), controller()
+    first = asked_by(bad, made, 64)
+    for _ in range(5):
+        asked_by(bad, made, 64)
+    later = asked_by(bad, made, 64)
+    assert any(first[:10])
+    assert later[0] == 0
+    assert sum(later) < sum(first) / 2
+    # Seconds are those of a batch size, acceptance is that of the text.
+    other = asked_by(Simulation(DRAFTERS["alpha 0.05"], machine, rows=2), made, 64)
+    assert sum(map(bool, other)) < sum(map(bool, first))
+
+
+def test_the_time_of_a_prompt_is_not_that_of_a_step():
+    """Batches that end with their first step leave open what plain decoding takes: it is measured next."""
+    made = controller()
+    for _ in range(50):
+        session = made.open(BatchInfo(1, 8, (64,), argmax=False))
+        gamma = session.gamma()[0]
+        assert gamma > 0
+        session.observe(report(0, [gamma], [gamma], [gamma], 1.0))
+    assert session.gamma()[0] == 0
+
+
+def test_the_time_of_a_prompt_is_not_that_of_a_plain_step():
+    """Else speculation, which does not pay here, would seem to."""
+    made, simulation = controller(), Simulation(DRAFTERS["alpha 0.05"], MACHINES["jumps, dear drafter"])
+    asked_by(simulation, made, 300)
+    for _ in range(200):
+        asked_by(simulation, made, 1)
+    assert sum(map(bool, asked_by(simulation, made, 100))) < 10
+
+
+def test_room_that_is_always_short():
+    """Within a hierarchy the level above never asks for more than three tokens: gamma is chosen knowing that."""
+    made = controller()
+    session = made.open(BatchInfo(1, 8, (10_000,), argmax=False))
+    drafter, seconds, asked = Drafter(constant(0.4)).text(0), 0.0, []
+    plain = 0.0
+    for step in range(3000):
+        gamma = session.gamma()[0]
+        asked.append(gamma)
+        drafted, accepted = drafter.draft(min(gamma, 3))
+        took = JUMPS[drafted]
+        seconds, plain = seconds + took, plain + (accepted + 1) * JUMPS[0]
+        session.observe(report(step, [min(gamma, 3)], [drafted], [accepted], took))
+    # 1.4 tokens in 0.05 s are best; three drafted tokens take 0.08 s and bring 1.62.
+    assert Counter(asked[300:]).most_common(1)[0][0] in (1, 2)
+    assert plain / seconds > 1.2
+
+
+def report(step, asked, drafted, accepted, seconds) -> StepReport:
+    return StepReport(
+        step, tuple(asked), tuple(drafted), tuple(accepted), tuple((1,) * (n + 1) for n in accepted),
+        (False,) * len(drafted), tuple((1,) * n for n in drafted), 0.0, seconds, seconds, (0.0,) * len(drafted),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("absurd", [0.0, -1.0, math.nan, math.inf, 1e300, 1e-300])
+def test_times_that_cannot_be(absurd):
+    """Every third step has one; choices stay legal, and good times are learnt from all the same."""
+    machine, text = MACHINES["jumps"], DRAFTERS["alpha 0.8"].text(0)
+    session = controller().open(BatchInfo(1, 8, (5000,), argmax=False))
+    asked = []
+    for step in range(1000):
+        gamma = session.gamma()[0]
+        assert gamma in range(9)
+        asked.append(gamma)
+        drafted, accepted = text.draft(gamma)
+        session.observe(
+            report(step, [gamma], [drafted], [accepted], machine.mean(drafted) if step % 3 else absurd)
+        )
+    if not 0 < absurd < 1e-9:  # such a step overrules the others of its length, until they are measured again
+        assert sum(map(bool, asked[200:])) > 700
+
+
+def test_a_drafter_that_fails_is_no_reason_to_fail():
+    """It is dropped then, and nobody asks for a gamma any more."""
+    session = controller().open(BatchInfo(1, 8, (500,), argmax=False))
+    for step in range(100):
+        if step < 20:
+            session.gamma()
+        session.observe(report(step, [0], [0], [0], 0.05))
+    assert session.gamma()[0] in range(9)
+
+
+def test_given_seconds_leave_the_clock_out():
+    given = [JUMPS[k] + 0.1 * PLAIN * k for k in range(9)]
+    quiet, noisy = MACHINES["jumps"], replace(MACHINES["jumps"], noise=0.4, outliers=0.3)
+    choices = [
+        asked_by(Simulation(DRAFTERS["alpha 0.8"], machine), controller(seconds=given), 500)
+        for machine in (quiet, noisy)
+    ]
+    assert choices[0] == choices[1]
+    # 1.8 tokens in 0.0545 s, 2.44 in 0.065 s, 2.95 in 0.0935 s.
+    assert Counter(choices[0][100:]).most_common(1)[0][0] == 2
+
+
+@pytest.mark.parametrize("most", [1, 3, 16])
+def test_it_never_asks_for_more_than_it_said(most):
+    made = controller(most=most)
+    assert made.max_gamma == most
+    asked = asked_by(Simulation(DRAFTERS["alpha 0.95"], MACHINES["flat"]), made, 1000)
+    assert max(asked) == most
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"most": 0},
+        {"most": 65},
+        {"most": 2.5},
+        {"memory": 9},
+        {"memory": math.inf},
+        {"probing": -0.1},
+        {"probing": 0.6},
+        {"seconds": [1.0, 1.1]},
+        {"most": 2, "seconds": [1, 1, 0]},
+        {"most": 1, "seconds": [1, math.nan]},
+        {"gamma": 3},
+    ],
+    ids=str,
+)
+def test_settings_that_are_refused(settings):
+    with pytest.raises(ValidationError):
+        CostAwareGammaConfig(**settings)
+
+
+def test_seconds_that_do_not_fit_say_what_would():
+    with pytest.raises(ValidationError, match=r"most \+ 1 = 9 numbers.*; 3 were given"):
+        CostAwareGammaConfig(seconds=(1, 2, 3))

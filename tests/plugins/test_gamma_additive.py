@@ -1,0 +1,86 @@
+"""The additive gamma: up when all was accepted, down when something was not."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from specdec_plugins.additive_gamma import AdditiveGamma
+from specdec_plugins.configs import AdditiveGammaConfig
+from tests.plugins.gamma_simulation import batch_info, decode, report
+
+
+def opened(rows=1, **settings):
+    controller = AdditiveGamma(AdditiveGammaConfig(**settings))
+    return controller.open(batch_info(controller, rows))
+
+
+def test_it_begins_and_moves_as_the_librarys_does():
+    session = opened()
+    assert list(session.gamma()) == [5]
+    session.observe(report((5,), (5,)))
+    assert list(session.gamma()) == [7]
+    session.observe(report((7,), (6,)))
+    assert list(session.gamma()) == [6]
+    session.observe(report((6,), (0,)))
+    assert list(session.gamma()) == [5]
+
+
+def test_it_stays_within_its_bounds():
+    session = opened(initial=3, least=2, most=4, up=3, down=2)
+    for drafted, accepted, gamma in ((3, 3, 4), (4, 4, 4), (4, 1, 2), (2, 0, 2)):
+        session.observe(report((drafted,), (accepted,)))
+        assert list(session.gamma()) == [gamma]
+
+
+def test_a_row_moves_by_itself():
+    session = opened(rows=3)
+    session.observe(report((5, 5, 5), (5, 4, 0)))
+    session.observe(report((7, 4, 4), (7, 4, 0)))
+    assert list(session.gamma()) == [9, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "ended"),
+    [(0, 0, False), (3, 3, False), (0, 0, True)],
+    ids=["nothing drafted", "a short draft, accepted whole", "a row that had ended"],
+)
+def test_what_says_nothing_of_gamma_leaves_it(drafted, accepted, ended):
+    session = opened()
+    session.observe(report((drafted,), (accepted,), ended=(ended,)))
+    assert list(session.gamma()) == [5]
+
+
+def test_a_rejection_in_a_short_draft_counts():
+    session = opened()
+    session.observe(report((3,), (1,)))
+    assert list(session.gamma()) == [4]
+
+
+def test_it_settles_where_rejections_balance_what_is_accepted():
+    good, bad = (decode(opened(), 400, lambda _, a=alpha: a).asked[100:] for alpha in (0.9, 0.2))
+    # Up by 2 as often as down by 1: where alpha^gamma is a third, so at 10.4 and at 0.7.
+    assert 8 < sum(good) / len(good) < 13
+    assert 1 <= sum(bad) / len(bad) < 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"least": 6, "most": 4}, r"least \(6\) must not exceed most \(4\)"),
+        ({"initial": 9, "most": 8}, r"initial \(9\) must be from least \(1\) to most \(8\)"),
+        ({"initial": 1, "least": 2}, r"initial \(1\) must be from least \(2\)"),
+        ({"least": 0}, "greater than or equal to 1"),
+        ({"up": 0}, "greater than or equal to 1"),
+        ({"down": -1}, "greater than or equal to 1"),
+        ({"up": 1.5}, "valid integer"),
+        ({"most": True}, "valid integer"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        AdditiveGammaConfig(**settings)
+
+
+def test_max_gamma_is_its_bound():
+    assert AdditiveGamma(AdditiveGammaConfig(most=9)).max_gamma == 9

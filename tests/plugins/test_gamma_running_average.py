@@ -1,0 +1,155 @@
+"""The running average: the derivative, the estimate of alpha, and where gamma goes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from specdec_core.theory import optimal_gamma, walltime_improvement
+from specdec_plugins.configs import RunningAverageGammaConfig
+from specdec_plugins.running_average_gamma import RunningAverageGamma, improvement_slope
+from tests.plugins.gamma_simulation import batch_info, decode, report
+
+ALPHAS = (0.0, 1e-6, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1.0)
+COSTS = (0.0, 0.01, 0.2, 1.0, 3.0)
+
+
+def opened(rows=1, **settings):
+    controller = RunningAverageGamma(RunningAverageGammaConfig(**settings))
+    return controller.open(batch_info(controller, rows))
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("c", COSTS)
+def test_the_derivative_is_that_of_the_improvement(alpha, c):
+    for gamma in (0.5, 1.0, 3.7, 16.0):
+        h = 1e-5
+        ahead, behind = (walltime_improvement(alpha, gamma + d, c) for d in (h, -h))
+        assert improvement_slope(alpha, gamma, c) == pytest.approx((ahead - behind) / (2 * h), rel=1e-5, abs=1e-8)
+
+
+def test_the_derivative_at_its_limits():
+    # alpha = 0: S = 1 / (gamma c + 1); alpha = 1: S = (gamma + 1) / (gamma c + 1).
+    assert improvement_slope(0, 4, 0.25) == pytest.approx(-0.25 / 4)
+    assert improvement_slope(1, 4, 0.25) == pytest.approx(0.75 / 4)
+    assert improvement_slope(1, 7, 1) == 0
+    assert improvement_slope(0, 0, 0) == 0
+    assert improvement_slope(1e-300, 2, 0.1) == pytest.approx(improvement_slope(0, 2, 0.1))
+    assert improvement_slope(1 - 1e-15, 2, 0.1) == pytest.approx(improvement_slope(1, 2, 0.1))
+
+
+@pytest.mark.parametrize(("alpha", "c"), list(itertools.product(ALPHAS, COSTS)))
+def test_the_slope_changes_its_sign_once_at_most(alpha, c):
+    signs = [
+        math.copysign(1, s) for s in (improvement_slope(alpha, n / 10, c) for n in range(600)) if abs(s) > 1e-12
+    ]
+    assert signs == sorted(signs, reverse=True)
+
+
+@pytest.mark.parametrize("arguments", [(-0.1, 1, 0), (1.1, 1, 0), (math.nan, 1, 0), (0.5, -1, 0), (0.5, 1, -1)])
+def test_what_is_out_of_range_is_refused(arguments):
+    with pytest.raises(ValueError, match="must be"):
+        improvement_slope(*arguments)
+
+
+@pytest.mark.parametrize("initial", [1, 16])
+@pytest.mark.parametrize(
+    ("alpha", "c"), [(0.2, 0.05), (0.5, 0.05), (0.7, 0.05), (0.8, 0.05), (0.9, 0.05), (0.9, 0.2), (0.7, 0.02)]
+)
+def test_it_goes_to_the_optimal_gamma_of_theorem_3_8(alpha, c, initial):
+    session = opened(initial=initial, c=c, memory=0.99)
+    course = decode(session, 1500, lambda _: alpha, seed=3).asked[300:]
+    assert sum(course) / len(course) == pytest.approx(optimal_gamma(alpha, c), abs=0.7, rel=0.1)
+
+
+def test_it_follows_a_text_that_changes():
+    session = opened()
+    easy = decode(session, 100, lambda _: 0.9).asked[-1]
+    hard = decode(session, 100, lambda _: 0.2).asked[-1]
+    again = decode(session, 100, lambda _: 0.9).asked[-1]
+    assert hard <= 2 < 9 < min(easy, again)
+
+
+def test_drafting_that_costs_nothing_or_never_fails_goes_to_the_bounds():
+    assert decode(opened(c=0.0, most=9), 300, lambda _: 0.6).asked[-1] == 9
+    assert decode(opened(most=12), 100, lambda _: 1.0).asked[-1] == 12
+    assert decode(opened(least=2), 100, lambda _: 0.0).asked[-1] == 2
+    assert decode(opened(memory=0.0), 100, lambda _: 0.0).asked[-1] == 1
+
+
+def test_short_and_long_drafts_count_by_their_tokens():
+    # One of nine tokens is rejected: alpha is 8/9, though the mean of 0/1 and 8/8 would be a half.
+    session = opened(memory=0.99, most=30, c=0.02)
+    for _ in range(400):
+        session.observe(report((8,), (8,)))
+        session.observe(report((8,), (0,)))
+    assert list(session.gamma()) == [pytest.approx(optimal_gamma(8 / 9, 0.02), abs=1)]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_where_nothing_was_judged_nothing_changes(ended):
+    session, other = opened(), opened()
+    for one in (session, other):
+        one.observe(report((5,), (2,)))
+    for _ in range(50):
+        session.observe(report((0,), (0,), ended=(ended,)))
+    for accepted in (1, 3, 0):
+        for one in (session, other):
+            one.observe(report((3,), (accepted,)))
+        assert list(session.gamma()) == list(other.gamma())
+
+
+def test_a_row_moves_by_itself():
+    together, alone = opened(rows=3), opened()
+    for accepted in (3, 0, 5, 4, 1, 5):
+        together.observe(report((5, 5, 0), (accepted, 0, 0)))
+        alone.observe(report((5,), (accepted,)))
+        assert together.gamma()[0] == alone.gamma()[0]
+    assert together.gamma()[1:] == [3, 5]  # six rejections, and nothing judged
+
+
+def test_c_is_measured_from_the_reports():
+    measured, given = opened(c=None), opened(c=0.2)
+    for step in range(1, 200):
+        # A draft of 5 in the time of a target call: c = 1 / 5.
+        measured.observe(report((5,), (4,), step=step, draft_seconds=2.0, verify_seconds=2.0))
+        given.observe(report((5,), (4,), step=step))
+    assert list(measured.gamma()) == list(given.gamma()) == [optimal_gamma(0.8, 0.2)]
+
+
+def test_the_first_step_is_no_part_of_c():
+    # It reads the prompt. Without c gamma stays, and then it moves by what later steps take.
+    one, other = opened(c=None, rate=60), opened(c=None, rate=60)
+    one.observe(report((5,), (0,), step=0, draft_seconds=5.0))
+    other.observe(report((5,), (0,), step=0, draft_seconds=0.0))
+    assert list(one.gamma()) == list(other.gamma()) == [5]
+    for session in (one, other):
+        session.observe(report((5,), (1,), step=1))
+    assert list(one.gamma()) == list(other.gamma()) == [4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"least": 6, "most": 4}, r"least \(6\) must not exceed most \(4\)"),
+        ({"initial": 20}, r"initial \(20\) must be from least \(1\) to most \(16\)"),
+        ({"least": 0}, "greater than or equal to 1"),
+        ({"c": -0.1}, "greater than or equal to 0"),
+        ({"c": math.nan}, "finite number"),
+        ({"c": math.inf}, "finite number"),
+        ({"rate": 0}, "greater than 0"),
+        ({"rate": math.nan}, "finite number"),
+        ({"memory": 1}, "less than 1"),
+        ({"memory": math.nan}, "(greater|less)"),
+    ],
+)
+def test_settings_that_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        RunningAverageGammaConfig(**settings)
+
+
+def test_max_gamma_is_its_bound():
+    assert RunningAverageGamma(RunningAverageGammaConfig(most=9)).max_gamma == 9

@@ -1,0 +1,216 @@
+"""Each controller through the Decoder, held against what its texts are distributed like, worked out exactly."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder, Metrics
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_plugins.argmax_lenience import ArgmaxLenience
+from specdec_plugins.budgeted_lenience import BudgetedLenience
+from specdec_plugins.configs import (
+    ArgmaxLenienceConfig,
+    BudgetedLenienceConfig,
+    ConstantLenienceConfig,
+    ScheduleLenienceConfig,
+)
+from specdec_plugins.constant_lenience import ConstantLenience
+from specdec_plugins.schedule_lenience import ScheduleLenience, lenience_at
+from tests.lossless import EOS, PROMPT, VOCAB, enumerate_continuations, p_value, small_target
+from tests.plugins.lenience_law import Enumeration
+from tests.toys import Gamma, TableDrafter
+
+GAMMAS, LENGTH, ROWS, CALLS = (1, 2, 0), 4, 64, 48
+SAMPLED, ARGMAX = SamplingSettings(), SamplingSettings(temperature=0)
+SCHEDULE = ScheduleLenienceConfig(points=((0, 1.0), (2, 0.2)))
+
+CONTROLLERS = {
+    "constant": ConstantLenience(ConstantLenienceConfig(lenience=0.3)),
+    "argmax": ArgmaxLenience(ArgmaxLenienceConfig(lenience=0.3)),
+    "schedule": ScheduleLenience(SCHEDULE),
+    "budgeted": BudgetedLenience(BudgetedLenienceConfig(deviation=0.4)),
+    "budgeted-amply": BudgetedLenience(BudgetedLenienceConfig(deviation=2, least=0.05)),
+}
+LEAST = {
+    "constant": lambda place: 0.3,
+    "argmax": lambda place: 0.3,
+    "schedule": lambda place: lenience_at(SCHEDULE, place),
+    "budgeted": lambda place: 1 / 1.4,  # a position spends no more than is left, so 1 / l - 1 is 0.4 at most
+    "budgeted-amply": lambda place: 0.05,
+}
+SAMPLING = [*(name for name in CONTROLLERS if name != "argmax")]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return small_target("cpu")
+
+
+@pytest.fixture(scope="module")
+def enumerated(target):
+    """Works out each controller's law once."""
+    made = {}
+
+    def law_of(name, *, argmax, gammas=GAMMAS, length=LENGTH):
+        key = (name, argmax, gammas, length)
+        if key not in made:
+            parts = (TableDrafter(VOCAB), CONTROLLERS[name], gammas, length)
+            made[key] = Enumeration(target, *parts, argmax=argmax)
+        return made[key]
+
+    return law_of
+
+
+def decode(target, name, *, sampling, gammas=GAMMAS, rows=ROWS, calls=CALLS, length=LENGTH):
+    """Return many texts and what their decoding came to; each row has the same gammas."""
+
+    class SameForAllRows(Gamma):
+        def open(self, batch):
+            session = super().open(batch)
+            ask = session.gamma
+            session.gamma = lambda: [ask()[0]] * batch.batch_size
+            return session
+
+    decoder = Decoder(
+        target,
+        TableDrafter(VOCAB),
+        gamma=SameForAllRows(*gammas),
+        lenience=CONTROLLERS[name],
+        sampling=sampling,
+        draft_sampling=SAMPLED,
+        strict=True,
+    )
+    texts, metrics = [], Metrics()
+    for seed in range(calls):
+        settings = GenerationSettings(max_new_tokens=length, seed=seed)
+        result = decoder.generate([list(PROMPT)] * rows, settings)
+        texts += [row.tokens for row in result.rows]
+        metrics += result.metrics
+    return texts, metrics
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_the_texts_are_distributed_as_worked_out(target, enumerated, name):
+    law = enumerated(name, argmax=False).law
+    assert sum(law.texts.values()) == pytest.approx(1)
+    texts, metrics = decode(target, name, sampling=SAMPLED)
+    assert p_value(Counter(texts), law.texts) > 1e-4
+    count = len(texts)
+    assert metrics.deviation / count == pytest.approx(law.spent, abs=0.02)
+    assert metrics.accepted / count == pytest.approx(law.kept, abs=0.06)
+    assert metrics.alpha == pytest.approx(law.kept / law.judged, abs=0.02)
+    # It is no test of lenience if exact decoding passes it too.
+    assert p_value(Counter(texts), enumerate_continuations(target, SAMPLED, length=LENGTH)) < 1e-4
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_no_token_is_likelier_than_its_bound(target, enumerated, name):
+    made = enumerated(name, argmax=False)
+    for prefix in made.law.prefixes():
+        bound = made.p(prefix) / LEAST[name](len(prefix))
+        assert (made.law.after(prefix) <= bound + 1e-9).all(), prefix
+    texts, _ = decode(target, name, sampling=SAMPLED)
+    for prefix in {text[:end] for text in texts for end in range(3)}:
+        following = [
+            text[len(prefix)] for text in texts if len(text) > len(prefix) and text[: len(prefix)] == prefix
+        ]
+        if len(following) < 200:
+            continue
+        share = torch.bincount(torch.tensor(following), minlength=VOCAB) / len(following)
+        bound = made.p(prefix) / LEAST[name](len(prefix))
+        noise = (bound.clamp(max=1) / len(following)).sqrt()
+        assert (share <= bound + 5 * noise).all(), prefix
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_the_whole_text_is_as_near_as_its_deviation_says(target, enumerated, name):
+    exact = enumerate_continuations(target, SAMPLED, length=LENGTH)
+    law = enumerated(name, argmax=False).law
+    variation = sum(abs(law.texts.get(text, 0) - p) for text, p in exact.items()) / 2
+    assert 0.01 < variation <= law.spent + 1e-9
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_argmax_decoding_is_as_worked_out_too(target, enumerated, name):
+    made = enumerated(name, argmax=True)
+    texts, metrics = decode(target, name, sampling=ARGMAX)
+    assert p_value(Counter(texts), made.law.texts) > 1e-4
+    assert metrics.deviation / len(texts) == pytest.approx(made.law.spent, abs=0.05)
+    assert metrics.alpha == pytest.approx(made.law.kept / made.law.judged, abs=0.02)
+    others = 0
+    for text in texts:
+        for place, token in enumerate(text):
+            p = made.p(text[:place])
+            assert p[token] >= LEAST[name](place) * p.max() * (1 - 1e-4), text
+            others += int(p[token] < p.max())
+    # Every token that is not the argmax was paid for, and nothing else was.
+    assert metrics.deviation == others
+    # A budget below a whole token buys nothing here.
+    assert (others == 0) == (name == "budgeted")
+
+
+def test_the_argmax_form_leaves_sampling_exact(target):
+    texts, metrics = decode(target, "argmax", sampling=SAMPLED, calls=16)
+    assert p_value(Counter(texts), enumerate_continuations(target, SAMPLED, length=LENGTH)) > 1e-4
+    assert metrics.deviation == 0
+
+
+@pytest.mark.parametrize("argmax", [False, True])
+@pytest.mark.parametrize("budget", [0.0, 0.05, 0.5, 1.0, 2.0, 2.5])
+def test_no_text_whatsoever_spends_more_than_the_budget(target, budget, argmax):
+    controller = BudgetedLenience(BudgetedLenienceConfig(deviation=budget, least=0.01))
+    for gammas, length in (((2,), 4), ((3,), 4), ((1,), 2), ((2,), 1)):
+        law = Enumeration(target, TableDrafter(VOCAB), controller, gammas, length, argmax=argmax).law
+        assert law.most <= budget
+        affordable = length > 1 and budget >= (1 if argmax else 0.05)
+        assert (law.most > 0) == affordable
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, ARGMAX], ids=["sampled", "argmax"])
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_a_row_is_decoded_as_if_it_were_alone(target, name, sampling):
+    prompts, seeds = [[2, 3, 5, 2, 3], [4], [5, 5, 2]], [5, 6, 7]
+    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
+    decoder = Decoder(
+        target,
+        TableDrafter(VOCAB),
+        gamma=Gamma(3),
+        lenience=CONTROLLERS[name],
+        sampling=sampling,
+        draft_sampling=SAMPLED,
+    )
+    together = decoder.generate(prompts, settings, seeds=seeds)
+    alone = [
+        decoder.generate([prompt], settings, seeds=[seed]) for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+    assert [row.tokens for row in together.rows] == [one.rows[0].tokens for one in alone]
+    assert together.metrics.deviation == pytest.approx(sum(one.metrics.deviation for one in alone), abs=1e-5)
+
+
+class Breaks(TableDrafter):
+    """Raises after some drafts."""
+
+    calls = 0
+
+    def logits(self, prefix):
+        self.calls += 1
+        if self.calls > 20:
+            raise RuntimeError("no more")
+        return super().logits(prefix)
+
+
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_a_drafter_that_fails_leaves_lenience_with_nothing_to_judge(target, name):
+    decoder = Decoder(target, Breaks(VOCAB), gamma=Gamma(3, 1), lenience=CONTROLLERS[name])
+    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
+    result = decoder.generate([list(PROMPT), [4, 2]], settings)
+    assert [failure.plugin for failure in result.failures] == ["Breaks"]
+    assert [len(row.tokens) for row in result.rows] == [24, 24]
+
+
+def test_an_end_inside_a_draft_is_part_of_what_was_worked_out(enumerated):
+    law = enumerated("budgeted", argmax=False).law
+    assert sum(weight for text, weight in law.texts.items() if text[-1] == EOS) > 0.05
