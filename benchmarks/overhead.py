@@ -27,7 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core import default_registry
 from specdec_core.border import BatchInfo, GammaSession, LenienceSession, PluginConfig, PluginKind, StepReport
-from specdec_core.decoding import Decoder, batch
+from specdec_core.decoding import Decoder, batch, rules
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.speculation import Speculation
 from specdec_core.models import LoadedModel, ModelSession, wrap_model
@@ -146,8 +146,8 @@ INNER_PARTS: list[Part] = [
     (RowStreams, "uniforms", "random numbers"),
     (batch, "inspect_draft", "checking the draft"),
     (Standardiser, "__call__", "standardising"),
-    (batch, "accept", "acceptance"),
-    (batch, "accept_argmax", "acceptance"),
+    (rules, "accept", "acceptance"),
+    (rules, "accept_argmax", "acceptance"),
     (batch.Batch, "_commit", "committing"),
     (Speculation, "propose", "asking the drafter"),
 ]

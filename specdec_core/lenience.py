@@ -93,4 +93,6 @@ def granted_by_argmax_lenience(scores: Tensor, tokens: Tensor, lenience: Tensor)
     scores = scores[:, : tokens.shape[1]]
     x = scores.gather(2, tokens[..., None])[..., 0]
     l_each = lenience if lenience.dim() == 2 else lenience[:, None]
+    # A float64 above 0 may be none in float32, and would keep what the processors ruled out.
+    l_each = l_each.clamp(min=torch.finfo(l_each.dtype).tiny)
     return (l_each < 1) & (x >= scores.amax(dim=2) + l_each.log())

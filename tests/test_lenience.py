@@ -114,6 +114,12 @@ def test_argmax_lenience_is_measured_before_standardisation():
     ]
 
 
+def test_no_lenience_keeps_a_token_that_was_ruled_out():
+    scores = torch.tensor([[[2.0, -torch.inf, 1.0]] * 2])
+    granted = granted_by_argmax_lenience(scores, torch.tensor([[1, 2]]), torch.tensor([[1e-50, 1e-50]]))
+    assert granted.tolist() == [[False, True]]
+
+
 def test_for_argmax_every_kept_token_that_is_not_the_argmax_costs_one():
     scores = torch.log(torch.tensor([[[0.5, 0.3, 0.2]] * 3]))
     case = Case(

@@ -120,7 +120,7 @@ class LenienceSession(ABC):
 
     @abstractmethod
     def lenience(self) -> Sequence[float | Sequence[float]]:
-        """Return l in (0, 1] for each of the B rows; 1 is lossless.
+        """Return l in (0, 1] for each of the B rows; 1 is lossless. Asked once for every draft that is judged.
 
         A row's l is one number for the whole draft, or one for each position of it, the last of which holds for
         all positions behind. It may depend on what earlier steps reported, and not on the draft it judges.

@@ -23,7 +23,7 @@ from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.rules import Rule, speculative_sampling
 from specdec_core.decoding.speculation import Fence, Speculation
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.errors import ConfigError, PromptError
+from specdec_core.errors import ConfigError, PluginError, PromptError
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.randomness import RowStreams, row_seed
 from specdec_core.sampling import Standardiser
@@ -130,7 +130,7 @@ class Decoder:
             raise ConfigError(f"{len(seeds)} seeds were given for {len(rows)} prompts; one each is needed.")
         streams = RowStreams(seeds)
         opener = LoopOpener(self._draft_standardise, streams, fence)
-        info = opener.for_session(self._session_info(ids, rows))
+        info = opener.for_session(self._session_info(ids, rows, self._max_gamma(fence)))
         speculation = Speculation(
             self.drafter,
             self._gamma,
@@ -200,12 +200,27 @@ class Decoder:
             )
         return rows
 
-    def _session_info(self, ids: Sequence[Sequence[int]], rows: Sequence[Row]) -> SessionInfo:
+    def _max_gamma(self, fence: Fence) -> int:
+        gamma = self._gamma
+        if gamma is None or self.drafter is None:
+            return 0
+
+        def legal() -> int:
+            most = gamma.max_gamma
+            if not isinstance(most, int) or most < 0:
+                raise PluginError(
+                    f"max_gamma is {most!r}; it must be a whole number, at least 0. Nothing is drafted."
+                )
+            return most
+
+        return fence.call(gamma, legal) or 0
+
+    def _session_info(self, ids: Sequence[Sequence[int]], rows: Sequence[Row], max_gamma: int) -> SessionInfo:
         return SessionInfo(
             batch_size=len(rows),
             vocab_size=self.target.vocab_size,
             capacity=max(row.limit for row in rows),
-            max_gamma=self._gamma.max_gamma if self._gamma is not None and self.drafter is not None else 0,
+            max_gamma=max_gamma,
             device=self.target.device,
             sources=ids if self.target.encoder_decoder else None,
         )

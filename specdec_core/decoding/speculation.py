@@ -125,10 +125,10 @@ class Speculation:
             standardiser, streams, size, session.vocab_size, session.max_gamma, self._device
         )
         if drafter is not None and gamma is not None:
-            self._session = fence.call(drafter, lambda: drafter.open(session))
-            self._gamma = fence.call(gamma, lambda: gamma.open(batch))
+            self._session = fence.call(drafter, lambda: _opened(drafter.open(session)))
+            self._gamma = fence.call(gamma, lambda: _opened(gamma.open(batch)))
         if lenience is not None:
-            self._lenience = fence.call(lenience, lambda: lenience.open(batch))
+            self._lenience = fence.call(lenience, lambda: _opened(lenience.open(batch)))
         self.seconds = 0.0
         """Time the drafter took since the last `observe`."""
         self.asked = (0,) * size
@@ -223,7 +223,7 @@ class Speculation:
     def lenience(self, width: int) -> list[list[float]] | None:
         """Return l of each row and position of a draft of this width, `[B][width]`; None where all are 1."""
         session = self._lenience
-        if session is None:
+        if session is None or not width:
             return None
         asked = self._fence.call(self._lenience_plugin, lambda: self._legal_lenience(session.lenience()))
         if asked is not None:
@@ -272,3 +272,10 @@ class Speculation:
     def close(self) -> None:
         """Close the drafter's session."""
         self._drop()
+
+
+def _opened(session: T | None) -> T:
+    """Return a plugin's session, which must be there."""
+    if session is None:
+        raise PluginError("open() returned None; it must return a session.")
+    return session

@@ -49,11 +49,11 @@ class Acceptance(_Part):
 class StepSeconds(_Part):
     """What a step takes on this machine, by the length k = 0, 1, ... gamma of its draft: medians, in seconds."""
 
-    draft: tuple[Seconds, ...]
+    draft: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     """To draft k tokens; the first is 0."""
-    verify: tuple[Seconds, ...]
+    verify: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     """To verify k tokens: the target's forward over k + 1 positions, T(k)."""
-    step: tuple[Seconds, ...]
+    step: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     """In all, the framework's own time included."""
 
 

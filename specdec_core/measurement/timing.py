@@ -167,7 +167,13 @@ def watch_steps(
     generation = GenerationSettings(max_new_tokens=max(settings.max_new_tokens, 2 * turn), ignore_eos=True)
     reports: list[StepReport] = []
     number = 0
-    while len(reports) < wanted:
+
+    def enough() -> bool:
+        # First steps count for nothing and take lengths out of their turns: with few turns, there might be none
+        # left without a draft, and nothing to compare with.
+        return len(reports) >= wanted and any(max(one.drafted) == 0 for one in reports[turn:])
+
+    while not enough():
         if number >= len(prompts) and not reports:
             raise PromptError("no prompt leaves room for a second step in the target's context. Shorten them.")
         rows = range(number, number + settings.batch_size)
@@ -179,7 +185,7 @@ def watch_steps(
                 reports.append(report)
             advance(len(reports))
             # A step in which some rows have ended is not one of this batch size.
-            if len(reports) == wanted or any(report.finished):
+            if enough() or any(report.finished):
                 break
         steps.close()
     return reports[turn:]  # in the first turn caches warm up

@@ -93,14 +93,14 @@ def rates(run: Metrics) -> tuple[float, ...]:
     """Return how often a draft that was kept before a position goes on there and is kept, for each position.
 
     That counts against a drafter which proposes less than it was asked for, and not against one that was asked for
-    less. It ends with the last position that was judged often enough, and is empty when nothing was drafted.
+    less. It ends with the last position that was tried often enough: asked for behind a draft that was kept so
+    far, whether or not there was a token. It is empty when nothing was drafted.
     """
     least = _least(run.judged_at)
     found: list[float] = []
     before = 1.0
-    columns = zip_longest(run.asked_at, run.judged_at, run.accepted_at, fillvalue=0)
-    for asked, judged, accepted in columns:
-        if judged < least or not before:
+    for asked, accepted in zip_longest(run.asked_at if run.judged_at else (), run.accepted_at, fillvalue=0):
+        if before * asked < least:
             break
         kept = accepted / asked
         # A controller that asks for more where drafts are good makes positions behind look too good.

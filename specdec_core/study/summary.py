@@ -55,7 +55,8 @@ class RunSummary:
             verification to cost no more than a plain call, and nothing but the two models to take time.
         speedup_expected_here: What was to be expected on this machine: from the steps as they were drafted and
             kept, with T(k) of all runs, this drafter's D(k), the framework's own time, prompts and set-up.
-        gamma_best: The fixed gamma, up to the longest draft of any run, that should be fastest; 0 for none.
+        gamma_best: The fixed gamma, up to the longest draft of any run, that should be fastest; 0 for none. Of a
+            controller that stops within drafts, the longest draft to allow it.
         speedup_expected_best: The speed-up to be expected with it, as in `speedup_expected_here`.
         speedup_by_gamma: The same for gamma = 0, 1, ... up to the longest draft of any run.
         deviation: Total variation from the target's distribution that lenience spent in a sequence, on average;

@@ -232,6 +232,10 @@ def test_measurements_that_do_not_say_it(theory, measured, tmp_path):
     other.write_text("{}")
     assert "is no measurement" in theory("speed", "--measured", other).stderr
     assert "cannot be read" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
+    text = json.loads(file.read_text())
+    text["drafters"][0]["seconds"]["step"] = []
+    other.write_text(json.dumps(text))
+    assert "is no measurement" in theory("speed", "--measured", other, "--drafter", "transformer").stderr
 
 
 def test_divergence(theory):

@@ -224,6 +224,29 @@ def test_a_gamma_that_is_out_of_bounds_in_some_steps_costs_these_steps_only(targ
     assert [(failure.plugin, failure.step, failure.times) for failure in result.failures] == [("Unsteady", 1, 2)]
 
 
+class Boundless(Gamma):
+    """Says no bound that tokens could be drafted up to."""
+
+    def __init__(self, most):
+        super().__init__(0)
+        self.most = most
+
+    @property
+    def max_gamma(self):
+        return self.most() if callable(self.most) else self.most
+
+
+@pytest.mark.parametrize("most", [lambda: 1 // 0, None, 2.5, -1], ids=["raises", "none", "fraction", "negative"])
+def test_without_a_bound_of_gamma_nothing_is_drafted(target, most):
+    result = decode(target, CountingDrafter(V), gamma=Boundless(most))
+    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert result.metrics.drafted == 0
+    (failure,) = result.failures
+    assert (failure.plugin, failure.times) == ("Boundless", 1)
+    with pytest.raises(PluginError, match="Boundless failed at step 0"):
+        decode(target, CountingDrafter(V), gamma=Boundless(most), strict=True)
+
+
 def test_a_controller_that_errs_in_every_step_with_other_numbers_is_one_failure(target):
     result = decode(target, CountingDrafter(V), gamma=Unsteady(lambda step: [100 + step, -step]))
     (failure,) = result.failures
@@ -278,8 +301,13 @@ class ErraticLenience(Lenience):
 
     def open(self, batch):
         session = super().open(batch)
-        steps = iter(range(100))
-        session.lenience = lambda: self.script(next(steps))
+        self.asked = 0
+
+        def lenience():
+            self.asked += 1
+            return self.script(self.asked - 1)
+
+        session.lenience = lenience
         if self.observe is not None:
             session.observe = self.observe
         return session
@@ -310,7 +338,7 @@ def test_a_lenience_that_is_wrong_is_reported_once_and_the_last_good_one_kept(ta
     (failure,) = result.failures
     assert failure.plugin == "ErraticLenience"
     assert failure.step == 2
-    assert failure.times == result.metrics.target_calls - 2
+    assert failure.times == broken.asked - 2
     kept = decode(target, TableDrafter(V), lenience=ErraticLenience(lambda step: good), sampling=sampling)
     assert not kept.failures
     assert [row.tokens for row in result.rows] == [row.tokens for row in kept.rows]
@@ -321,12 +349,15 @@ def test_a_lenience_that_is_wrong_is_reported_once_and_the_last_good_one_kept(ta
 
 @pytest.mark.parametrize("script", [boom, lambda step: [0.5, 2]], ids=["raises", "out of range"])
 def test_a_lenience_that_was_never_good_is_strict(target, script):
-    result = decode(target, TableDrafter(V), lenience=ErraticLenience(script), sampling=SamplingSettings())
+    broken = ErraticLenience(script)
+    result = decode(target, TableDrafter(V), lenience=broken, sampling=SamplingSettings())
     strict = decode(target, TableDrafter(V), sampling=SamplingSettings())
     assert [row.tokens for row in result.rows] == [row.tokens for row in strict.rows]
     assert result.metrics.deviation == 0
     (failure,) = result.failures
-    assert (failure.step, failure.times) == (0, result.metrics.target_calls)
+    assert (failure.step, failure.times) == (0, broken.asked)
+    # Asked for drafts alone: at the end there is room for the target's token only.
+    assert 0 < broken.asked < result.metrics.target_calls
 
 
 def test_a_lenience_that_cannot_be_opened_is_strict(target):

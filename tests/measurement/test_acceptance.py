@@ -12,7 +12,7 @@ from specdec_core.border import DeterministicDrafter
 from specdec_core.decoding import Decoder
 from specdec_core.measurement.estimate import estimate
 from specdec_core.measurement.measure import measure_acceptance
-from specdec_core.measurement.samples import Notes
+from specdec_core.measurement.samples import Notes, take_samples
 from specdec_core.measurement.settings import Subject
 from specdec_core.measurement.shadow import Shadow
 from specdec_core.measurement.timing import Always
@@ -245,3 +245,22 @@ def test_at_temperature_0_each_prompt_has_one_text(target):  # noqa: F811
     plan = bench(target, tokens=50_000, ignore_eos=False)
     measured = measure_acceptance(plan, ANY, TableDrafter(VOCAB), 0.0, ROWS)[0]
     assert ROWS * GAMMA <= measured.tokens <= ROWS * 256
+
+
+class Seeded(Decoder):
+    """Notes the seeds of all texts."""
+
+    seen: tuple[int, ...] = ()
+
+    def stream(self, prompts, settings=None, observers=(), seeds=None):
+        self.seen += tuple(seeds)
+        return super().stream(prompts, settings, observers, seeds)
+
+
+def test_no_text_of_a_prompt_is_taken_twice(target):  # noqa: F811
+    plan = bench(target, tokens=200)
+    shadow = Shadow((1.0,))
+    decoder = Seeded(target, TableDrafter(VOCAB), gamma=Always(GAMMA), strict=True, rule=shadow)
+    take_samples(decoder, shadow, [list(PROMPT)] * 3, plan.settings, argmax=False, rows=2, advance=lambda _: None)
+    assert len(decoder.seen) > 3 * 10
+    assert len(set(decoder.seen)) == len(decoder.seen)

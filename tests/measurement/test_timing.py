@@ -102,6 +102,15 @@ def test_steps_of_all_lengths_are_watched(target, batch_size):
     assert done[-1] == 4 * 4
 
 
+@pytest.mark.parametrize("seed", [5, 8, 11, 14])
+def test_a_plain_step_is_timed_however_few_steps_are(target, seed):
+    plan = bench(target, timings=1, gamma=1, max_new_tokens=16)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=InTurns(1, np.random.default_rng(seed)), strict=True)
+    reports = watch_steps(decoder, plan.prompts, plan.settings, lambda _: None)
+    assert len(reports) >= 2
+    assert Medians.of(reports, fewest=1).timing(1).seconds.verify[0] > 0
+
+
 class Short(CountingDrafter):
     """Never more than one token."""
 

@@ -185,6 +185,20 @@ def test_it_turns_itself_off_and_on_again():
     assert again > 0.95
 
 
+def test_a_drafter_that_was_slow_to_warm_up_gets_another_chance():
+    """Its first drafts take ten steps' time each, and its first one after a pause always takes three more."""
+    text, asked = Drafter(constant(0.8)).text(0), []
+    session = controller().open(BatchInfo(1, 8, (5000,), argmax=False))
+    for step in range(1500):
+        asked.append(session.gamma()[0])
+        drafted, accepted = text.draft(asked[-1])
+        pause = drafted > 0 and not any(asked[-5:-1])
+        slow = 10.0 if drafted and step < 100 else 1.0
+        session.observe(report(step, [drafted], [drafted], [accepted], slow + 3.0 * pause))
+    assert not any(asked[60:100])
+    assert all(asked[1400:])
+
+
 def test_a_drafter_that_never_helps_is_hardly_asked():
     asked = asked_by(Simulation(DRAFTERS["alpha 0.05"], MACHINES["jumps, dear drafter"]), controller(), 4000)
     assert sum(map(bool, asked[200:])) < 0.06 * len(asked)

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core.errors import ConfigError
+from specdec_core.measurement.expectation import seconds_by_gamma
 from specdec_core.measurement.file import (
     Acceptance,
     DrafterMeasurement,
@@ -241,3 +242,15 @@ def test_times_of_nothing_are_refused(write):
 def test_settings_that_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         OptimalGammaConfig(**settings)
+
+
+def test_in_a_batch_the_longest_draft_of_the_rows_takes_its_time(tmp_path):
+    # Half of the rows have a draft, so nearly all steps of eight rows take 1.5 s, and bring 1.45 tokens a row.
+    one = drafter("copy", {(1.0, 1.0): (0.9,)}, (1.0, 1.5), proposed=(0.5,), drafted=(0.5,))
+    alone, together = tmp_path / "alone.json", tmp_path / "together.json"
+    write_measurement(alone, measurement(one))
+    write_measurement(together, measurement(one).model_copy(update={"batch_size": 8}))
+    assert gamma_of(measured=alone) == 1
+    assert gamma_of(measured=together) == 0
+    found = OptimalGammaConfig(measured=together).measured
+    assert found.seconds == pytest.approx(seconds_by_gamma((1.0, 1.5), one.acceptance[0], 8))

@@ -51,7 +51,7 @@ def test_on_the_ideal_machine_it_is_theorem_3_8():
     assert rates(run) == (0.5, 0.5, 0.5)
     for gamma in range(1, 9):
         assert found.at(gamma) == pytest.approx(walltime_improvement(0.5, gamma, 0.1))
-    assert found.at(0) == 1
+    assert found.at(0) == expect(fixed(3, HALVES, own=0.5), baseline).at(0) == 1  # no drafter, no framework
     assert found.here == pytest.approx(found.at(3)) == pytest.approx(1.875 / 1.3)
 
 
@@ -184,7 +184,7 @@ def test_lengths_that_were_hardly_seen_are_not_trusted():
     few = (StepTimes(), StepTimes(1, 0, 9.0, 9.0), StepTimes(8, 0, 12.0, 12.0))
     assert verify_cost(plain(), few) == {0: 1.0, 2: pytest.approx(1.5)}
     assert verify_cost(Metrics(), times) == {}
-    assert rates(Metrics(asked_at=(400, 400), judged_at=(400, 29), accepted_at=(40, 9))) == (0.1,)
+    assert rates(Metrics(asked_at=(400, 400), judged_at=(400, 29), accepted_at=(29, 9))) == (29 / 400,)
     assert rates(Metrics()) == ()
 
 
@@ -207,3 +207,26 @@ def test_shares_say_where_the_time_went():
     assert expect(run, plain()).shares == Shares(
         *(pytest.approx(part / 2.5) for part in (1.0, 0.5, 0.2, 0.3, 0.5))
     )
+
+
+def test_a_draft_that_was_cut_short_is_not_thought_to_go_on():
+    # A controller that looks at the drafter's confidence asked for 4 each time, and stopped behind the first token
+    # in all but 20 of 1000 calls. So few tokens behind it say how rare they are, and not that little is known.
+    one, two = StepTimes(980, 98.0, 980.0, 1078.0), StepTimes(20, 4.0, 20.0, 24.0)
+    run = Metrics(
+        tokens=1616,
+        target_calls=1000,
+        row_steps=1000,
+        drafted=1020,
+        accepted=616,
+        asked_at=(1000,) * 4,
+        judged_at=(1000, 20),
+        accepted_at=(600, 16),
+        seconds=1102.0,
+        times=(StepTimes(), one, two),
+        steps_asked=(0, 0, 0, 0, 1000),
+    )
+    assert rates(run) == pytest.approx((0.6, 16 / 600))
+    found = expect(run, plain())
+    assert found.at(4) == pytest.approx(found.here, rel=0.01)
+    assert found.at(8) < 1.01 * found.here

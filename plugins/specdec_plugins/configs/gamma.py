@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from specdec_core.border import PluginConfig
 from specdec_core.errors import ConfigError, unknown_name
+from specdec_core.measurement.expectation import rates_by_position, seconds_by_gamma
 from specdec_core.measurement.file import DrafterMeasurement, Measurement, Rate, read_measurement
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -61,7 +61,7 @@ class OptimalGammaConfig(PluginConfig):
     """Which acceptance of `measured` is taken, by lenience."""
     measured: MeasuredSteps | None = None
     """A file that `specdec measure --output` wrote; relative to the study. Results show what was read."""
-    most: Count = 16
+    most: Annotated[Count, Field(le=1000)] = 16
     """The largest gamma considered; of `measured`, also not above what was timed."""
 
     @field_validator("measured", mode="before", json_schema_input_type=Path | MeasuredSteps)
@@ -109,12 +109,11 @@ def _steps(measurement: Measurement, file: Path, choice: Mapping[str, Any]) -> d
             f"lenience {lenience:g}. Measured: {there or 'nothing'}."
         )
     seconds = drafter.seconds.step
-    # A drafter need not propose as many tokens as it may, and a shorter draft takes less time.
-    most = len(seconds) - 1
-    proposed, drafted = acceptance.proposed or (1.0,) * most, acceptance.drafted or (1.0,) * most
-    rates = [rate * there for rate, there in zip_longest(acceptance.by_position, proposed, fillvalue=0.0)]
-    slower = [share * (after - before) for share, (before, after) in zip(drafted, pairwise(seconds), strict=False)]
-    return {"file": file, "rates": rates or [0.0], "seconds": list(accumulate(slower, initial=seconds[0]))}
+    return {
+        "file": file,
+        "rates": rates_by_position(acceptance, len(seconds) - 1) or (0.0,),
+        "seconds": seconds_by_gamma(seconds, acceptance, measurement.batch_size),
+    }
 
 
 def _chosen(measurement: Measurement, file: Path, name: str | None) -> DrafterMeasurement:
