@@ -25,13 +25,20 @@ def drafter_report(measured: DrafterMeasurement, batch_size: int, wanted: int) -
     """
     acceptance = measured.acceptance
     tables: list[ConsoleRenderable] = [
-        Text(f"{measured.name}: c = {measured.c:.3f}", style="bold"),
+        Text(f"{measured.name}: {_cost(measured)}", style="bold"),
         _rates(measured, batch_size),
     ]
     if any(len(one.by_position) > 1 for one in acceptance):
         tables += [Text("Acceptance by position in the draft:"), _positions(acceptance)]
     tables += [Text("Steps with a draft of k tokens:"), _seconds(measured.seconds, measured.timed)]
     return Group(*tables, Text("\n".join(_remarks(measured, wanted)) + "\n"))
+
+
+def _cost(measured: DrafterMeasurement) -> str:
+    """Return c in words, or that it is not known."""
+    if measured.timed and max(measured.timed) == 0:
+        return "c is not known, its drafts were too few to be timed (more --timings have more of them)"
+    return f"c = {measured.c:.3f}"
 
 
 def _table(*headings: str) -> Table:
