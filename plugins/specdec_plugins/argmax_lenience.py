@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from specdec_core.border import BatchInfo, LenienceController, LenienceSession
 from specdec_plugins.configs import ArgmaxLenienceConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from specdec_plugins.constant_lenience import ConstantLenienceSession
 
 
 class ArgmaxLenience(LenienceController):
@@ -27,12 +23,4 @@ class ArgmaxLenience(LenienceController):
     def open(self, batch: BatchInfo) -> LenienceSession:
         """Begin a batch."""
         lenience = float(self.config.lenience) if batch.argmax else 1.0
-        return _ArgmaxLenienceSession((lenience,) * batch.batch_size)
-
-
-class _ArgmaxLenienceSession(LenienceSession):
-    def __init__(self, leniences: tuple[float, ...]) -> None:
-        self._leniences = leniences
-
-    def lenience(self) -> Sequence[float]:
-        return self._leniences
+        return ConstantLenienceSession(lenience, batch.batch_size)

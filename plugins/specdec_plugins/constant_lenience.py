@@ -22,12 +22,15 @@ class ConstantLenience(LenienceController):
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         """Begin a batch."""
-        return _ConstantLenienceSession(float(self.config.lenience), batch.batch_size)
+        return ConstantLenienceSession(float(self.config.lenience), batch.batch_size)
 
 
-class _ConstantLenienceSession(LenienceSession):
+class ConstantLenienceSession(LenienceSession):
+    """One batch, of rows that are all judged alike."""
+
     def __init__(self, lenience: float, batch_size: int) -> None:
         self._leniences = (lenience,) * batch_size
 
     def lenience(self) -> Sequence[float]:
+        """Return l of each row."""
         return self._leniences

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from typer import Argument, Option
 
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
+from specdec_core.cli.options import validated
 from specdec_core.cli.trace import TraceView
-from specdec_core.errors import ConfigError, PromptError, reading
+from specdec_core.errors import PromptError, reading
 from specdec_core.registry import default_registry
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.study import PLAIN, Run, run_model
 from specdec_core.study.config import PromptsConfig
-from specdec_core.study.problems import describe
 from specdec_core.study.prompts import read_prompts
 from specdec_core.study.source import parse_value
 
@@ -86,7 +86,7 @@ def generate(
 
 def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
     """Return the settings of a model that are among the options."""
-    return _validated(model, {name: options[name] for name in model.model_fields if name in options})
+    return validated(model, {name: options[name] for name in model.model_fields if name in options})
 
 
 def _prompts(prompt: str | None, file: Path | None) -> list[str]:
@@ -111,20 +111,8 @@ def _run(drafter: str | None, gamma: str, lenience: str) -> Run:
         return Run(PLAIN)
     options = {"drafter": drafter, "gamma": gamma, "lenience": lenience}
     data = {name: parse_value(text, f"--{name}") for name, text in options.items()}
-    config = _validated(run_model(default_registry()), data)
+    config = validated(run_model(default_registry()), data)
     return Run(drafter, config.drafter, config.gamma, config.lenience)
-
-
-def _validated(model: type[_Model], data: dict[str, Any]) -> _Model:
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        messages = describe(error, model, data, _option, written=lambda path: path[1:])
-        raise ConfigError("\n".join(messages)) from error
-
-
-def _option(path: Sequence[str | int], _: bool) -> str:
-    return f"--{path[0]}".replace("_", "-")
 
 
 def _decode(model: str, prompts: list[str], wish: _Wish) -> None:

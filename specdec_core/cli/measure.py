@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, create_model
 from typer import Argument, Option
 
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
-from specdec_core.cli.options import Settings
+from specdec_core.cli.options import Settings, option_of, validated
 from specdec_core.cli.stages import StageProgress
 from specdec_core.errors import ConfigError
 from specdec_core.measurement.file import Measurement, read_measurement, write_measurement
@@ -25,7 +25,6 @@ from specdec_core.settings import SamplingSettings
 from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 from specdec_core.study import Study, load_study, run_model
 from specdec_core.study.config import PromptsConfig, RunConfig, TargetConfig
-from specdec_core.study.problems import describe
 from specdec_core.study.prompts import read_prompts
 from specdec_core.study.source import parse_value
 from specdec_core.study.study import drafter_label
@@ -134,7 +133,7 @@ def _of_study(path: Path, given: Mapping[str, Any]) -> _Wish:
     for name in _OF_A_STUDY:
         if name in given:
             raise ConfigError(
-                f"{_option((name,))}: the study says that; change it there or with --set, or give no study."
+                f"{option_of((name,))}: the study says that; change it there or with --set, or give no study."
             )
     study = load_study(path, given.get("settings", ()))
     config = study.config
@@ -208,15 +207,7 @@ def _validated(model: type[_Model], given: Mapping[str, Any]) -> _Model:
     data = {
         name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in data.items()
     }
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        messages = describe(error, model, data, lambda path, _: _option(path), written=lambda path: path[1:])
-        raise ConfigError("\n".join(messages)) from error
-
-
-def _option(path: Sequence[str | int]) -> str:
-    return f"--{path[0]}".replace("_", "-")
+    return validated(model, data)
 
 
 def _subjects(runs: Sequence[RunConfig], names: Sequence[str | None]) -> tuple[Subject, ...]:
