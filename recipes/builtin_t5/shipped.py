@@ -1,0 +1,136 @@
+"""Write the two test sets that ship with the package, and the licences of the programs they quote.
+
+A set is in an order of which every beginning is a fair selection: the first twenty messages go round
+the programs and through the lengths, and the first twenty docstrings are each of another module.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from recipes.builtin_t5.programs import Package, Program, members
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from recipes.builtin_t5.data import Pair
+
+FIRST = 20
+COUNT = 200
+ROUND = ("postgresql", "homeassistant", "django", "postgresql", "homeassistant", "wagtail")
+SHORTEST_FIRST, LONGEST_FIRST = 6, 25  # words
+LONGEST_FIRST_BODY = 120  # words
+
+# Parts of PostgreSQL under a licence of their own.
+NOT_SHIPPED = ("pg_dump",)
+
+TITLES = {
+    "django": "Django",
+    "postgresql": "PostgreSQL",
+    "homeassistant": "Home-Assistant",
+    "wagtail": "Wagtail",
+}
+
+
+def ordered_messages(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the messages that ship, the first `FIRST` from short to long and back in every program."""
+    allowed = [pair for pair in pairs if not pair.place.startswith(NOT_SHIPPED)]
+    allowed = [pair for pair in allowed if not pair.source_text.startswith(("-", "\\"))]  # lists of options
+    turns = [ROUND[number % len(ROUND)] for number in range(FIRST)]
+    queues: dict[str, list[Pair]] = {}
+    for program in ROUND:
+        fit = [
+            pair
+            for pair in allowed
+            if pair.program == program and SHORTEST_FIRST <= len(pair.source_text.split()) <= LONGEST_FIRST
+        ]
+        queues[program] = spread(sorted(fit, key=lambda pair: len(pair.source_text)), turns.count(program))
+    first = [queues[program].pop(0) for program in turns if queues[program]]
+    chosen = set(first)
+    return [*first, *(pair for pair in dealt(allowed) if pair not in chosen)][:COUNT]
+
+
+def spread(items: Sequence[Pair], count: int) -> list[Pair]:
+    """Return at most `count` items at even distances, taken by turns from the middle and the ends."""
+    if len(items) <= count:
+        return list(items)
+    places = [int((number + 0.5) * len(items) / count) for number in range(count)]
+    middle_out = sorted(range(count), key=lambda number: (number * 5) % count)
+    return [items[places[number]] for number in middle_out]
+
+
+def dealt(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs mixed so that each program is spread evenly over the whole."""
+    sizes: dict[str, int] = defaultdict(int)
+    seats: list[tuple[float, int]] = []
+    for number, pair in enumerate(pairs):
+        sizes[pair.program] += 1
+        seats.append((sizes[pair.program], number))
+    shares = [(seat / (sizes[pairs[number].program] + 1), number) for seat, number in seats]
+    return [pairs[number] for _, number in sorted(shares)]
+
+
+def ordered_docstrings(pairs: Sequence[Pair], module_of: dict[str, str]) -> list[Pair]:
+    """Return the docstrings, first one of each module; `module_of` maps a place to its module."""
+    fit = [
+        pair
+        for pair in pairs
+        if SHORTEST_FIRST <= len(pair.target.split()) <= LONGEST_FIRST
+        and len(pair.source_text.split()) <= LONGEST_FIRST_BODY
+    ]
+    first: dict[str, Pair] = {}
+    for pair in fit:
+        first.setdefault(module_of[pair.place], pair)
+    chosen = list(first.values())[:FIRST]
+    return [*chosen, *(pair for pair in pairs if pair not in set(chosen))]
+
+
+def write_set(path: Path, pairs: Sequence[Pair], prefix: str, sources: dict[str, str]) -> None:
+    """Write one test set as JSON lines; `sources` says for each program what a line names as its source."""
+    with path.open("w", encoding="utf-8") as file:
+        for number, pair in enumerate(pairs):
+            name = pair.place if pair.program == "cpython" else pair.program
+            line = {
+                "id": f"{number:03d}-{name}",
+                "prompt": prefix + pair.source_text,
+                "reference": pair.target,
+                "source": sources[pair.program].format(place=pair.place),
+            }
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def licence_text(program: Program, folder: Path) -> str:
+    """Return the licence text that a program's first package carries.
+
+    A Debian package states it in `copyright`, of which the paragraph for `Files: *` and the text of
+    that licence are taken.
+
+    Raises:
+        FileNotFoundError: if the archive is not there or carries none.
+    """
+    package = program.packages[0]
+    archive = package.archive(folder)
+    wanted = re.compile(r"[^/]*\.dist-info/licenses/LICENSE(?:\.md|\.rst|\.txt)?|.*/doc/[^/]+/copyright")
+    texts = [content.decode("utf-8") for _, content in members(archive, wanted)] if archive else []
+    if not texts:
+        raise FileNotFoundError(f"{package.name} {package.version} carries no licence text")
+    return debian_licence(texts[0], package) if package.registry == "debian" else texts[0]
+
+
+def debian_licence(text: str, package: Package) -> str:
+    """Return the copyright lines of `Files: *` and the licence they name, out of a Debian copyright file.
+
+    Raises:
+        ValueError: if the file has not that form.
+    """
+    head = re.search(r"^Files: \*\nCopyright:(.*?)^License: (\S+)\s*$", text, re.MULTILINE | re.DOTALL)
+    body = head and re.search(rf"^License: {re.escape(head[2])}\n((?: .*\n)+)", text, re.MULTILINE)
+    if not head or not body:
+        raise ValueError(f"the copyright file of {package.name} has no paragraph for all files")
+    owners = "\n".join(line.strip() for line in head[1].strip().splitlines())
+    terms = "\n".join("" if line.strip() == "." else line[1:] for line in body[1].splitlines())
+    return f"{owners}\n\n{terms}\n"

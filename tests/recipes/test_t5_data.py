@@ -1,0 +1,340 @@
+"""The readers, the cleaning and the splits of the built-in T5's data, on small made-up catalogs."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import struct
+import subprocess
+import tarfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from recipes.builtin_t5 import data
+from recipes.builtin_t5.catalogs import READERS, Message, javascript_string, pak_strings, po_entries, read
+from recipes.builtin_t5.cleaning import fault, placeholders, prose_key, tidy
+from recipes.builtin_t5.data import Pair, close_to, distinct, split_summaries, split_translations
+from recipes.builtin_t5.docstrings import Summary, cut, split_docstring, summaries
+from recipes.builtin_t5.documentation import first_sentence, of_page
+from recipes.builtin_t5.programs import PROGRAMS, Package, Program, fetch, members
+from recipes.builtin_t5.shipped import debian_licence
+
+BUILTIN = Path(data.BUILTIN)
+PERMISSIVE = {"MIT", "BSD-2-Clause", "BSD-3-Clause", "Apache-2.0", "PostgreSQL"}
+
+
+def program(reader: str, german: str = ".*de.*", english: str = ".*en.*") -> Program:
+    return Program("toy", "MIT", (Package("npm", "toy", "1.0"),), reader, german, english)
+
+
+def pairs_of(reader: str, files: dict[str, str], **patterns: str) -> list[tuple[str, str]]:
+    content = {path: text.encode() for path, text in files.items()}
+    return [(found.english, found.german) for found in read(program(reader, **patterns), content)]
+
+
+def translation(english: str, german: str = "ein Wort", name: str = "django") -> Pair:
+    return Pair("translate", english, german, name, "place", prose_key(english))
+
+
+def test_every_program_is_permissive_and_has_a_reader() -> None:
+    assert {entry.licence for entry in PROGRAMS} <= PERMISSIVE
+    assert {entry.reader for entry in PROGRAMS} <= set(READERS)
+    assert set(data.TEST) <= {entry.name for entry in PROGRAMS}
+
+
+def test_po_reads_continued_lines_and_the_singular_and_leaves_fuzzy_ones() -> None:
+    text = """
+msgid ""
+msgstr "header"
+
+#: a.py:1
+msgid "one "
+"line\\n"
+msgstr "eine \\"Zeile\\""
+
+#, fuzzy
+msgid "guess"
+msgstr "Raten"
+
+#~ msgid "old"
+#~ msgstr "alt"
+
+msgctxt "menu"
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d Datei"
+msgstr[1] "%d Dateien"
+"""
+    found = pairs_of("po", {"locale/de/LC_MESSAGES/x.po": text})
+    assert found == [("one line\n", 'eine "Zeile"'), ("%d file", "%d Datei")]
+    assert next(po_entries(text))["msgstr"] == 'eine "Zeile"'
+
+
+def test_paired_files_meet_by_their_groups() -> None:
+    files = {
+        "a/de.json": json.dumps({"x": {"y": "Hallo"}, "list": ["eins"]}),
+        "a/en.json": json.dumps({"x": {"y": "Hello"}, "list": ["one"], "more": "only here"}),
+        "b/de.json": json.dumps({"x": {"y": "falsch"}}),
+    }
+    found = pairs_of("paired", files, german=r"(\w)/de\.json", english=r"(\w)/en\.json")
+    assert found == [("Hello", "Hallo"), ("one", "eins"), ("only here", "")]
+
+
+def test_properties_and_scripts_are_read_without_running_them() -> None:
+    properties = {
+        "x_de.properties": "# note\nkey = Das l\\u00e4uft nicht, \\\n    weil ''{0}'' fehlt\n",
+        "x.properties": "key=It fails, ''{0}'' is missing",
+    }
+    found = pairs_of("paired", properties, german=r"(x)_de\.properties", english=r"(x)\.properties")
+    assert found == [("It fails, '{0}' is missing", "Das läuft nicht, weil '{0}' fehlt")]
+    scripts = {
+        "de.mjs": 'var A = "Rolle";\nvar de = {\n A: A,\n "b.c": "schlie\\xDFen",\n in: { d: "eins" } };',
+        "en.mjs": 'var A = "Role";\nvar en = {\n A: A,\n "b.c": "close",\n in: { d: "one" } };',
+    }
+    found = pairs_of("paired", scripts, german=r"()de\.mjs", english=r"()en\.mjs")
+    assert found == [("Role", "Rolle"), ("close", "schließen"), ("one", "eins")]
+    with pytest.raises(ValueError, match="not a string literal"):
+        javascript_string('"open')
+
+
+def pak(strings: dict[int, str], aliases: dict[int, int], version: int = 5) -> bytes:
+    start = 12 + 6 * (len(strings) + 1) + 4 * len(aliases)
+    table, text = b"", b""
+    for key, value in strings.items():
+        table += struct.pack("<HI", key, start + len(text))
+        text += value.encode()
+    table += struct.pack("<HI", 0, start + len(text))
+    table += b"".join(struct.pack("<HH", alias, index) for alias, index in aliases.items())
+    return struct.pack("<IBxxxHH", version, 1, len(strings), len(aliases)) + table + text
+
+
+def test_resource_packs_are_read_with_their_aliases() -> None:
+    assert pak_strings(pak({7: "schließen", 9: "öffnen"}, {12: 1})) == {7: "schließen", 9: "öffnen", 12: "öffnen"}
+    with pytest.raises(ValueError, match="version 6"):
+        pak_strings(pak({1: "x"}, {}, version=6))
+
+
+def test_single_programs_forms() -> None:
+    vscode = {
+        "main.i18n.json.js": 'var content = [\n undefined,\n "Mehr...",\n "Fehler: {0}"\n];',
+        "a.i18n.json": json.dumps({"contents": {"bundle": {"Branch": "Zweig", "Go/a git term": "Los"}}}),
+        "code.js": "localize(1, 'More...'); localize2(2, \"Error: {0}\"); localize(99, 'gone')",
+    }
+    patterns = {"german": r".*json.*", "english": r"code\.js"}
+    expected = [("Branch", "Zweig"), ("More...", "Mehr..."), ("Error: {0}", "Fehler: {0}")]
+    assert pairs_of("vscode", vscode, **patterns) == expected
+    typescript = {
+        "de.json": json.dumps({"A_0_1": "Ein '{0}'."}),
+        "ts.js": 'x: diag(1, 1 /* Error */, "A_0_1", "An \'{0}\'."),',
+    }
+    assert pairs_of("typescript", typescript, german=r"de\.json", english=r"ts\.js") == [
+        ("An '{0}'.", "Ein '{0}'.")
+    ]
+
+
+def test_a_program_without_messages_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no message"):
+        read(program("paired"), {})
+
+
+@pytest.mark.parametrize(
+    ("text", "accelerators", "expected"),
+    [
+        ("Save &as…", True, "Save as…"),
+        ("Ordner (&&O) öffnen", True, "Ordner öffnen"),
+        ("R&amp;D", False, "R&D"),
+        ("see [the manual](https://a.b/c)\n now", False, "see the manual now"),
+        ("a <strong>bold</strong><br/>step", False, "a bold step"),
+    ],
+)
+def test_tidy(text: str, accelerators: bool, expected: str) -> None:
+    assert tidy(text, accelerators) == expected
+
+
+@pytest.mark.parametrize(
+    ("english", "german", "reason"),
+    [
+        ("%s of %d files", "%d Dateien von %s", None),
+        ("%1$s of %2$s", "von %2$s her %1$s", None),
+        ("Hello {name}", "Hallo", "other placeholders"),
+        ("Server %s", "server", "the same in both languages"),
+        ("Hello there", "", "not translated"),
+        ("word " * 61, "Wort " * 40, "too long"),
+        (
+            "{n, plural, one {a file} other {files}}",
+            "{n, plural, one {Datei} other {Dateien}}",
+            "plural or choice",
+        ),
+        ("one two three four", "x", "lengths differ"),
+        ("you are not allowed to do this now", "the user is not allowed to do so", "not translated"),
+        ("<a href='x'>see the list of all things</a>", "<a href='x'>siehe die Liste</a>", "markup"),
+    ],
+)
+def test_faults(english: str, german: str, reason: str | None) -> None:
+    found = fault(english, german)
+    assert found is None if reason is None else found is not None and found.startswith(reason)
+
+
+def test_placeholders_and_keys() -> None:
+    assert placeholders("%(name)s {x} $1 100% sure %5.2f %m") == sorted(["%(name)s", "{x}", "$1", "%5.2f", "%m"])
+    assert prose_key('Could not open "%s": error 12!') == prose_key("could not open {file} error")
+
+
+def test_one_english_text_keeps_its_two_most_frequent_german_ones() -> None:
+    texts = ["auf", "offen", "öffnen", "öffnen", "offen", "öffnen"]
+    found = distinct([translation("open", text) for text in texts])
+    assert [pair.target for pair in found] == ["öffnen", "offen"]
+
+
+def test_no_text_is_in_two_splits() -> None:
+    words = ["file", "server", "user", "table", "index", "page", "value", "entry", "group", "query"]
+    texts = [f"the {a} of the {b} is not in {c}" for a in words for b in words for c in words]
+    pairs = [
+        translation(text + tail, name=name) for text in texts for tail, name in (("", "django"), (" %d!", "nova"))
+    ]
+    splits = split_translations(pairs)
+    keys = {split: {pair.key for pair in found} for split, found in splits.items()}
+    assert len(splits["test"]) == data.TEST["django"]
+    assert {pair.program for pair in splits["test"]} == {"django"}
+    assert keys["valid"]
+    for one, other in (("train", "test"), ("train", "valid"), ("valid", "test")):
+        assert not keys[one] & keys[other]
+    assert not close_to(keys["train"] | keys["valid"], keys["test"])
+    reversed_splits = split_translations(pairs[::-1])
+    assert {pair.key for pair in reversed_splits["test"]} == keys["test"]
+
+
+def test_close_to_counts_shared_words() -> None:
+    assert close_to(["a b c d e", "a b c d x y"], ["a b c d"]) == {"a b c d e"}
+
+
+def test_docstrings_are_split_and_cut() -> None:
+    text = "Return the sum\n    of two numbers.\n\n"
+    text += "    Both must be whole; a float is an error here.\n\n    Copyright (c) X\n"
+    assert split_docstring(text) == (
+        "Return the sum of two numbers.",
+        "Both must be whole; a float is an error here.",
+    )
+    found = split_docstring("frob(x, y) -> z\n\nTurn the knob twice.\n\nThe knob must be there for this to work.")
+    assert found == ("Turn the knob twice.", "The knob must be there for this to work.")
+    assert split_docstring("Only a summary stands here.") is None
+    sentences = " ".join(f"Sentence number {number} ends here." for number in range(60))
+    assert cut(sentences).endswith("here.")
+    assert 100 < len(cut(sentences).split()) <= 150
+    assert cut("a b c.\n\n" + "d " * 160, 150).split()[-1] == "d"
+    assert cut("w " * 60 + "end.\n\n" + "d " * 100).endswith("end.")
+
+
+def test_held_out_docstrings_stand_in_no_training_pair() -> None:
+    train, held_out = summaries([Summary("Other text.", "Wrap a single paragraph of text.", "x", False)])
+    assert len(held_out) > 140
+    assert len(train) > 2000
+    assert {item.source for item in held_out} >= {"textwrap.wrap", "heapq.merge"}
+    assert not {item.summary for item in train} & {item.summary for item in held_out}
+    splits = split_summaries(train, held_out)
+    assert [len(splits[split]) for split in ("valid", "test")] == [data.VALID["summarize"], data.TEST_SUMMARIES]
+    for side in ("target", "source_text"):
+        trained = {getattr(pair, side) for pair in splits["train"]}
+        assert not trained & {getattr(pair, side) for split in ("valid", "test") for pair in splits[split]}
+
+
+def test_documentation_gives_descriptions_and_sections() -> None:
+    page = """<section id="x"><h1>knob — Turning of knobs<a class="headerlink">¶</a></h1>
+<p><strong>Source code:</strong> Lib/knob.py</p>
+<p>This module turns knobs, one after the other, as often as it is asked to.</p>
+<dl class="py function"><dt id="knob.turn">turn(n)</dt><dd>
+<p>Turn the knob <em>n</em> times.  The knob must exist,<br>or an error
+comes, e.g. a ValueError.</p><ul><li><p>first</p></li></ul></dd></dl></section>"""
+    section, described = of_page(page, "library/knob")
+    assert (section.summary, section.source) == ("Turning of knobs", "documentation: library/knob")
+    assert section.body.startswith("This module turns")
+    assert described.summary == "Turn the knob n times."
+    assert described.body == "The knob must exist,or an error comes, e.g. a ValueError.\n\n- first"
+    assert first_sentence("See e.g. This one. Then more.") == ("See e.g. This one.", "Then more.")
+
+
+def test_archives_are_found_kept_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = Package("pypi", "Toy-Kit", "1.0")
+    calls: list[list[str]] = []
+
+    def client(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        with zipfile.ZipFile(tmp_path / "toy_kit-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("toy/de.json", "{}")
+            wheel.writestr("toy/code.py", "")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", client)
+    archive = fetch(package, tmp_path)
+    assert fetch(package, tmp_path) == archive
+    assert len(calls) == 1
+    assert "Toy-Kit==1.0" in calls[0]
+    assert list(members(archive, re.compile(r".*\.json"))) == [("toy/de.json", b"{}")]
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 1, "", "no such")
+    )
+    with pytest.raises(FileNotFoundError, match=r"other 2\.0 from npm: \['no such'\]"):
+        fetch(Package("npm", "other", "2.0"), tmp_path)
+
+
+def test_a_tarball_is_opened_with_the_jars_inside(tmp_path: Path) -> None:
+    jar = io.BytesIO()
+    with zipfile.ZipFile(jar, "w") as opened:
+        opened.writestr("a/x_de.properties", "k=v")
+    path = tmp_path / "toy-1.0.tgz"
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in (("package/toy.jar", jar.getvalue()), ("package/en.json", b"{}")):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    found = dict(members(path, re.compile(r".*jar!/.*|.*\.json")))
+    assert found == {"package/toy.jar!/a/x_de.properties": b"k=v", "package/en.json": b"{}"}
+
+
+def test_a_program_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def messages(entry: Program, _folder: Path) -> tuple[list[Message], dict[str, str]]:
+        if entry.name == "vscode":
+            raise ValueError("no message found in 0 files")
+        return [Message(f"Open the {entry.name}", f"{entry.name} öffnen", "x")], {"a.whl": "00"}
+
+    monkeypatch.setattr(data, "messages_of", messages)
+    pairs, fetched, faults = data.collect(tmp_path)
+    assert "warning: vscode is left out" in capsys.readouterr().out
+    assert len(pairs) == len(PROGRAMS) - 1
+    assert "vscode" not in fetched
+    assert faults == Counter()
+
+
+def test_debian_licences_are_cut_out() -> None:
+    text = (
+        "Files: *\nCopyright: A\n  B\nLicense: Toy\n\nFiles: b\nLicense: MIT\n x\n\nLicense: Toy\n Do\n .\n it.\n"
+    )
+    package = Package("debian", "toy", "1")
+    assert debian_licence(text, package) == "A\nB\n\nDo\n\nit.\n"
+    with pytest.raises(ValueError, match="toy has no paragraph"):
+        debian_licence("Copyright: A\n", package)
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("translation", data.TRANSLATE), ("summarization", data.SUMMARIZE)])
+def test_shipped_sets_have_their_fields_and_licences(name: str, prefix: str) -> None:
+    lines = [json.loads(line) for line in (BUILTIN / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len({line["id"] for line in lines}) == len(lines) >= 100
+    for line in lines:
+        assert set(line) == {"id", "prompt", "reference", "source"}
+        assert line["prompt"].startswith(prefix)
+        assert line["reference"].strip()
+        assert line["source"].rpartition(", ")[2] in PERMISSIVE | {"PSF-2.0"}
+    if name == "translation":
+        for quoted in {line["id"].partition("-")[2] for line in lines}:
+            assert (BUILTIN / f"LICENSE-{data.TITLES[quoted]}.txt").is_file()
+        lengths = sorted(len(line["prompt"].split()) - 4 for line in lines[:20])
+        assert lengths[0] < 8
+        assert lengths[-1] > 12
+    else:
+        assert len({line["source"].split(": ")[1].split(".")[0] for line in lines[:18]}) > 12
