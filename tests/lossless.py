@@ -32,13 +32,15 @@ def small_target(device: str, family: str = "gpt2") -> LoadedModel:
     return wrap_model(tiny_model(family, VOCAB, sharpness=0.8).to(device))
 
 
-def next_token(loaded: LoadedModel, prefix: Sequence[int], settings: SamplingSettings) -> torch.Tensor:
-    """The adjusted distribution after a prefix, from a fresh forward."""
+def next_token(
+    loaded: LoadedModel, prefix: Sequence[int], settings: SamplingSettings, source: Sequence[int] = PROMPT
+) -> torch.Tensor:
+    """The adjusted distribution after a prefix, from a fresh forward; with an encoder, one that reads a source."""
     ids = torch.tensor([list(prefix)], device=loaded.device)
     with torch.inference_mode():
         if loaded.encoder_decoder:
-            source = torch.tensor([PROMPT], device=loaded.device)
-            logits = loaded.model(input_ids=source, decoder_input_ids=ids, use_cache=False).logits[0, -1]
+            given = torch.tensor([list(source)], device=loaded.device)
+            logits = loaded.model(input_ids=given, decoder_input_ids=ids, use_cache=False).logits[0, -1]
         else:
             logits = loaded.model(input_ids=ids, use_cache=False).logits[0, -1]
     logits = logits.double().cpu().clone()
@@ -69,7 +71,7 @@ def enumerate_continuations(
     for _ in range(length or LENGTH):
         longer: dict[tuple[int, ...], float] = {}
         for tokens, weight in open_ones.items():
-            p = next_token(loaded, [*begin, *tokens], settings)
+            p = next_token(loaded, [*begin, *tokens], settings, prompt)
             for token in range(VOCAB):
                 if p[token] > 0:
                     where = finished if token == EOS else longer

@@ -9,50 +9,12 @@ from __future__ import annotations
 import functools
 
 import pytest
-import torch
 
-from specdec_core import default_registry
 from specdec_core.decoding import Decoder
 from specdec_core.settings import GenerationSettings
-from specdec_drafters.heads.file import HeadsCard, write_heads
-from specdec_drafters.heads.model import Heads, HeadsShape
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
-from tests.tiny import tiny_model
+from tests.catalogue import DRAFTERS, Catalogue
+from tests.lossless import SETTINGS, enumerate_continuations, p_value, sample, small_target
 from tests.toys import Gamma
-
-ARPA = r"""\data\
-ngram 1=9
-ngram 2=8
-ngram 3=3
-
-\1-grams:
--99 <s> -0.1
--1.2 </s>
--1.5 <unk>
--0.9 0 -0.2
--1.1 1 -0.1
--0.6 2 -0.4
--0.5 3 -0.3
--1.0 4
--0.8 5 -0.2
-
-\2-grams:
--0.3 2 3 -0.2
--0.5 3 5 -0.3
--0.6 3 2
--0.4 5 2 -0.1
--0.9 5 4
--0.7 0 3
--0.2 1 0
--0.8 2 2
-
-\3-grams:
--0.4 2 3 5
--0.3 3 5 2
--0.9 5 2 2
-
-\end\
-"""
 
 
 @pytest.fixture(scope="module")
@@ -60,62 +22,12 @@ def target(device):
     return small_target(device)
 
 
-def write_random_heads(path, target):
-    features = target.info().features
-    shape = HeadsShape(3, features.hidden_size, 8, features.hidden_size)
-    heads = Heads(shape)
-    generator = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        for weight in heads.parameters():
-            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
-    write_heads(path, heads, HeadsCard(shape, target.vocab_size, "gpt2", features.fingerprint()))
-
-
 @pytest.fixture(scope="module")
 def make(target, tmp_path_factory):
-    """Return a function that makes a drafter of the catalogue below, once."""
-    folder = tmp_path_factory.mktemp("drafters")
-    (folder / "ids.arpa").write_text(ARPA)
-    tiny_model("llama", VOCAB, seed=5, sharpness=0.8).save_pretrained(folder / "small")
-    write_random_heads(folder / "heads.safetensors", target)
-    places = {"arpa": folder / "ids.arpa", "model": str(folder / "small")}
-    heads = {"model": str(folder / "heads.safetensors")}
-    registry = default_registry()
-    made = {}
-
-    def make(who):
-        if who not in made:
-            name, settings = CATALOGUE[who]
-            settings = {key: written(value) for key, value in settings.items()}
-            needed = {"ngram": ("arpa",), "transformer": ("model",), "hierarchical": ("model",)}.get(name, ())
-            settings |= heads if name == "heads" else {key: places[key] for key in needed}
-            made[who] = registry.create("drafter", name, registry.spec("drafter", name).config(**settings), info)
-        return made[who]
-
-    def written(value):
-        if isinstance(value, tuple):
-            return tuple(map(written, value))
-        return make(value) if isinstance(value, str) and value in CATALOGUE else value
-
-    info = target.info()
-    return make
+    """Return a function that makes a drafter of the catalogue, once."""
+    return Catalogue(target, tmp_path_factory.mktemp("drafters")).make
 
 
-CATALOGUE = {
-    "random": ("random", {}),
-    "unigram": ("ngram", {"order": 1}),
-    "bigram": ("ngram", {"order": 2}),
-    "trigram": ("ngram", {"order": 3}),
-    "copy-recent": ("prompt-copy", {"min_match": 1}),
-    "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
-    "transformer": ("transformer", {}),
-    "heads": ("heads", {}),
-    "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
-    "chain": ("chain", {"drafters": ("copy-long", "bigram"), "shortest": 2}),
-    "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
-    "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
-}
-DRAFTERS = [who for who in CATALOGUE if who != "copy-long"]
 SLOW = ("transformer", "hierarchy-bigram", "hierarchy-chain")
 
 

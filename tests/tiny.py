@@ -23,13 +23,14 @@ _ROPE = {
 }
 
 
-def _config(family: str, vocab: int) -> Any:
+def _config(family: str, vocab: int, **settings: Any) -> Any:
     ids = {
         "vocab_size": vocab,
         "bos_token_id": 0,
         "eos_token_id": 1,
         "pad_token_id": 0,
         "tie_word_embeddings": False,
+        **settings,
     }
     if family == "gpt2":
         return transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, **ids)
@@ -78,7 +79,7 @@ _CLASSES = {
 }
 
 
-def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4.0) -> Any:
+def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4.0, **settings: Any) -> Any:
     """Build a random model whose next-token distribution is far from uniform.
 
     Args:
@@ -86,9 +87,10 @@ def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4
         vocab: Number of tokens.
         seed: Of the weights.
         sharpness: Factor on the output weights; fresh models are nearly uniform, which would hide errors.
+        settings: Others of its config.
     """
     torch.manual_seed(seed)
-    model = getattr(transformers, _CLASSES[family])(_config(family, vocab)).eval()
+    model = getattr(transformers, _CLASSES[family])(_config(family, vocab, **settings)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() > 1:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specdec_core.errors import ModelError
 from specdec_core.models import load_model
+from specdec_core.registry import encoder_mismatch
 from specdec_drafters.vocabulary import check_vocabulary
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
         drafter: The drafter's name, for messages.
 
     Raises:
-        ModelError: It cannot be loaded, needs a source that is not there, or numbers its tokens otherwise.
+        ModelError: It cannot be loaded, has an encoder where the target has none or none where it has one, or
+            numbers its tokens otherwise.
     """
     loaded = load_model(
         config.model,
@@ -34,10 +36,10 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
         trust_remote_code=config.trust_remote_code,
         folder=target.folder,
     )
-    if loaded.encoder_decoder and not target.encoder_decoder:
-        raise ModelError(
-            f"drafter {drafter!r}: {loaded.name} has an encoder, which needs a source to read, but the target has "
-            "none. Choose a decoder-only drafter."
-        )
+    mismatch = encoder_mismatch(
+        drafter, loaded.name, encoder=loaded.encoder_decoder, target=target.encoder_decoder
+    )
+    if mismatch is not None:
+        raise ModelError(mismatch)
     check_vocabulary(target, loaded, drafter)
     return loaded

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -49,6 +49,24 @@ def fates(report: StepReport, row: int = 0) -> Iterator[tuple[int, Fate]]:
             yield token, "recovered"
         else:
             yield token, "bonus"
+
+
+def speller(tokenizer: Any) -> Callable[[int], str]:
+    """Return what turns a token into the text that it stands for in the middle of others.
+
+    Args:
+        tokenizer: The target's; None spells token ids. SentencePiece keeps the space before a word in the word's
+            first token, and leaves it out where that token begins a text, as it does when it is decoded by itself.
+    """
+
+    def spell(token: int) -> str:
+        if tokenizer is None:
+            return f" {token}"
+        text: str = tokenizer.decode([token], skip_special_tokens=True)
+        begins_word = str(tokenizer.convert_ids_to_tokens(token)).startswith("▁")
+        return f" {text}" if begins_word and not text.startswith(" ") else text
+
+    return spell
 
 
 class TraceView:

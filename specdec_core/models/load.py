@@ -1,4 +1,4 @@
-"""Loading any Hugging Face model that decodes, from a folder, a hub name or the built-in pair."""
+"""Loading any Hugging Face model that decodes, from a folder, a hub name or a built-in one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from transformers import PreTrainedModel as _PreTrainedModel
 from transformers.utils import logging as library_logging
 
 from specdec_core.errors import ModelError, unknown_name
+from specdec_core.model_folder import model_folder
 from specdec_core.models.family import inspect_family
 from specdec_core.models.features import features_of
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.probe import probed
-from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 
 
 def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
@@ -71,7 +71,7 @@ def load_model(
     """Load a model and its tokenizer.
 
     Args:
-        model: A folder, a hub name, or `builtin:target` and `builtin:drafter`, the pair that ships.
+        model: A folder, a hub name, or a built-in one such as `builtin:target`.
         dtype: `auto` (as stored; float32 on CPU, where half precision is slow), or a torch dtype's name.
         device: `auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1`.
         device_map: Passed to `from_pretrained` as it is; leave out for one device.
@@ -133,18 +133,16 @@ def without_progress_bar() -> Iterator[None]:
 
 def _locate(model: str, folder: Path) -> str:
     """Return what `from_pretrained` should be given: an absolute folder, or a hub name as it is."""
-    if model.startswith(BUILTIN_PREFIX):
-        return str(builtin_model(model))
-    path = (folder / Path(model).expanduser()).resolve()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
+    place = model_folder(model, folder)
+    if place is not None:
+        if not (place / "config.json").is_file():
             raise ModelError(
                 f"{model}: the folder has no config.json. A model folder is what save_pretrained() writes: "
                 "config.json and model.safetensors, with the tokenizer beside them."
             )
-        return str(path)
+        return str(place)
     # A hub name is `name` or `owner/name`; anything else was meant as a path.
-    if path.is_file() or model.startswith((".", "/", "~")) or model.count("/") > 1:
+    if (folder / Path(model).expanduser()).is_file() or model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise ModelError(
             f"{model}: there is no such folder. Give a folder written by save_pretrained(), a hub name such as "
             "owner/name, or builtin:target."

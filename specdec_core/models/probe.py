@@ -5,6 +5,7 @@ A wrong mask or position shows as other logits, not as an error, and would make 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -67,7 +68,7 @@ def _worst(loaded: LoadedModel) -> str | None:
     logits = session.forward([[2], [2]], draft[:, 1:], (2, 1))
     for row, kept in enumerate((2, 1)):
         text = committed[row] + draft[row, 1 : 1 + kept].tolist()
-        expected = _fresh(loaded, text, sources[row] if sources else None)
+        expected = fresh_logits(loaded, text, sources[row] if sources else None)
         wrong = (logits[row, kept].float() - expected.float()).abs().max() / expected.float().abs().max()
         allowed = _TOLERANCE.get(logits.dtype, _HALF_TOLERANCE)
         if not wrong <= allowed:
@@ -76,12 +77,19 @@ def _worst(loaded: LoadedModel) -> str | None:
 
 
 @inference_only
-def _fresh(loaded: LoadedModel, tokens: list[int], source: list[int] | None) -> Tensor:
-    ids = torch.tensor([tokens], device=loaded.device)
+def fresh_logits(loaded: LoadedModel, tokens: Sequence[int], source: Sequence[int] | None = None) -> Tensor:
+    """Return the logits after some tokens, `[V']`, from a forward without a cache.
+
+    Args:
+        loaded: The model.
+        tokens: What it has read; for encoder-decoder models what the decoder has.
+        source: What the encoder reads, where there is one.
+    """
+    ids = torch.tensor([list(tokens)], device=loaded.device)
     if source is None:
         logits = loaded.model(input_ids=ids, use_cache=False).logits
     else:
-        given = torch.tensor([source], device=loaded.device)
+        given = torch.tensor([list(source)], device=loaded.device)
         logits = loaded.model(input_ids=given, decoder_input_ids=ids, use_cache=False).logits
     last: Tensor = logits[0, -1]
     return last

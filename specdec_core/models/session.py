@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from specdec_core.errors import ModelError
 from specdec_core.inference import inference_only
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.family import FULL, SLIDING
@@ -245,27 +246,43 @@ class ModelSession:
 
 
 class _EncoderMemory:
-    """The encoder's output, computed once, and the cross-attention keys made from it."""
+    """The encoder's output, computed once, and the cross-attention keys made from it.
+
+    Raises:
+        ModelError: A source is longer than the model takes.
+    """
 
     def __init__(self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> None:
         if sources is None:
             raise ValueError("an encoder-decoder model needs the sources of its batch")
-        device = loaded.device
-        width = max(len(source) for source in sources)
-        pad = loaded.model.config.get_text_config().pad_token_id or 0
-        ids = torch.tensor([list(s) + [pad] * (width - len(s)) for s in sources], device=device)
-        mask = torch.tensor([[1] * len(s) + [0] * (width - len(s)) for s in sources], device=device)
+        self._lengths = [len(source) for source in sources]
+        width, most = max(self._lengths), loaded.max_positions
+        if most is not None and width > most:
+            raise ModelError(
+                f"{loaded.name} reads sources of at most {most} tokens, and one has {width}; shorten it."
+            )
+        pad_id = loaded.model.config.get_text_config().pad_token_id or 0
+        ids = torch.tensor([[*source, *[pad_id] * (width - len(source))] for source in sources])
+        real = torch.arange(width) < torch.tensor(self._lengths)[:, None]
+        # Without padding there is no mask: the library would look through it in every step, and wait for it.
+        self._mask = None if real.all() else real.long().to(loaded.device)
         with torch.inference_mode():
-            output = loaded.model.get_encoder()(input_ids=ids, attention_mask=mask)
+            output = loaded.model.get_encoder()(input_ids=ids.to(loaded.device), attention_mask=self._mask)
         self._states: Tensor = output.last_hidden_state
-        self._mask = mask
-        self._caches: dict[int | None, DynamicCache] = {}
+        self._keywords: dict[int | None, dict[str, Any]] = {}
 
     def keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
-        """Return what the model's forward needs to attend to the sources of some rows."""
-        both = EncoderDecoderCache(cache, self._caches.setdefault(batch.start, DynamicCache()))
+        """Return what the model's forward needs to attend to the sources of all rows, or to that of one."""
+        if batch.start not in self._keywords:
+            self._keywords[batch.start] = self._made(cache, batch)
+        return self._keywords[batch.start]
+
+    def _made(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
+        states, mask = self._states, self._mask
+        if batch.start is not None:
+            states, mask = states[batch, : self._lengths[batch.start]], None
         return {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=self._states[batch]),
-            "attention_mask": self._mask[batch],
-            "past_key_values": both,
+            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
+            "attention_mask": mask,
+            "past_key_values": EncoderDecoderCache(cache, DynamicCache()),
         }

@@ -1,6 +1,6 @@
 """What is installed, and how to get at it. Importing this imports no torch."""
 
-from specdec_core.registry.capabilities import check_capabilities
+from specdec_core.registry.capabilities import check_capabilities, encoder_mismatch
 from specdec_core.registry.hookspecs import HOOK_OF_KIND, PROJECT, WORD_FOR_KIND, HookSpecs, hookimpl
 from specdec_core.registry.needs import unmet_needs
 from specdec_core.registry.nesting import MOST_DEEP, NestedSetting, depth_of, marker_of, nested_settings
@@ -18,6 +18,7 @@ __all__ = [
     "check_capabilities",
     "default_registry",
     "depth_of",
+    "encoder_mismatch",
     "hookimpl",
     "marker_of",
     "nested_settings",

@@ -1,4 +1,4 @@
-"""Whether a plugin can do what a run asks of it; asked before anything is loaded."""
+"""Whether a plugin can do what a run asks of it, as far as its announcement and its settings tell."""
 
 from __future__ import annotations
 
@@ -52,3 +52,29 @@ def check_capabilities(
         )
     if reason is not None:
         raise PluginError(f"{WORD_FOR_KIND[spec.kind]} {spec.name!r} {reason}.")
+
+
+def encoder_mismatch(drafter: str, model: str, *, encoder: bool | None, target: bool | None) -> str | None:
+    """Return why a model cannot draft for a target: one of them reads a source and the other does not.
+
+    Args:
+        drafter: The name of the drafter that brings the model.
+        model: What the model is called.
+        encoder: Whether it has an encoder; None while that is not known.
+        target: Whether the target has one; None while that is not known.
+
+    Returns:
+        What is wrong and what to do; None where nothing is, or nothing is known.
+    """
+    if encoder is None or target is None or encoder == target:
+        return None
+    if encoder:
+        return (
+            f"drafter {drafter!r}: {model} has an encoder, which needs a source to read, but the target has none. "
+            "Choose a decoder-only model of the target's family."
+        )
+    return (
+        f"drafter {drafter!r}: {model} has no encoder, so it would not read the source that the target answers. "
+        "Choose an encoder-decoder model of the target's family, or a drafter without a model of its own: one "
+        "that copies from the source, or looks up n-grams."
+    )

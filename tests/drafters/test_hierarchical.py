@@ -26,8 +26,8 @@ from specdec_drafters.configs import HierarchicalConfig, NgramConfig, Transforme
 from specdec_drafters.hierarchical import HierarchicalDrafter
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.transformer import TransformerDrafter
+from tests.catalogue import ARPA
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
-from tests.test_lossless_drafters import ARPA
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 

@@ -209,10 +209,11 @@ def test_an_encoder_needs_a_target_with_a_source(folder):
         drafter_for(folder("t5"))
 
 
-def test_a_decoder_only_drafter_for_an_encoder_decoder_target(folder):
-    drafter = drafter_for(folder(), encoder_decoder=True)
-    proposal = drafter.open(info_for(1, V, [[5, 6]])).propose(request_for([[0]], [2]))
-    torch.testing.assert_close(proposal.q.probabilities[0, 0], model_q(drafter, [0]), atol=1e-5, rtol=1e-3)
+def test_a_decoder_only_drafter_for_an_encoder_decoder_target_is_refused(folder):
+    with pytest.raises(ModelError, match="has no encoder, so it would not read the source") as error:
+        drafter_for(folder(), encoder_decoder=True)
+    assert "drafter 'transformer'" in str(error.value)
+    assert "copies from the source, or looks up n-grams" in str(error.value)
 
 
 def test_a_missing_folder_is_named(tmp_path):

@@ -1,0 +1,118 @@
+"""Every drafter that ships, made for a target small enough to enumerate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_core import default_registry
+from specdec_core.border import Drafter
+from specdec_core.models import LoadedModel
+from specdec_drafters.heads.file import HeadsCard, write_heads
+from specdec_drafters.heads.model import Heads, HeadsShape
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+ARPA = r"""\data\
+ngram 1=9
+ngram 2=8
+ngram 3=3
+
+\1-grams:
+-99 <s> -0.1
+-1.2 </s>
+-1.5 <unk>
+-0.9 0 -0.2
+-1.1 1 -0.1
+-0.6 2 -0.4
+-0.5 3 -0.3
+-1.0 4
+-0.8 5 -0.2
+
+\2-grams:
+-0.3 2 3 -0.2
+-0.5 3 5 -0.3
+-0.6 3 2
+-0.4 5 2 -0.1
+-0.9 5 4
+-0.7 0 3
+-0.2 1 0
+-0.8 2 2
+
+\3-grams:
+-0.4 2 3 5
+-0.3 3 5 2
+-0.9 5 2 2
+
+\end\
+"""
+
+_CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
+    "random": ("random", {}),
+    "unigram": ("ngram", {"order": 1}),
+    "bigram": ("ngram", {"order": 2}),
+    "trigram": ("ngram", {"order": 3}),
+    "copy-recent": ("prompt-copy", {"min_match": 1}),
+    "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
+    "transformer": ("transformer", {}),
+    "heads": ("heads", {}),
+    "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
+    "chain": ("chain", {"drafters": ("copy-long", "bigram"), "shortest": 2}),
+    "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
+    "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
+}
+DRAFTERS = [who for who in _CATALOGUE if who != "copy-long"]
+
+
+class Catalogue:
+    """Makes each drafter once.
+
+    Args:
+        target: What they draft for.
+        folder: An empty one, for tables and weights.
+    """
+
+    def __init__(self, target: LoadedModel, folder: Path) -> None:
+        self._info = target.info()
+        self._made: dict[str, Drafter] = {}
+        (folder / "ids.arpa").write_text(ARPA)
+        small = tiny_model("t5" if target.encoder_decoder else "llama", target.vocab_size, seed=5, sharpness=0.8)
+        small.save_pretrained(folder / "small")
+        write_random_heads(folder / "heads.safetensors", target)
+        model = {"model": str(folder / "small")}
+        self._needed = {
+            "ngram": {"arpa": folder / "ids.arpa"},
+            "transformer": model,
+            "hierarchical": model,
+            "heads": {"model": str(folder / "heads.safetensors")},
+        }
+
+    def make(self, who: str) -> Drafter:
+        """Return one of `DRAFTERS`."""
+        if who not in self._made:
+            name, settings = _CATALOGUE[who]
+            settings = {key: self._written(value) for key, value in settings.items()} | self._needed.get(name, {})
+            registry = default_registry()
+            config = registry.spec("drafter", name).config(**settings)
+            self._made[who] = registry.create("drafter", name, config, self._info)
+        return self._made[who]
+
+    def _written(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(self._written, value))
+        return self.make(value) if isinstance(value, str) and value in _CATALOGUE else value
+
+
+def write_random_heads(path: Path, target: LoadedModel) -> None:
+    """Write heads for a target that guess at random, far from evenly."""
+    features = target.features
+    assert features is not None
+    shape = HeadsShape(3, features.hidden_size, 8, features.hidden_size)
+    heads = Heads(shape)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in heads.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
+    write_heads(path, heads, HeadsCard(shape, target.vocab_size, target.name, features.fingerprint()))

@@ -1,0 +1,187 @@
+"""Targets with an encoder: every drafter, sources of unequal lengths, and what a wrong source would say.
+
+Rows have sources of their own, so that a row that attended to another's, or to keys left from another batch,
+would say something else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.errors import ModelError
+from specdec_core.models import ModelSession, wrap_model
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from tests.catalogue import DRAFTERS, Catalogue
+from tests.lossless import VOCAB, enumerate_continuations, p_value
+from tests.tiny import ENCODER_DECODER, tiny_model
+from tests.toys import CountingDrafter, Gamma
+
+SOURCES = ((2, 3, 5, 2, 3, 4, 4, 1), (5, 1), (4, 4, 2, 3, 1))
+START = 2
+"""A token that begins nothing by accident: not the padding, which the library takes where nothing is said."""
+ARGMAX = SamplingSettings(temperature=0)
+SETTINGS = {"t5": {}, "t5 scaled": {"tie_word_embeddings": True}, "bart": {}}
+"""Kinds of models. The first T5s make their hidden states smaller before they are read; v1.1 does not."""
+
+
+def loaded_model(kind, device):
+    """A model whose answers are no loops, and depend on the source: random ones need help with that."""
+    model = tiny_model(kind.partition(" ")[0], VOCAB, seed=2, sharpness=1.2, **SETTINGS[kind])
+    model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = START
+    with torch.no_grad():
+        if kind == "bart":
+            for layer in model.model.decoder.layers:
+                layer.encoder_attn.out_proj.weight.mul_(4)
+        else:
+            # Read with the embeddings themselves, every token would be said again for ever.
+            scale = 1.2 * (32**0.5 if SETTINGS[kind] else 1.0)
+            model.lm_head.weight = torch.nn.Parameter(model.shared.weight.roll(1, 0) * scale)
+            model.shared.weight.mul_(30)
+    return wrap_model(model.to(device))
+
+
+def library_tokens(model, source):
+    """What the library's own `generate` answers in 20 tokens, without the start token."""
+    ids = torch.tensor([source], device=model.device)
+    model.generation_config.eos_token_id = None
+    return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False)[
+        0, 1:
+    ].tolist()
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def target(request, device):
+    return loaded_model(request.param, device)
+
+
+@pytest.fixture(scope="module")
+def make(target, tmp_path_factory):
+    return Catalogue(target, tmp_path_factory.mktemp("drafters")).make
+
+
+@pytest.fixture(scope="module")
+def answers(target):
+    """What the library answers to each source; the sources matter, or nothing would be tested here."""
+    found = [library_tokens(target.model, source) for source in SOURCES]
+    assert len(set(map(tuple, found))) == len(SOURCES)
+    return found
+
+
+@pytest.mark.parametrize("who", DRAFTERS)
+def test_argmax_tokens_are_the_librarys_whatever_the_rows_beside(target, make, answers, who):
+    decoder = Decoder(target, make(who), gamma=Gamma(3, 1, 0, 4), sampling=ARGMAX, strict=True)
+    settings = GenerationSettings(max_new_tokens=20, ignore_eos=True)
+    rows = decoder.generate([list(source) for source in SOURCES], settings).rows
+    assert [list(row.tokens) for row in rows] == answers
+    assert [row.prompt for row in rows] == list(SOURCES)
+    for source, answer in zip(SOURCES, answers, strict=True):
+        assert list(decoder.generate([list(source)], settings).rows[0].tokens) == answer
+
+
+@pytest.fixture(scope="module")
+def distributions(target):
+    return [enumerate_continuations(target, SamplingSettings(), source) for source in SOURCES]
+
+
+COPIES, CALLS = 10, 16
+
+
+@pytest.mark.parametrize("target", ["t5"], indirect=True)
+@pytest.mark.parametrize("who", DRAFTERS)
+def test_each_row_has_the_distribution_of_its_own_source(target, make, distributions, who):
+    decoder = Decoder(target, make(who), gamma=Gamma(2, 3), strict=True)
+    seen = [Counter() for _ in SOURCES]
+    batch = [list(source) for source in SOURCES] * COPIES
+    for seed in range(CALLS):
+        result = decoder.generate(batch, GenerationSettings(max_new_tokens=3, seed=seed))
+        for number, row in enumerate(result.rows):
+            seen[number % len(SOURCES)][row.tokens] += 1
+    for number, expected in enumerate(distributions):
+        assert p_value(seen[number], expected) > 1e-4
+        # Enough are drawn to tell the sources apart.
+        assert p_value(seen[number], distributions[number - 1]) < 1e-4
+
+
+def test_the_start_token_begins_every_answer_and_belongs_to_none(target, answers):
+    seen = []
+
+    class Spy(CountingDrafter):
+        def draft(self, tokens, budget):
+            seen.append(list(tokens))
+            return super().draft(tokens, budget)
+
+    decoder = Decoder(target, Spy(VOCAB), gamma=Gamma(2), sampling=ARGMAX, strict=True)
+    reports = []
+    run = decoder.stream([list(SOURCES[0])], GenerationSettings(max_new_tokens=20, ignore_eos=True))
+    result = None
+    while result is None:
+        try:
+            reports.append(next(run))
+        except StopIteration as end:
+            result = end.value
+    assert {tokens[0] for tokens in seen} == {START}
+    assert seen[0] == [START]
+    committed = [token for report in reports for token in report.committed[0]]
+    assert committed == list(result.rows[0].tokens) == answers[0]
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODER)
+def test_the_source_is_read_once_and_its_keys_are_made_once(family, device):
+    """For all rows together, and once more for a row that is read by itself; then never again."""
+    model = tiny_model(family).to(device)
+    loaded = wrap_model(model)
+    encoded, keys = [], []
+    model.get_encoder().register_forward_hook(lambda _m, _i, _o: encoded.append(1))
+    layer = model.decoder.block[1].layer[1].EncDecAttention.k if family == "t5" else None
+    layer = layer or model.model.decoder.layers[1].encoder_attn.k_proj
+    layer.register_forward_hook(lambda _m, inputs, _o: keys.append(tuple(inputs[0].shape[:2])))
+    session = ModelSession(loaded, 2, 32, [[3, 4, 5, 6], [7, 8]])
+    session.forward([[0], [0]], torch.tensor([[5, 6], [7, 8]]))
+    session.rollback([1, 2])
+    for token in range(3, 8):
+        session.forward([[token], [token]])
+        session.rollback([1, 2])
+    session.rollback([1, 1])
+    session.forward([[9], [9]])
+    assert encoded == [1]
+    assert keys == [(2, 4), (1, 4), (1, 2)]
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODER)
+def test_a_row_by_itself_attends_to_its_own_source(family, device):
+    """Rows of unequal lengths take a pass each; so does one whose neighbour has nothing to read."""
+    loaded = wrap_model(tiny_model(family).to(device))
+    sources = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12]]
+    session = ModelSession(loaded, 3, 32, sources)
+    for row, source in enumerate(sources):
+        fresh = [[], [], []]
+        fresh[row] = [0, 20 + row]
+        logits = session.forward(fresh)[row, -1]
+        alone = ModelSession(loaded, 1, 32, [source]).forward([[0, 20 + row]])[0, -1]
+        torch.testing.assert_close(logits, alone, atol=2e-4, rtol=1e-4)
+
+
+def test_a_source_that_is_too_long_for_a_model_is_refused_by_name(device):
+    loaded = wrap_model(tiny_model("bart").to(device), name="short")
+    with pytest.raises(ModelError, match="short reads sources of at most 256 tokens, and one has 257; shorten it"):
+        ModelSession(loaded, 2, 8, [[3] * 4, [3] * 257])
+    ModelSession(loaded, 2, 8, [[3] * 4, [3] * 256])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_heads_read_what_the_output_embedding_reads(tied):
+    loaded = wrap_model(tiny_model("t5", tie_word_embeddings=tied))
+    ids = torch.tensor([[2, 3, 4, 5]])
+    session = ModelSession(loaded, 1, 16, [[7, 8]], keep_hidden=True)
+    logits = session.forward([[0]], ids)
+    torch.testing.assert_close(session.hidden @ loaded.features.output_embeddings.T, logits)
+    with torch.inference_mode():
+        body = loaded.model.decoder(
+            input_ids=torch.tensor([[0, 2, 3, 4, 5]]),
+            encoder_hidden_states=loaded.model.encoder(torch.tensor([[7, 8]])).last_hidden_state,
+        ).last_hidden_state
+    torch.testing.assert_close(session.hidden, body * (32**-0.5 if tied else 1), atol=2e-4, rtol=1e-3)
