@@ -37,8 +37,8 @@ from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.shipped import PROMPTS
 from specdec_core.study import run_model
 from specdec_core.study.config import PromptsConfig
+from specdec_core.study.making import make_drafter
 from specdec_core.study.prompts import read_prompts
-from specdec_core.study.runner import make_drafter
 from specdec_core.study.study import PLAIN
 from specdec_core.theory import oracle_seconds, step_seconds
 

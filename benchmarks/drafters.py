@@ -40,8 +40,8 @@ from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.shipped import PROMPTS
 from specdec_core.study import run_model
 from specdec_core.study.config import PromptsConfig
+from specdec_core.study.making import make_decoder
 from specdec_core.study.prompts import read_prompts
-from specdec_core.study.runner import make_decoder
 from specdec_core.study.study import PLAIN, Run
 
 TEXT_TOKENS = 2_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from specdec_core.errors import ModelError, unknown_name
@@ -12,6 +13,13 @@ _FOLDER = Path(__file__).parent / "builtin"
 
 PROMPTS = _FOLDER / "prompts.jsonl"
 """Prompts cut from modules that no built-in model was trained on."""
+
+BUILTIN_PROMPTS = {
+    "heldout": PROMPTS,
+    "translation": _FOLDER / "translation.jsonl",
+    "summarization": _FOLDER / "summarization.jsonl",
+}
+"""The prompt files that ship, by the name that a study gives them; none was trained on."""
 
 
 def builtin_model(model: str) -> Path:
@@ -38,9 +46,26 @@ def builtin_heads(model: str) -> Path:
     return _file("built-in heads", model, "heads.safetensors")
 
 
+def builtin_arpa(model: str) -> Path:
+    """Return the ARPA file of a built-in n-gram model.
+
+    Args:
+        model: Its name with the prefix, such as `builtin:translation-bigram`.
+
+    Raises:
+        ModelError: There is no such model; the message names those there are.
+    """
+    there = {BUILTIN_PREFIX + path.stem: path for path in sorted(_FOLDER.glob("*-ngram/*.arpa"))}
+    return _found("built-in n-gram model", model, there)
+
+
 def _file(what: str, name: str, file: str) -> Path:
     """Return the file by which a kind of what ships is known, in the folder that a name means."""
     there = {BUILTIN_PREFIX + path.parent.name: path for path in sorted(_FOLDER.glob(f"*/{file}"))}
+    return _found(what, name, there)
+
+
+def _found(what: str, name: str, there: Mapping[str, Path]) -> Path:
     found = there.get(BUILTIN_PREFIX + name.removeprefix(BUILTIN_PREFIX))
     if found is None:
         raise ModelError(unknown_name(what, name, list(there)))

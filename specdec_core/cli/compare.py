@@ -11,7 +11,10 @@ from specdec_core.cli.progress import StudyProgress
 from specdec_core.study import Study, load_study
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from specdec_core.study.runner import StudyResult
+    from specdec_core.study.summary import RunSummary
 
 
 def compare(
@@ -27,8 +30,9 @@ def compare(
     """Run a study: time every drafter against plain decoding, and print a table.
 
     The baseline stands in the first row. Runs take turns and every one is repeated, so that a machine that
-    grows slower favours none. With --output, the folder gets `results.jsonl` (one object a run),
-    `summary.csv` and `repeats.jsonl`, from which the same command goes on when it was stopped.
+    grows slower favours none. Texts are compared with those of the baseline, and scored where prompts have
+    references. With --output, the folder gets `results.jsonl` (one object a run), `summary.csv`, `outputs.jsonl`
+    (the texts) and `repeats.jsonl`, from which the same command goes on when it was stopped.
 
     For example:
 
@@ -46,24 +50,41 @@ def compare(
 
 def _show(result: "StudyResult", output: Path | None, quiet: bool) -> None:
     """Write and print the results, and say what went wrong in plugins."""
+    from specdec_core.study.outputs import outputs_of
     from specdec_core.study.report import write_results
     from specdec_core.study.summary import summarise
-    from specdec_core.study.table import results_table, verdicts
+    from specdec_core.study.table import by_task
 
     summaries = summarise(result)
-    written = write_results(output, summaries) if output is not None else []
-    console = output_console()
-    console.print(results_table(summaries))
-    for line in ("", *verdicts(summaries)):
-        console.print(line, markup=False, soft_wrap=True)
+    written = write_results(output, summaries, outputs_of(result)) if output is not None else []
     errors = error_console()
+    for task in by_task(summaries):
+        _show_task(task, output_console(), errors)
     if written and not quiet:
         errors.print(f"written: {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True)
     for summary in summaries:
         for failure in summary.failures[:1]:
             count = sum(failure["times"] for failure in summary.failures)
-            text = f"{summary.name}: {count} failure(s) of a plugin, the first: {failure['message']}"
+            text = f"{_name(summary)}: {count} failure(s) of a plugin, the first: {failure['message']}"
             errors.print(text, style="yellow", markup=False, soft_wrap=True)
+
+
+def _name(summary: "RunSummary") -> str:
+    return summary.name if summary.task is None else f"{summary.task}: {summary.name}"
+
+
+def _show_task(summaries: "list[RunSummary]", console: "Console", errors: "Console") -> None:
+    """Print the tables of a task, what they say in words, and what must not be."""
+    from specdec_core.study.table import departures, quality_table, results_table, verdicts
+
+    quality = quality_table(summaries)
+    console.print(results_table(summaries))
+    if quality is not None:
+        console.print(quality)
+    for line in ("", *verdicts(summaries)):
+        console.print(line, markup=False, soft_wrap=True)
+    for line in departures(summaries):
+        errors.print(line, style="red", markup=False, soft_wrap=True)
 
 
 def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> "StudyResult":

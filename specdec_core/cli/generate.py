@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,21 +13,29 @@ from typer import Argument, Option
 
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
 from specdec_core.cli.options import validated
-from specdec_core.cli.trace import TraceView
+from specdec_core.cli.trace import TraceView, speller
 from specdec_core.errors import PromptError, reading
 from specdec_core.registry import default_registry
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.study import PLAIN, Run, run_model
 from specdec_core.study.config import PromptsConfig
-from specdec_core.study.prompts import read_prompts
+from specdec_core.study.prompts import PromptText, encode_prompts, read_prompts, read_template
 from specdec_core.study.source import parse_value
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import BatchResult, Decoder
+    from specdec_core.decoding import BatchResult, Decoder, Prompt
     from specdec_core.models import LoadedModel
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class _Prompts:
+    """What shall be gone on from, and the chat template that was given."""
+
+    prompts: tuple[PromptText, ...]
+    template: str | None
 
 
 @dataclass(frozen=True)
@@ -58,12 +66,27 @@ def generate(
     stop: Annotated[list[str] | None, Option(help="A text that ends the answer; may be repeated.")] = None,
     seed: Annotated[int, Option(help="Same seed, same text.")] = 0,
     trace: Annotated[bool, Option("--trace", help="Show what became of every drafted token.")] = False,
-    file: Annotated[
-        Path | None, Option(help="Read the prompt from a file; .jsonl: one a line.", metavar="FILE")
+    prompts: Annotated[
+        Path | None,
+        Option(
+            "--prompts",
+            "--file",
+            help="Read prompts from a file: .jsonl has one a line, a text or a chat; any other is one prompt.",
+            metavar="FILE",
+        ),
+    ] = None,
+    chat: Annotated[
+        bool, Option("--chat", help="Take the prompt as a user's message, not as a text to continue.")
+    ] = False,
+    system: Annotated[
+        str | None, Option(help="With --chat: what the model is told before.", metavar="TEXT")
+    ] = None,
+    chat_template: Annotated[
+        Path | None, Option(help="A Jinja file in the place of the model's own chat template.", metavar="FILE")
     ] = None,
     strict: Annotated[bool, Option("--strict", help="Stop when a plugin fails, rather than go on.")] = False,
 ) -> None:
-    """Continue a prompt with a target model and, if you name one, a drafter that guesses for it.
+    """Continue a prompt, or answer it where the target has an encoder; a drafter guesses, if you name one.
 
     With --trace, each line is one call of the target, as in Figure 1 of the paper: accepted tokens are green,
     rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] where there are no colours).
@@ -75,13 +98,13 @@ def generate(
     specdec generate "def main():" --drafter prompt-copy --gamma 8
     specdec generate "import os" --drafter "{name: transformer, model: builtin:drafter}" --trace
     specdec generate - < prompt.txt
+    specdec generate "What is a prime?" --model owner/name-instruct --chat --system "Answer in one sentence."
     ```
     """
+    asked = _prompts(prompt, prompts, chat, system, chat_template)
     sampling = _picked(SamplingSettings, locals())
     generation = _picked(GenerationSettings, {**locals(), "stop": tuple(stop or ())})
-    _decode(
-        model, _prompts(prompt, file), _Wish(_run(drafter, gamma, lenience), sampling, generation, trace, strict)
-    )
+    _decode(model, asked, _Wish(_run(drafter, gamma, lenience), sampling, generation, trace, strict))
 
 
 def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
@@ -89,16 +112,36 @@ def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
     return validated(model, {name: options[name] for name in model.model_fields if name in options})
 
 
-def _prompts(prompt: str | None, file: Path | None) -> list[str]:
+def _prompts(
+    prompt: str | None, file: Path | None, chat: bool, system: str | None, chat_template: Path | None
+) -> _Prompts:
     if (prompt is None) == (file is None):
         given = "neither" if prompt is None else "both"
-        raise PromptError(f"give a prompt or --file, not {given}; - reads the prompt from standard input.")
+        raise PromptError(f"give a prompt or --prompts, not {given}; - reads the prompt from standard input.")
+    if system is not None and not chat:
+        raise PromptError("--system: it goes before a user's message; add --chat to take the prompt as one.")
     if file is not None and file.suffix == ".jsonl":
-        return [entry.text for entry in read_prompts(PromptsConfig(file=file), Path())]
-    text = _read(file) if file is not None else sys.stdin.read() if prompt == "-" else prompt or ""
-    if not text.strip():
-        raise PromptError("the prompt is empty: give at least one word to continue from.")
-    return [text]
+        read = read_prompts(PromptsConfig(file=file), Path())
+    else:
+        text = _read(file) if file is not None else sys.stdin.read() if prompt == "-" else prompt or ""
+        if not text.strip():
+            raise PromptError("the prompt is empty: give at least one word to continue from.")
+        read = (PromptText("1", text),)
+    if chat:
+        read = tuple(_as_chat(one, system) for one in read)
+    if chat_template is not None and all(one.messages is None for one in read):
+        raise PromptError("--chat-template: no prompt is a chat; add --chat, or give prompts with `messages`.")
+    return _Prompts(read, None if chat_template is None else read_template(chat_template))
+
+
+def _as_chat(prompt: PromptText, system: str | None) -> PromptText:
+    """Return a text as a user's message; what is a chat already stays as it is."""
+    if prompt.text is None:
+        if system is not None:
+            raise PromptError(f"--system: prompt {prompt.id!r} is a chat already; write it into its `messages`.")
+        return prompt
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return replace(prompt, text=None, messages=(*before, {"role": "user", "content": prompt.text}))
 
 
 def _read(file: Path) -> str:
@@ -115,29 +158,35 @@ def _run(drafter: str | None, gamma: str, lenience: str) -> Run:
     return Run(drafter, config.drafter, config.gamma, config.lenience)
 
 
-def _decode(model: str, prompts: list[str], wish: _Wish) -> None:
+def _decode(model: str, asked: _Prompts, wish: _Wish) -> None:
     errors = error_console()
     with errors.status("loading torch and the model") if errors.is_terminal else nullcontext():
+        from specdec_core.decoding import check_prompts
         from specdec_core.models import load_model
-        from specdec_core.study.runner import make_decoder
+        from specdec_core.study.making import make_decoder
 
         quieten_libraries()
         target = load_model(model)
+        prompts = encode_prompts(asked.prompts, target.tokenizer, model=target.name, chat_template=asked.template)
+        check_prompts(target, prompts, [repr(prompt.id) for prompt in asked.prompts])
         decoder = make_decoder(
             target, wish.run, registry=default_registry(), sampling=wish.sampling, strict=wish.strict
         )
-    for number, prompt in enumerate(prompts, start=1):
+    for read, prompt in zip(asked.prompts, prompts, strict=True):
         if len(prompts) > 1:
-            typer.echo(f"--- prompt {number}")
+            typer.echo(f"--- prompt {read.id}")
         result = _stream(decoder, target, prompt, wish)
+        if len(prompts) > 1:
+            for reference in read.references:
+                typer.echo(f"--- reference\n{reference}")
         for failure in result.failures:
             text = f"{failure.plugin} was switched off at step {failure.step}: {failure.message}"
             errors.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
-def _stream(decoder: "Decoder", target: "LoadedModel", prompt: str, wish: _Wish) -> "BatchResult":
+def _stream(decoder: "Decoder", target: "LoadedModel", prompt: "Prompt", wish: _Wish) -> "BatchResult":
     """Decode one prompt and show it as it comes; return the result."""
-    view = TraceView(output_console(), lambda token: _text(target, [token]))
+    view = TraceView(output_console(), speller(target.tokenizer))
     tokens: list[int] = []
     shown = ""
     steps = decoder.stream([prompt], wish.generation)

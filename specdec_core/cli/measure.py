@@ -16,16 +16,17 @@ from typer import Argument, Option
 from specdec_core.cli.console import error_console, output_console, quieten_libraries
 from specdec_core.cli.options import Settings, option_of, validated
 from specdec_core.cli.stages import StageProgress
-from specdec_core.errors import ConfigError
+from specdec_core.errors import ConfigError, unknown_name
 from specdec_core.measurement.file import Measurement, read_measurement, write_measurement
 from specdec_core.measurement.settings import MeasureSettings, Subject
+from specdec_core.model_folder import has_encoder
 from specdec_core.output import check_output
 from specdec_core.registry import default_registry, unmet_needs
 from specdec_core.settings import SamplingSettings
 from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
-from specdec_core.study import Study, load_study, run_model
+from specdec_core.study import Study, Task, load_study, run_model
 from specdec_core.study.config import PromptsConfig, RunConfig, TargetConfig
-from specdec_core.study.prompts import read_prompts
+from specdec_core.study.prompts import PromptText, encode_prompts, read_chat_template, read_prompts
 from specdec_core.study.source import parse_value
 from specdec_core.study.study import drafter_label
 
@@ -42,6 +43,7 @@ class _Wish:
     Attributes:
         target: The target and how it is loaded.
         folder: Where relative paths are meant from.
+        prompts_config: Where the prompts come from, and how chats are written out.
         prompts: What it goes on from.
         sampling: Its settings, but for the temperature.
         subjects: The drafters.
@@ -50,7 +52,8 @@ class _Wish:
 
     target: TargetConfig
     folder: Path
-    prompts: tuple[str, ...]
+    prompts_config: PromptsConfig
+    prompts: tuple[PromptText, ...]
     sampling: SamplingSettings
     subjects: tuple[Subject, ...]
     settings: MeasureSettings
@@ -97,6 +100,7 @@ def measure(
     ] = None,
     overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there.")] = False,
     settings: Settings = None,
+    task: Annotated[str | None, Option(help="The task of the study, where it has several.")] = None,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Show no progress.")] = False,
 ) -> None:
     """Measure alpha, c and T(k), and say what to expect of a drafter and with which gamma.
@@ -136,27 +140,43 @@ def _of_study(path: Path, given: Mapping[str, Any]) -> _Wish:
                 f"{option_of((name,))}: the study says that; change it there or with --set, or give no study."
             )
     study = load_study(path, given.get("settings", ()))
-    config = study.config
+    task = _task(study, given.get("task"))
+    chosen = [pair for pair in zip(study.config.runs, study.runs[1:], strict=True) if pair[1] in task.runs]
     defaults = {
-        "batch_size": config.batch_size,
-        "max_new_tokens": config.generation.max_new_tokens,
-        "ignore_eos": config.generation.ignore_eos,
-        "seed": config.generation.seed,
-        "lenience": _leniences(study),
+        "batch_size": study.config.batch_size,
+        "max_new_tokens": task.generation.max_new_tokens,
+        "ignore_eos": task.generation.ignore_eos,
+        "seed": task.generation.seed,
+        "lenience": _leniences(task),
     }
     return _Wish(
-        target=config.target,
+        target=task.target,
         folder=study.folder,
-        prompts=tuple(prompt.text for prompt in study.prompts),
-        sampling=config.sampling,
-        subjects=_subjects(config.runs, [run.name for run in study.runs[1:]]),
+        prompts_config=task.prompts_config,
+        prompts=task.prompts,
+        sampling=task.sampling,
+        subjects=_subjects([config for config, _ in chosen], [run.name for _, run in chosen]),
         settings=_settings({**defaults, **given}),
     )
 
 
-def _leniences(study: Study) -> list[float]:
-    """Return l = 1, and every constant lenience of a study's runs, the strictest first."""
-    numbers = {float(run.labels[2]) for run in study.runs if isinstance(run.labels[2], (int, float))}
+def _task(study: Study, name: str | None) -> Task:
+    """Return the task that is to be measured: the only one, or the one that is named."""
+    names = [task.name for task in study.tasks if task.name is not None]
+    if name is None and len(study.tasks) > 1:
+        raise ConfigError(f"{study.path} has {len(names)} tasks; choose one with --task: {', '.join(names)}.")
+    if name is None:
+        return study.tasks[0]
+    if name not in names:
+        raise ConfigError(
+            f"--task: {unknown_name('task', name, names) if names else 'this study names no tasks.'}"
+        )
+    return study.tasks[names.index(name)]
+
+
+def _leniences(task: Task) -> list[float]:
+    """Return l = 1, and every constant lenience of a task's runs, the strictest first."""
+    numbers = {float(run.labels[2]) for run in task.runs if isinstance(run.labels[2], (int, float))}
     return sorted({1.0, *(value for value in numbers if 0 < value <= 1)}, reverse=True)
 
 
@@ -164,6 +184,8 @@ def _of_options(given: Mapping[str, Any]) -> _Wish:
     """Return what the options say without a study."""
     if "settings" in given:
         raise ConfigError("--set: it changes a study, and none was given.")
+    if "task" in given:
+        raise ConfigError("--task: it chooses from a study, and none was given.")
     if "drafter" not in given:
         raise ConfigError(
             "no drafter was given: name one with --drafter (`specdec plugins` lists them), or give a study."
@@ -175,12 +197,15 @@ def _of_options(given: Mapping[str, Any]) -> _Wish:
         builtin_model(model)  # a name that is not there is found before torch is loaded
     settings = _settings(given)
     for run in runs:
-        for _, error in unmet_needs(default_registry(), run.drafter, batch_size=settings.batch_size):
+        for _, error in unmet_needs(
+            default_registry(), run.drafter, encoder_decoder=has_encoder(model), batch_size=settings.batch_size
+        ):
             raise error
     return _Wish(
         target=TargetConfig(model=model),
         folder=Path(),
-        prompts=tuple(prompt.text for prompt in read_prompts(prompts, Path())),
+        prompts_config=prompts,
+        prompts=read_prompts(prompts, Path()),
         sampling=_validated(SamplingSettings, given),
         subjects=_subjects(runs, [None] * len(runs)),
         settings=settings,
@@ -287,13 +312,17 @@ def _measure(wish: _Wish, output: Path | None, before: Measurement | None, quiet
 
 
 def _bench(wish: _Wish) -> Bench:
+    from specdec_core.decoding import check_prompts
     from specdec_core.measurement.measure import Bench
-    from specdec_core.study.runner import load_target
+    from specdec_core.study.making import load_target
 
     quieten_libraries()
     target = load_target(wish.target, wish.folder)
     description = wish.target.model_dump(mode="json")
-    return Bench(target, wish.prompts, wish.sampling, wish.settings, default_registry(), wish.folder, description)
+    template = read_chat_template(wish.prompts_config, wish.folder)
+    prompts = tuple(encode_prompts(wish.prompts, target.tokenizer, model=target.name, chat_template=template))
+    check_prompts(target, prompts, [repr(prompt.id) for prompt in wish.prompts])
+    return Bench(target, prompts, wish.sampling, wish.settings, default_registry(), wish.folder, description)
 
 
 def _show(latest: Sequence[Measurement], wish: _Wish) -> None:

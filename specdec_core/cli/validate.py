@@ -5,7 +5,7 @@ from rich.text import Text
 
 from specdec_core.cli.console import output_console
 from specdec_core.cli.options import Settings, StudyFile
-from specdec_core.study import Run, Study, load_study
+from specdec_core.study import Run, Study, Task, load_study
 
 
 def validate(
@@ -25,7 +25,8 @@ def validate(
     """
     loaded = load_study(study, settings or ())
     console = output_console()
-    console.print(_headline(loaded), markup=False, soft_wrap=True)
+    for line in (_headline(loaded), *map(_describe, loaded.tasks)):
+        console.print(line, markup=False, soft_wrap=True)
     table = Table(header_style="bold")
     for heading in ("run", "drafter", "gamma", "lenience", "draft sampling"):
         table.add_column(heading)
@@ -36,10 +37,19 @@ def validate(
 
 def _headline(study: Study) -> str:
     config = study.config
+    tasks = f"{len(study.tasks)} tasks, " if config.tasks else ""
     return (
-        f"{study.path}: {len(study.runs)} runs of {len(study.prompts)} prompt(s) on {config.target.model}, "
-        f"{config.repeats} repeat(s), batch size {config.batch_size}, "
-        f"at most {config.generation.max_new_tokens} new tokens, seed {config.generation.seed}."
+        f"{study.path}: {tasks}{len(study.runs)} runs, {config.repeats} repeat(s), batch size {config.batch_size}."
+    )
+
+
+def _describe(task: Task) -> str:
+    generation = task.generation
+    scored = " with references" if task.prompts[0].references else ""
+    return task.titled(
+        f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "
+        f"temperature {task.sampling.temperature:g}, at most {generation.max_new_tokens} new tokens, "
+        f"seed {generation.seed}."
     )
 
 

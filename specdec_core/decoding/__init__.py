@@ -1,8 +1,9 @@
 """Decoding: the loop, when it ends, what watches it and what it returns."""
 
-from specdec_core.decoding.decoder import Decoder, Prompt
+from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
+from specdec_core.decoding.prompt import Prompt, check_prompts
 from specdec_core.decoding.result import BatchResult, Generation, PluginFailure
 from specdec_core.decoding.stopping import FinishReason, StopRule
 
@@ -18,4 +19,5 @@ __all__ = [
     "Prompt",
     "StopRule",
     "TraceObserver",
+    "check_prompts",
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from time import perf_counter
-from typing import TypeAlias
 
 from transformers import LogitsProcessor
 
@@ -19,6 +18,7 @@ from specdec_core.border import (
 from specdec_core.decoding.batch import Batch, Row
 from specdec_core.decoding.inner_loop import LoopOpener
 from specdec_core.decoding.observers import Observer
+from specdec_core.decoding.prompt import Prompt, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.rules import Rule, speculative_sampling
 from specdec_core.decoding.speculation import Fence, Speculation
@@ -28,9 +28,6 @@ from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.randomness import RowStreams, row_seed
 from specdec_core.sampling import Standardiser
 from specdec_core.settings import GenerationSettings, SamplingSettings
-
-Prompt: TypeAlias = str | Sequence[int]
-"""Text (needs a tokenizer) or token ids. For encoder-decoder targets it is the source."""
 
 
 class Decoder:
@@ -120,7 +117,7 @@ class Decoder:
         """
         settings = settings or GenerationSettings()
         begun = perf_counter()
-        ids = [self._encode(prompt, index) for index, prompt in enumerate(prompts)]
+        ids = [encode_prompt(self.target, prompt, str(index)) for index, prompt in enumerate(prompts)]
         if not ids:
             raise PromptError("no prompt was given.")
         rows = self._rows(ids, settings)
@@ -162,30 +159,6 @@ class Decoder:
         for observer in observers:
             observer.on_end(result)
         return result
-
-    def _encode(self, prompt: Prompt, index: int) -> list[int]:
-        if isinstance(prompt, str):
-            if self.target.tokenizer is None:
-                raise PromptError(
-                    f"prompt {index} is text, but {self.target.name} has no tokenizer: give token ids, or put the "
-                    "tokenizer's files beside the model."
-                )
-            ids = [int(token) for token in self.target.tokenizer(prompt)["input_ids"]]
-        else:
-            ids = [int(token) for token in prompt]
-        if not ids:
-            raise PromptError(f"prompt {index} is empty: give at least one token to continue from.")
-        last = self.target.vocab_size - 1
-        outside = [token for token in ids if not 0 <= token <= last]
-        if outside:
-            raise PromptError(f"prompt {index} holds token id {outside[0]}; {self.target.name} has 0 to {last}.")
-        longest = self.target.max_positions
-        if longest is not None and len(ids) >= longest:
-            raise PromptError(
-                f"prompt {index} has {len(ids)} tokens; {self.target.name} takes {longest}, and one of them must "
-                "be left for the answer. Shorten the prompt."
-            )
-        return ids
 
     def _rows(self, ids: Sequence[list[int]], settings: GenerationSettings) -> list[Row]:
         start = self.target.start_id

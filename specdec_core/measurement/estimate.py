@@ -137,8 +137,8 @@ def _uncertainty(
     first = rates[known[:, 0], 0]
     if not len(first):
         return 0.0, 0.0, errors
-    tail = _tail(count)
-    low, high = np.clip(np.quantile(first, [tail, 1 - tail]), 0.0, 1.0)
+    outside = tail(count)
+    low, high = np.clip(np.quantile(first, [outside, 1 - outside]), 0.0, 1.0)
     # Resampling misses the factor n / (n - 1) of a variance that is estimated.
     return float(low), float(high), errors * math.sqrt(count / (count - 1))
 
@@ -150,8 +150,8 @@ def _sums(block: _Integers, count: int, values: _Floats) -> _Floats:
     return sums
 
 
-def _tail(count: int) -> float:
-    """Return the quantile at which a percentile interval of `count` blocks ends, somewhat outside of 2.5%.
+def tail(count: int) -> float:
+    """Return the quantile at which a percentile interval of `count` blocks, at least 2, ends: outside of 2.5%.
 
     The bootstrap's own interval is too narrow with few blocks, as is one that takes a normal quantile for
     Student's; this widens it to the latter's width (Hesterberg's "expanded percentile").

@@ -23,7 +23,8 @@ from specdec_core.measurement.timing import Always, InTurns, Medians, Repeating,
 from specdec_core.models import LoadedModel
 from specdec_core.registry import Registry
 from specdec_core.settings import SamplingSettings
-from specdec_core.study.runner import describe_device, make_drafter, versions
+from specdec_core.study.identity import describe_device, versions
+from specdec_core.study.making import make_drafter
 
 
 class MeasureObserver(Protocol):

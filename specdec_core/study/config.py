@@ -51,14 +51,16 @@ class TargetConfig(ModelSettings):
 class PromptsConfig(_Part):
     """Where the prompts come from: exactly one of `builtin`, `file` and `texts`."""
 
-    builtin: Literal["heldout"] | None = None
+    builtin: Literal["heldout", "translation", "summarization"] | None = None
     """Prompts that ship with the built-in models, from text they were not trained on."""
     file: Path | None = None
-    """A JSONL file, one object with a `prompt` a line; relative to the study."""
+    """A JSONL file, one object with a `prompt` or with chat `messages` a line; relative to the study."""
     texts: tuple[str, ...] | None = None
     """The prompts themselves. A bare list means this."""
     limit: Annotated[int, Field(ge=1)] | None = None
     """Use only the first so many."""
+    chat_template: Path | None = None
+    """A Jinja file that writes chats out, in the place of the tokenizer's own template; relative to the study."""
 
     @model_validator(mode="after")
     def _check_one(self) -> PromptsConfig:
@@ -67,6 +69,41 @@ class PromptsConfig(_Part):
             said = " and ".join(repr(name) for name in given) or "none of them"
             raise ValueError(f"give exactly one of 'builtin', 'file' and 'texts'; {said} was given")
         return self
+
+
+_Target = Annotated[
+    TargetConfig,
+    BeforeValidator(
+        lambda v: {"model": v} if isinstance(v, str) else v, json_schema_input_type=TargetConfig | str
+    ),
+]
+"""A target: a mapping, or just the model."""
+_Prompts = Annotated[
+    PromptsConfig,
+    BeforeValidator(
+        lambda v: {"texts": v} if isinstance(v, list) else v,
+        json_schema_input_type=PromptsConfig | list[str],
+    ),
+]
+"""Prompts: a mapping, or just a list of texts."""
+_Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+
+
+class TaskConfig(_Part):
+    """Something to decode, with a baseline of its own: what it says replaces what the study says."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    """What tables and results call it."""
+    target: _Target | None = None
+    """Another target than the study's."""
+    prompts: _Prompts | None = None
+    """Other prompts than the study's."""
+    sampling: SamplingSettings | None = None
+    """Sampling settings that differ from the study's; what is left out stays as it is there."""
+    generation: GenerationSettings | None = None
+    """Settings of the generation that differ from the study's; what is left out stays as it is there."""
+    grid: _Grid = Field(default_factory=dict)
+    """Settings to vary: a dotted key of this task, and its values. Every combination becomes a task."""
 
 
 class RunConfig(_Part):
@@ -79,28 +116,19 @@ class RunConfig(_Part):
     lenience: Any = None
     draft_sampling: SamplingSettings | None = None
     """The drafter's own sampling settings (section 6); left out, those of the target."""
-    grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(default_factory=dict)
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """The tasks it takes part in, by name; `*` stands for any text. All of them when left out."""
+    grid: _Grid = Field(default_factory=dict)
     """Settings to vary: a dotted key of this run, and its values. Every combination becomes a run."""
 
 
 class StudyConfig(_Part):
     """A comparison of drafters on one target: what `specdec compare` runs."""
 
-    target: Annotated[
-        TargetConfig,
-        BeforeValidator(
-            lambda v: {"model": v} if isinstance(v, str) else v, json_schema_input_type=TargetConfig | str
-        ),
-    ]
-    """The target: a mapping, or just the model."""
-    prompts: Annotated[
-        PromptsConfig,
-        BeforeValidator(
-            lambda v: {"texts": v} if isinstance(v, list) else v,
-            json_schema_input_type=PromptsConfig | list[str],
-        ),
-    ]
-    """The prompts: a mapping, or just a list of texts."""
+    target: _Target | None = None
+    """The target: a mapping, or just the model. May be left out where every task names one."""
+    prompts: _Prompts | None = None
+    """The prompts: a mapping, or just a list of texts. May be left out where every task has its own."""
     sampling: SamplingSettings = SamplingSettings()
     """How the target's logits become the distribution that is sampled."""
     generation: GenerationSettings = GenerationSettings()
@@ -111,6 +139,8 @@ class StudyConfig(_Part):
     """How often every run is timed; runs take turns, so that a drifting machine favours none."""
     lossless: bool = False
     """Refuse runs whose lenience may be below 1, so that every run writes the target's distribution."""
+    tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
+    """What is decoded, where that is more than one thing: each task has a baseline and a table of its own."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
     """What is compared with plain decoding."""
 
@@ -149,6 +179,8 @@ def study_schema(registry: Registry) -> dict[str, Any]:
     run = schema["$defs"]["Run"]
     # What a grid chooses need not be written beside it.
     run["anyOf"] = [{"required": run.pop("required")}, {"required": ["grid"]}]
+    # What every task says need not be said of the study.
+    schema["anyOf"] = [{"required": ["target", "prompts"]}, {"required": ["tasks"]}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "specdec study"}
 
 

@@ -1,4 +1,4 @@
-"""Grids: one run of a study written once and expanded to many."""
+"""Grids: a run or a task of a study written once and expanded to many."""
 
 from __future__ import annotations
 
@@ -18,48 +18,51 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expanded:
-    """A run after its grid was expanded.
+    """A run or a task after its grid was expanded.
 
     Attributes:
-        data: The run as if it had been written out.
-        index: Its place among the runs as written.
+        section: The list of the study that it stands in: `runs` or `tasks`.
+        data: The entry as if it had been written out.
+        index: Its place in the list as written.
         choices: The values that its grid chose, by dotted key.
-        places: The keys of the run that each dotted key led to.
+        places: The keys of the entry that each dotted key led to.
     """
 
+    section: str
     data: Any
     index: int
     choices: Mapping[str, Any] = field(default_factory=dict)
     places: Mapping[str, Keys] = field(default_factory=dict)
 
     def written(self, path: Keys) -> Keys:
-        """Return where a setting of this run, given by its keys below the run, was written in the study."""
+        """Return where a setting of this entry, given by its keys below the entry, was written in the study."""
         for key, place in self.places.items():
             if path[: len(place)] == place:
-                return ("runs", self.index, "grid", key)
-        return ("runs", self.index, *path)
+                return (self.section, self.index, "grid", key)
+        return (self.section, self.index, *path)
 
     @property
     def suffix(self) -> str:
-        """What tells this run from its siblings, to be put behind a name."""
+        """What tells this entry from its siblings, to be put behind a name."""
         last = [key.rpartition(".")[2] for key in self.choices]
         labels = last if len(set(last)) == len(last) else list(self.choices)
         pairs = zip(labels, self.choices.values(), strict=True)
         return "".join(f"-{label}={_label(value)}" for label, value in pairs)
 
 
-def expand(document: Document) -> list[Expanded]:
-    """Return the runs of a study, grids written out; validation refuses what is malformed."""
-    runs = document.data.get("runs")
-    if not isinstance(runs, list):
+def expand(document: Document, section: str) -> list[Expanded]:
+    """Return the entries of a list of the study, grids written out; validation refuses what is malformed."""
+    entries = document.data.get(section)
+    if not isinstance(entries, list):
         return []
     expanded = []
-    for index, run in enumerate(runs):
-        grid = run.get("grid") if isinstance(run, dict) else None
+    for index, entry in enumerate(entries):
+        grid = entry.get("grid") if isinstance(entry, dict) else None
         if grid is not None and _well_formed(grid):
-            expanded += [_choose(document, run, index, choice) for choice in _choices(grid)]
+            whole = Expanded(section, entry, index)
+            expanded += [_choose(document, whole, choice) for choice in _choices(grid)]
         else:
-            expanded.append(Expanded(run, index))
+            expanded.append(Expanded(section, entry, index))
     return expanded
 
 
@@ -71,16 +74,16 @@ def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
     return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
 
-def _choose(document: Document, run: dict[str, Any], index: int, choices: dict[str, Any]) -> Expanded:
-    data = copy.deepcopy({key: value for key, value in run.items() if key != "grid"})
+def _choose(document: Document, whole: Expanded, choices: dict[str, Any]) -> Expanded:
+    data = copy.deepcopy({key: value for key, value in whole.data.items() if key != "grid"})
     places = {}
     for key, value in choices.items():
         try:
             places[key] = set_dotted(data, key, copy.deepcopy(value))
         except ConfigError as error:
-            where = document.where(("runs", index, "grid", key), key=True)
+            where = document.where(whole.written(("grid", key)), key=True)
             raise ConfigError(f"{where}: {error}") from error
-    return Expanded(data, index, choices, places)
+    return Expanded(whole.section, data, whole.index, choices, places)
 
 
 def _label(value: Any) -> str:

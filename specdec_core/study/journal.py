@@ -22,20 +22,48 @@ class StorageError(SpecdecError):
 
 
 @dataclass(frozen=True)
-class Repeat:
-    """One run's pass over all prompts.
+class Output:
+    """What was decoded from one prompt.
 
     Attributes:
+        tokens: Ids of the new tokens.
+        text: The same as text; None where the target has no tokenizer.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One run's pass over all prompts of a task.
+
+    Attributes:
+        task: Name of the task; None where the study names none.
         run: Name of the run.
         repeat: Number of the pass, from 1.
         metrics: The raw counters of the decoder's metrics.
         failures: What went wrong in plugins, as plain data.
+        outputs: What was decoded from each prompt.
     """
 
+    task: str | None
     run: str
     repeat: int
     metrics: Mapping[str, Any]
-    failures: tuple[Mapping[str, Any], ...] = ()
+    failures: tuple[Mapping[str, Any], ...]
+    outputs: tuple[Output, ...]
+
+    @property
+    def key(self) -> tuple[str | None, str, int]:
+        """What tells it from the other repeats of a study."""
+        return self.task, self.run, self.repeat
+
+    @classmethod
+    def from_plain(cls, entry: Mapping[str, Any]) -> Repeat:
+        """Return the repeat that a line of a journal holds."""
+        outputs = tuple(Output(tuple(one["tokens"]), one["text"]) for one in entry["outputs"])
+        return cls(**{**entry, "failures": tuple(entry["failures"]), "outputs": outputs})
 
 
 class Journal:
@@ -54,7 +82,7 @@ class Journal:
             StorageError: When it cannot be written.
         """
         self.path = folder / JOURNAL
-        self.finished: dict[tuple[str, int], Repeat] = {}
+        self.finished: dict[tuple[str | None, str, int], Repeat] = {}
         make_folder(folder)
         try:
             lines, self._size = ([], 0) if fresh else _complete_lines(self.path)
@@ -70,7 +98,7 @@ class Journal:
     def add(self, repeat: Repeat) -> None:
         """Note a finished repeat; when this returns, it is on disk."""
         self._append(asdict(repeat))
-        self.finished[repeat.run, repeat.repeat] = repeat
+        self.finished[repeat.key] = repeat
 
     def _read(self, lines: list[Any], identity: Mapping[str, Any]) -> None:
         if not lines:
@@ -84,8 +112,8 @@ class Journal:
                 "Choose another --output, or pass --fresh to begin again there."
             )
         for entry in lines[1:]:
-            repeat = Repeat(entry["run"], entry["repeat"], entry["metrics"], tuple(entry["failures"]))
-            self.finished[repeat.run, repeat.repeat] = repeat
+            repeat = Repeat.from_plain(entry)
+            self.finished[repeat.key] = repeat
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         line = (json.dumps(entry) + "\n").encode()

@@ -1,31 +1,32 @@
-"""Running a study: every run is loaded once, warmed up once, and timed in turns with the others."""
+"""Running a study: every run is loaded once, warmed up once, and timed in turns with the others of its task."""
 
 from __future__ import annotations
 
-import hashlib
-import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias
 
-import torch
-import transformers
-
-import specdec_core
-from specdec_core.border import Drafter, PluginConfig, PluginKind
-from specdec_core.decoding import Decoder, Metrics
-from specdec_core.errors import ConfigError, PluginError, SpecdecError
-from specdec_core.models import LoadedModel, inflate, load_model
+from specdec_core.decoding import Decoder, Metrics, Prompt, check_prompts
+from specdec_core.errors import ConfigError, SpecdecError
+from specdec_core.models import LoadedModel
 from specdec_core.randomness import row_seed
-from specdec_core.registry import Registry, default_registry, unmet_needs
-from specdec_core.settings import SamplingSettings
+from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config import TargetConfig
-from specdec_core.study.journal import Journal, Repeat, StorageError
-from specdec_core.study.source import dotted
-from specdec_core.study.study import Run, Study
+from specdec_core.study.identity import describe_study
+from specdec_core.study.journal import Journal, Output, Repeat, StorageError
+from specdec_core.study.making import load_target, make_decoder
+from specdec_core.study.prompts import encode_prompts, read_chat_template
+from specdec_core.study.study import Run, Study, Task
 
 _WARM_UP_TOKENS = 8
+
+RunKey: TypeAlias = tuple[str | None, str]
+"""Names of a task and of a run."""
+RepeatKey: TypeAlias = tuple[str | None, str, int]
+"""Names of a task and of a run, and the number of a repeat, from 1."""
 
 
 class StudyObserver(Protocol):
@@ -53,15 +54,25 @@ class StudyResult:
 
     Attributes:
         study: The study.
-        repeats: Every finished repeat, by name of the run and number from 1.
-        failed: Why runs were given up, by name.
+        repeats: Every finished repeat.
+        failed: Why runs were given up.
         identity: Settings, versions and device, as plain data.
     """
 
     study: Study
-    repeats: Mapping[tuple[str, int], Repeat]
-    failed: Mapping[str, str]
+    repeats: Mapping[RepeatKey, Repeat]
+    failed: Mapping[RunKey, str]
     identity: Mapping[str, Any]
+
+    def of_run(self, task: Task, run: str) -> dict[int, Repeat]:
+        """Return the finished repeats of a run, by number."""
+        return {
+            key[2]: one for key, one in sorted(self.repeats.items(), key=_number) if key[:2] == (task.name, run)
+        }
+
+
+def _number(item: tuple[RepeatKey, Repeat]) -> int:
+    return item[0][2]
 
 
 def run_study(
@@ -82,17 +93,16 @@ def run_study(
         registry: Where plugins come from; by default those installed.
 
     Raises:
-        SpecdecError: When the target cannot be loaded or decode the prompts, or results cannot be kept beside
+        SpecdecError: When a target cannot be loaded or decode its prompts, or results cannot be kept beside
             what the folder holds. What goes wrong in another run is noted in the result, and the others go on.
     """
     registry = registry or default_registry()
-    observer.loading(study.config.target.model)
-    target = load_target(study.config.target, study.folder)
-    identity = describe_study(study, target, registry)
+    targets = _Targets(study.folder, observer)
+    identity = describe_study(study, targets.of(study.tasks[0]).device, registry)
     journal = Journal(output, identity, fresh=fresh) if output is not None else None
     if journal is not None:
         _check_counters(journal)
-    session = _Session(study, target, registry, observer, journal)
+    session = _Session(study, targets, registry, observer, journal)
     session.run()
     return StudyResult(study, session.finished, session.failed, identity)
 
@@ -109,18 +119,20 @@ def _check_counters(journal: Journal) -> None:
             ) from error
 
 
-def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
-    """Load a study's target, and inflate it where the study says so.
+class _Targets:
+    """The targets of a study's tasks, one of them in memory at a time."""
 
-    Args:
-        config: What the study says.
-        folder: Where a relative folder is meant from.
+    def __init__(self, folder: Path, observer: StudyObserver) -> None:
+        self._folder = folder
+        self._observer = observer
+        self._kept: tuple[TargetConfig, LoadedModel] | None = None
 
-    Raises:
-        ModelError: It cannot be loaded, decoded exactly, or inflated.
-    """
-    target = load_model(**config.model_dump(exclude={"inflate"}), folder=folder)
-    return target if config.inflate is None else inflate(target, config.inflate.layers, config.inflate.width)
+    def of(self, task: Task) -> LoadedModel:
+        if self._kept is None or self._kept[0] != task.target:
+            self._kept = None  # frees the memory that the next one may need
+            self._observer.loading(task.target.model)
+            self._kept = (task.target, load_target(task.target, self._folder))
+        return self._kept[1]
 
 
 class _Session:
@@ -129,191 +141,96 @@ class _Session:
     def __init__(
         self,
         study: Study,
-        target: LoadedModel,
+        targets: _Targets,
         registry: Registry,
         observer: StudyObserver,
         journal: Journal | None,
     ) -> None:
         self._study = study
-        self._target = target
+        self._targets = targets
         self._registry = registry
         self._observer = observer
         self._journal = journal
         self._decoders: dict[str, Decoder] = {}
-        self.finished: dict[tuple[str, int], Repeat] = dict(journal.finished) if journal else {}
-        self.failed: dict[str, str] = {}
+        self.finished: dict[RepeatKey, Repeat] = dict(journal.finished) if journal else {}
+        self.failed: dict[RunKey, str] = {}
 
     def run(self) -> None:
+        todo = {task.name: self._todo(task) for task in self._study.tasks}
+        total = sum(len(task.runs) for task in self._study.tasks) * self._study.config.repeats
+        self._observer.began(total, total - sum(map(len, todo.values())))
+        unfinished = [task for task in self._study.tasks if todo[task.name]]
+        for _, tasks in groupby(unfinished, key=lambda task: task.target):
+            # The prompts of all tasks of a target are checked before the first of them takes its time.
+            ready = [(task, list(self._batches(task))) for task in tasks]
+            for task, batches in ready:
+                self._run_task(task, todo[task.name], batches)
+                self._decoders.clear()
+
+    def _todo(self, task: Task) -> list[tuple[Run, int]]:
+        """Return what of a task is not finished, in the order in which runs take turns."""
         repeats = range(1, self._study.config.repeats + 1)
-        todo = [(run, n) for n in repeats for run in self._study.runs if (run.name, n) not in self.finished]
-        total = len(self._study.runs) * len(repeats)
-        self._observer.began(total, total - len(todo))
+        return [(run, n) for n in repeats for run in task.runs if (task.name, run.name, n) not in self.finished]
+
+    def _run_task(self, task: Task, todo: Sequence[tuple[Run, int]], batches: Sequence[_Batch]) -> None:
+        target = self._targets.of(task)
         # All are loaded before the first is timed, so that every repeat meets the same memory.
         for run in dict.fromkeys(run for run, _ in todo):
-            self._attempt(run, lambda run=run: self._prepare(run))
+            self._attempt(task, run, partial(self._prepare, task, run, target, batches[0][0]))
         for run, number in todo:
-            if run.name not in self.failed:
-                self._attempt(run, lambda run=run, number=number: self._measure(run, number))
+            if (task.name, run.name) not in self.failed:
+                self._attempt(task, run, partial(self._measure, task, run, number, batches))
 
-    def _attempt(self, run: Run, action: Any) -> None:
+    def _attempt(self, task: Task, run: Run, action: Callable[[], None]) -> None:
         try:
             action()
         except SpecdecError as error:
             if run.drafter is None or isinstance(error, StorageError):
                 raise  # without a baseline, or a place for results, there is nothing to compare
-            self.failed[run.name] = str(error)
-            self._observer.failed(run.name, str(error))
+            self.failed[task.name, run.name] = str(error)
+            self._observer.failed(task.titled(run.name), str(error))
 
-    def _prepare(self, run: Run) -> None:
-        self._observer.loading(run.name)
-        config = self._study.config
+    def _prepare(self, task: Task, run: Run, target: LoadedModel, prompts: Sequence[Prompt]) -> None:
+        self._observer.loading(task.titled(run.name))
         decoder = make_decoder(
-            self._target,
+            target,
             run,
             registry=self._registry,
-            sampling=config.sampling,
-            batch_size=config.batch_size,
+            sampling=task.sampling,
+            batch_size=self._study.config.batch_size,
             folder=self._study.folder,
         )
-        short = min(_WARM_UP_TOKENS, config.generation.max_new_tokens)
-        settings = config.generation.model_copy(update={"max_new_tokens": short})
-        decoder.generate(next(self._batches())[0], settings)
+        short = min(_WARM_UP_TOKENS, task.generation.max_new_tokens)
+        decoder.generate(prompts, task.generation.model_copy(update={"max_new_tokens": short}))
         self._decoders[run.name] = decoder
 
-    def _measure(self, run: Run, number: int) -> None:
-        self._observer.measuring(run.name, number)
-        metrics, failures = Metrics(), []
-        settings = self._study.config.generation
-        for prompts, seeds in self._batches():
-            result = self._decoders[run.name].generate(prompts, settings, seeds=seeds)
+    def _measure(self, task: Task, run: Run, number: int, batches: Sequence[_Batch]) -> None:
+        self._observer.measuring(task.titled(run.name), number)
+        metrics = Metrics()
+        failures: list[Mapping[str, Any]] = []
+        outputs: list[Output] = []
+        for prompts, seeds in batches:
+            result = self._decoders[run.name].generate(prompts, task.generation, seeds=seeds)
             metrics += result.metrics
             failures += [asdict(failure) for failure in result.failures]
-        repeat = Repeat(run.name, number, asdict(metrics), tuple(failures))
+            outputs += [Output(one.tokens, one.text) for one in result.rows]
+        repeat = Repeat(task.name, run.name, number, asdict(metrics), tuple(failures), tuple(outputs))
         if self._journal is not None:
             self._journal.add(repeat)
-        self.finished[run.name, number] = repeat
-        self._observer.measured(run.name, number, metrics.tokens_per_second)
+        self.finished[task.name, run.name, number] = repeat
+        self._observer.measured(task.titled(run.name), number, metrics.tokens_per_second)
 
-    def _batches(self) -> Iterator[tuple[Sequence[str], Sequence[int]]]:
+    def _batches(self, task: Task) -> Iterator[_Batch]:
         """Yield the prompts in batches, and the seed of each: the same in every repeat, run and batch size."""
-        config = self._study.config
-        for start in range(0, len(self._study.prompts), config.batch_size):
-            batch = self._study.prompts[start : start + config.batch_size]
-            seeds = [row_seed(config.generation.seed, start + n) for n in range(len(batch))]
-            yield [prompt.text for prompt in batch], seeds
+        target = self._targets.of(task)
+        template = read_chat_template(task.prompts_config, self._study.folder)
+        prompts = encode_prompts(task.prompts, target.tokenizer, model=target.name, chat_template=template)
+        check_prompts(target, prompts, [repr(prompt.id) for prompt in task.prompts])
+        size = self._study.config.batch_size
+        for start in range(0, len(prompts), size):
+            batch = prompts[start : start + size]
+            yield batch, [row_seed(task.generation.seed, start + n) for n in range(len(batch))]
 
 
-def make_decoder(
-    target: LoadedModel,
-    run: Run,
-    *,
-    registry: Registry,
-    sampling: SamplingSettings,
-    batch_size: int = 1,
-    folder: Path = Path(),
-    strict: bool = False,
-) -> Decoder:
-    """Load a run's drafter and controllers and return their decoder.
-
-    Args:
-        target: The target, loaded.
-        run: Settings of drafter and controllers.
-        registry: Where plugins come from.
-        sampling: The target's settings.
-        batch_size: How many prompts will be decoded together.
-        folder: Where relative paths are meant from.
-        strict: Raise when a plugin fails.
-
-    Raises:
-        PluginError: When a plugin cannot be loaded, or cannot do what is asked of it.
-    """
-    if run.drafter is None:
-        return Decoder(target, sampling=sampling, strict=strict)
-    return Decoder(
-        target,
-        make_drafter(target, run.drafter, registry=registry, batch_size=batch_size, folder=folder),
-        gamma=_controller(registry, "gamma", run.gamma),
-        lenience=_controller(registry, "lenience", run.lenience),
-        sampling=sampling,
-        draft_sampling=run.draft_sampling,
-        strict=strict,
-    )
-
-
-def make_drafter(
-    target: LoadedModel,
-    config: PluginConfig,
-    *,
-    registry: Registry,
-    batch_size: int = 1,
-    folder: Path = Path(),
-) -> Drafter:
-    """Load a drafter for a target.
-
-    Args:
-        target: The target, loaded.
-        config: The drafter's settings, name included.
-        registry: Where plugins come from.
-        batch_size: How many prompts will be decoded together.
-        folder: Where relative paths are meant from.
-
-    Raises:
-        PluginError: When it cannot be loaded, or cannot do what is asked of it.
-    """
-    needs = unmet_needs(
-        registry,
-        config,
-        encoder_decoder=target.encoder_decoder,
-        batch_size=batch_size,
-        has_tokenizer=target.tokenizer is not None,
-        has_hidden_states=target.features is not None,
-    )
-    for keys, error in needs:
-        raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
-    drafter: Drafter = registry.create("drafter", _name(config), config, target.info(folder))
-    return drafter
-
-
-def describe_study(study: Study, target: LoadedModel, registry: Registry) -> dict[str, Any]:
-    """Return all that must be equal for two results to be of one study, as plain data."""
-    shared = study.shared()
-    # More repeats of the same are welcome, and what a study forbids changes no result.
-    del shared["repeats"], shared["lossless"]
-    texts = hashlib.sha256("\0".join(prompt.text for prompt in study.prompts).encode()).hexdigest()[:16]
-    return {
-        "settings": shared,
-        "runs": [run.resolved() for run in study.runs],
-        "prompts": {"count": len(study.prompts), "sha256": texts},
-        "versions": versions(registry),
-        "device": describe_device(target.device),
-    }
-
-
-def versions(registry: Registry) -> dict[str, str]:
-    """Return the versions of what decides a result: this package, its libraries, the plugins."""
-    plugins = {record.distribution: record.version for record in registry.records() if record.state == "ready"}
-    plugins.pop("specdec-core", None)
-    return {
-        "specdec": specdec_core.__version__,
-        "torch": str(torch.__version__),
-        "transformers": str(transformers.__version__),
-        "python": platform.python_version(),
-        **plugins,
-    }
-
-
-def describe_device(device: torch.device) -> str:
-    """Return what a reader of results should know of a device."""
-    if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
-
-
-def _controller(registry: Registry, kind: PluginKind, config: PluginConfig | None) -> Any:
-    return None if config is None else registry.create(kind, _name(config), config)
-
-
-def _name(config: PluginConfig) -> str:
-    # The models that a study is read with add the plugin's name to its settings.
-    name: str = cast("Any", config).name
-    return name
+_Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]
+"""Prompts that are decoded together, and their seeds."""

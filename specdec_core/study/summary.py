@@ -10,8 +10,9 @@ from typing import Any
 
 from specdec_core.decoding import Metrics
 from specdec_core.study.expectation import Expectation, Shares, draft_cost, verify_cost
+from specdec_core.study.outputs import quality_of
 from specdec_core.study.runner import StudyResult
-from specdec_core.study.study import PLAIN, Label, Run
+from specdec_core.study.study import PLAIN, Label, Run, Task
 from specdec_core.study.verdict import Facts, best_of, verdict
 from specdec_core.theory import walltime_improvement
 
@@ -25,7 +26,8 @@ class RunSummary:
     the repeats, tokens a second and speed-up with their ends.
 
     Attributes:
-        name: Name of the run; the first is the plain baseline.
+        task: Name of the task; None where the study names none.
+        name: Name of the run; the first of a task is the plain baseline.
         drafter: Name of the drafter; None for the baseline.
         gamma: Tokens drafted in a step, or the controller's name.
         lenience: Factor l, or the controller's name.
@@ -42,7 +44,7 @@ class RunSummary:
         c: Cost coefficient (Definition 3.7): the drafter's time for one token over that of a plain target call in
             the same repeat; first steps, with their prompts, are left out.
         verify_cost: T(k) / T(0), k = 0, 1, ...: the target's time with a draft of k tokens over that of a plain
-            call. Over all runs of the study; None where too few such steps were seen.
+            call. Over all runs of the task; None where too few such steps were seen.
         draft_cost: D(k) / T(0), k = 0, 1, ...: the drafter's time for k tokens, of this run.
         steps_by_length: Steps whose longest draft had 0, 1, ... tokens, first steps left out.
         tokens_per_second: New tokens a second of wall time.
@@ -55,17 +57,18 @@ class RunSummary:
             verification to cost no more than a plain call, and nothing but the two models to take time.
         speedup_expected_here: What was to be expected on this machine: from the steps as they were drafted and
             kept, with T(k) of all runs, this drafter's D(k), the framework's own time, prompts and set-up.
-        gamma_best: The fixed gamma, up to the longest draft of any run, that should be fastest; 0 for none. Of a
-            controller that stops within drafts, the longest draft to allow it.
+        gamma_best: The fixed gamma, up to the longest draft of any run of the task, that should be fastest; 0 for
+            none. Of a controller that stops within drafts, the longest draft to allow it.
         speedup_expected_best: The speed-up to be expected with it, as in `speedup_expected_here`.
-        speedup_by_gamma: The same for gamma = 0, 1, ... up to the longest draft of any run.
+        speedup_by_gamma: The same for gamma = 0, 1, ... up to the longest draft of any run of the task.
         deviation: Total variation from the target's distribution that lenience spent in a sequence, on average;
             0 when strict.
         time_shares: Where the wall time went: `target`, as far as a plain call takes; `verifying`, the target
             beyond that; `drafting`; `framework`, in the steps but in neither; `outside`: prompts and set-up.
         verdict: Why the run is as fast as it is, in a sentence; None for the baseline, and where nothing was
             measured.
-        quality: Score against references; None where there are none.
+        quality: How the texts compare with those of plain decoding, and with references where there are some; the
+            fields of `specdec_core.study.quality.Quality`. None where nothing was decoded.
         seconds: Wall time.
         draft_seconds: Of which in the drafter.
         verify_seconds: Of which in the target.
@@ -77,6 +80,7 @@ class RunSummary:
         config: The resolved settings of the run and of the study.
     """
 
+    task: str | None
     name: str
     drafter: str | None
     gamma: Label
@@ -109,7 +113,7 @@ class RunSummary:
     deviation: float | None
     time_shares: Mapping[str, float] | None
     verdict: str | None
-    quality: Mapping[str, float] | None
+    quality: Mapping[str, Any] | None
     seconds: float
     draft_seconds: float
     verify_seconds: float
@@ -122,29 +126,29 @@ class RunSummary:
 
 
 def summarise(result: StudyResult) -> list[RunSummary]:
-    """Return a summary for each run of a study, the baseline first."""
-    measured = _Measured.of(result)
-    return [_summary(result, run, measured) for run in result.study.runs]
+    """Return a summary for each run of a study, task by task, the baseline first in each."""
+    return [
+        _summary(result, run, measured)
+        for measured in (_Measured(result, task) for task in result.study.tasks)
+        for run in measured.task.runs
+    ]
 
 
 class _Measured:
-    """The metrics of all runs, and what follows from all of them together."""
+    """The metrics of all runs of a task, and what follows from all of them together."""
 
-    def __init__(self, metrics: Mapping[str, Mapping[int, Metrics]], rows: int) -> None:
-        self._metrics = metrics
-        self.rows = rows
+    def __init__(self, result: StudyResult, task: Task) -> None:
+        self.task = task
+        self._metrics = {
+            run.name: {n: Metrics.from_plain(one.metrics) for n, one in result.of_run(task, run.name).items()}
+            for run in task.runs
+        }
+        self.rows = len(task.prompts)
         """Sequences decoded in a repeat."""
         self.cost = {number: self._cost(number, plain) for number, plain in self.of_run(PLAIN).items()}
         """T(k) / T(0) in each repeat."""
         self.longest = max((max(cost) for cost in self.cost.values() if cost), default=0)
         """The longest draft of any run."""
-
-    @classmethod
-    def of(cls, result: StudyResult) -> _Measured:
-        metrics: dict[str, dict[int, Metrics]] = {}
-        for (run, number), repeat in sorted(result.repeats.items()):
-            metrics.setdefault(run, {})[number] = Metrics.from_plain(repeat.metrics)
-        return cls(metrics, len(result.study.prompts))
 
     def of_run(self, name: str) -> Mapping[int, Metrics]:
         return self._metrics.get(name, {})
@@ -165,27 +169,27 @@ class _Measured:
 def _summary(result: StudyResult, run: Run, study: _Measured) -> RunSummary:
     measured = study.of_run(run.name)
     drafter, gamma, lenience = run.labels
-    failures = [
-        f for (name, _), repeat in sorted(result.repeats.items()) if name == run.name for f in repeat.failures
-    ]
     numbers: dict[str, Any] = {
         **_counted(sum(measured.values(), Metrics()), len(measured) * study.rows),
         **_timed(run, study),
     }
     numbers.update(_expected(run, numbers, study.expectations(run.name), study.longest))
+    repeats, plain = result.of_run(study.task, run.name), result.of_run(study.task, PLAIN)
+    quality = quality_of(study.task, repeats, plain if run.drafter is not None else repeats)
     return RunSummary(
+        task=study.task.name,
         name=run.name,
         drafter=drafter,
         gamma=gamma,
         lenience=lenience,
         repeats=len(measured),
-        quality=None,
-        seed=result.study.config.generation.seed,
+        quality=None if quality is None else asdict(quality),
+        seed=study.task.generation.seed,
         device=result.identity["device"],
-        error=result.failed.get(run.name),
-        failures=tuple(failures),
+        error=result.failed.get((study.task.name, run.name)),
+        failures=tuple(failure for repeat in repeats.values() for failure in repeat.failures),
         versions=result.identity["versions"],
-        config={**result.study.shared(), "run": run.resolved()},
+        config={**result.study.shared(), **study.task.resolved(), "run": run.resolved()},
         **numbers,
     )
 

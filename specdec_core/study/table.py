@@ -1,25 +1,41 @@
-"""The table that `compare` prints. Importing this imports no torch."""
+"""The tables that `compare` prints. Importing this imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from specdec_core.study.quality import holm
 from specdec_core.study.study import PLAIN
 
 if TYPE_CHECKING:
     from specdec_core.study.summary import RunSummary
 
+SCORES = {"bleu": "BLEU", "chrf": "chrF", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+"""What the scores of texts are called, by their names in results."""
+TESTED = "chrF"
+"""Whose difference from plain sampling the table shows: of the tested scores the one that fits most languages and
+lengths. Results have the others."""
+
 _NOTHING = "–"
 
 
+def by_task(summaries: Sequence[RunSummary]) -> list[list[RunSummary]]:
+    """Return the summaries task by task, each beginning with its baseline."""
+    return [list(group) for _, group in groupby(summaries, key=lambda summary: summary.task)]
+
+
 def results_table(summaries: Sequence[RunSummary]) -> Table:
-    """Return the results as a table, the plain baseline in its first row."""
+    """Return the results of a task as a table, the plain baseline in its first row."""
     lenient = any(summary.lenience != 1 for summary in summaries)
     table = Table(
+        title=summaries[0].task,
+        title_justify="left",
+        title_style="bold",
         header_style="bold",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -36,6 +52,60 @@ def results_table(summaries: Sequence[RunSummary]) -> Table:
         style = "dim" if summary.name == PLAIN else "red" if summary.error else None
         table.add_row(*_cells(summary, lenient), style=style)
     return table
+
+
+def quality_table(summaries: Sequence[RunSummary]) -> Table | None:
+    """Return how good the outputs of a task's runs are; None where there is nothing to compare them with."""
+    scored = [
+        (summary, summary.quality) for summary in summaries if summary.quality and summary.quality["references"]
+    ]
+    if not scored:
+        return None
+    tested = any(quality["differences"] for _, quality in scored)
+    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
+    table.add_column("run", overflow="fold")
+    for heading in (*SCORES.values(), "as plain", *([f"{TESTED} against plain", "p"] if tested else [])):
+        table.add_column(heading, justify="right", no_wrap=True)
+    found = [quality["differences"].get(TESTED.lower()) for _, quality in scored]
+    adjusted = holm([None if one is None else one["p"] for one in found])
+    for (summary, quality), difference, p in zip(scored, found, adjusted, strict=True):
+        style = "dim" if summary.name == PLAIN else None
+        scores = [_number(quality[name], ".1f") for name in SCORES]
+        row = [summary.name, *scores, f"{quality['exact']:.0%}"]
+        table.add_row(*row, *([_difference(difference), _number(p, ".2f")] if tested else []), style=style)
+    notes = ["p: of a difference this large by chance, adjusted for the number of runs (Holm)."] if tested else []
+    notes += [quality["note"] for _, quality in scored if quality["note"]]
+    table.caption = "\n".join(dict.fromkeys(notes)) or None
+    return table
+
+
+def _difference(found: Mapping[str, float | None] | None) -> str:
+    """Return the difference of a score with its confidence interval."""
+    if found is None:
+        return _NOTHING
+    interval = "" if found["low"] is None else f" ({found['low']:+.1f} to {found['high']:+.1f})"
+    return f"{found['difference']:+.1f}{interval}"
+
+
+def departures(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a line for each strict argmax run that wrote anything else than plain decoding did."""
+    return [_departure(summary) for summary in summaries if _departs(summary)]
+
+
+def _departs(summary: RunSummary) -> bool:
+    argmax = summary.config["sampling"]["temperature"] == 0
+    return argmax and summary.lenience == 1 and summary.quality is not None and summary.quality["exact"] < 1
+
+
+def _departure(summary: RunSummary) -> str:
+    assert summary.quality is not None, "only what was decoded departs"
+    prompt, token = summary.quality["first_difference"]
+    return (
+        f"{summary.name}: {1 - summary.quality['exact']:.0%} of its texts are not those of plain decoding, from "
+        f"token {token + 1} of prompt {prompt + 1} on. At temperature 0 that must not be, but where two tokens "
+        "are equally probable to the last bits: forwards over more tokens round otherwise. `dtype: float32` makes "
+        "it rare."
+    )
 
 
 def verdicts(summaries: Sequence[RunSummary]) -> list[str]:

@@ -47,7 +47,8 @@ def test_a_table_with_the_baseline_first_and_results(compare, tmp_path):
     names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     assert names[names.index("plain") :][:3] == ["plain", "echo-2", "echo-3"]
     assert "[6/6]" in result.stderr
-    assert sorted(path.name for path in output.iterdir()) == ["repeats.jsonl", "results.jsonl", "summary.csv"]
+    kept = ["outputs.jsonl", "repeats.jsonl", "results.jsonl", "summary.csv"]
+    assert sorted(path.name for path in output.iterdir()) == kept
     assert finished(output) == ALL
     again = compare("--output", output)
     assert again.stdout == result.stdout
@@ -143,7 +144,7 @@ def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):
     changed = ("--output", output, "--set", "repeats=1", "--set", "generation.seed=5")
     result = compare(*changed)
     assert result.exit_code == 2
-    assert "settings.generation.seed: 0 there, 5 now" in result.stderr
+    assert "tasks[0].generation.seed: 0 there, 5 now" in result.stderr
     assert compare(*changed, "--fresh").exit_code == 0
 
 

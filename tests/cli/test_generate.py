@@ -1,7 +1,9 @@
 """`specdec generate` on a tiny model, and the trace of Figure 1."""
 
 import io
+import json
 import re
+import shutil
 
 import pytest
 from rich.console import Console
@@ -21,11 +23,11 @@ def generate(toys, model_folder):
     return run
 
 
-def text_of(model_folder, *, sampling=None):
+def text_of(model_folder, *, sampling=None, prompt="a b c"):
     from specdec_core import Decoder, GenerationSettings, SamplingSettings, load_model
 
     decoder = Decoder(load_model(model_folder), sampling=SamplingSettings(**(sampling or {})))
-    return decoder.generate(["a b c"], GenerationSettings(max_new_tokens=10)).rows[0].text
+    return decoder.generate([prompt], GenerationSettings(max_new_tokens=10)).rows[0].text
 
 
 def test_the_text_is_streamed_to_standard_output(generate, model_folder):
@@ -45,10 +47,76 @@ def test_prompts_from_standard_input_and_files(generate, model_folder, tmp_path)
     expected = text_of(model_folder) + "\n"
     assert generate("-", input="a b c").stdout == expected
     (tmp_path / "p.txt").write_text("a b c")
-    assert generate("--file", tmp_path / "p.txt").stdout == expected
+    for option in ("--prompts", "--file"):
+        assert generate(option, tmp_path / "p.txt").stdout == expected
     (tmp_path / "p.jsonl").write_text('{"prompt": "a b c"}\n{"prompt": "d"}\n')
-    many = generate("--file", tmp_path / "p.jsonl").stdout
+    many = generate("--prompts", tmp_path / "p.jsonl").stdout
     assert many.startswith(f"--- prompt 1\n{expected}--- prompt 2\n")
+
+
+@pytest.fixture
+def template(tmp_path):
+    """Writes the messages one behind the other, and refuses roles that it does not know."""
+    path = tmp_path / "t.jinja"
+    path.write_text(
+        "{% for message in messages %}{{ 'd ' if message.role == 'system' }}"
+        "{{ raise_exception('no tools here') if message.role == 'tool' }}{{ message.content + ' ' }}{% endfor %}"
+    )
+    return path
+
+
+def test_a_prompt_as_a_users_message(generate, model_folder, template):
+    chat = ("--chat", "--chat-template", template)
+    assert generate("a b c", *chat).stdout == text_of(model_folder) + "\n"
+    told = generate("c", "--chat-template", template, "--chat", "--system", "a b").stdout
+    assert told == text_of(model_folder, prompt="d a b c") + "\n"
+    assert told != generate("c", *chat).stdout
+    assert generate("-", *chat, input="a b c").stdout == text_of(model_folder) + "\n"
+
+
+def test_the_models_own_chat_template(generate, model_folder, template, tmp_path):
+    folder = tmp_path / "instruct"
+    shutil.copytree(model_folder, folder)
+    (folder / "chat_template.jinja").write_text(template.read_text())
+    result = generate("c", "--model", folder, "--chat", "--system", "a b")
+    assert result.stdout == text_of(model_folder, prompt="d a b c") + "\n"
+
+
+def test_a_file_of_chats_with_references(generate, model_folder, template, tmp_path):
+    chat = {"messages": [{"role": "user", "content": "a b c"}], "id": "greeting", "reference": "good day"}
+    text = {"prompt": "a b c", "reference": ["x", "y"]}
+    (tmp_path / "p.jsonl").write_text(f"{json.dumps(chat)}\n{json.dumps(text)}\n")
+    result = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template)
+    expected = text_of(model_folder)
+    assert result.stdout == (
+        f"--- prompt greeting\n{expected}\n--- reference\ngood day\n"
+        f"--- prompt 2\n{expected}\n--- reference\nx\n--- reference\ny\n"
+    )
+    # A single prompt is for a pipe: its text and nothing else. And --chat leaves a chat as it is.
+    (tmp_path / "p.jsonl").write_text(json.dumps(chat))
+    assert generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template).stdout == expected + "\n"
+    again = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template, "--chat")
+    assert again.stdout == expected + "\n"
+    mixed = generate("--prompts", tmp_path / "p.jsonl", "--chat", "--system", "b")
+    assert "--system: prompt 'greeting' is a chat already" in mixed.stderr
+
+
+def test_chats_that_cannot_be_written_out(generate, template, tmp_path):
+    chat = {"messages": [{"role": "tool", "content": "a"}]}
+    (tmp_path / "p.jsonl").write_text(json.dumps(chat))
+    result = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template)
+    assert result.exit_code == 2
+    assert "prompt '1': the chat template that was given refuses it: no tools here." in result.stderr
+
+
+def test_all_prompts_are_checked_before_the_first_is_decoded(generate, tmp_path):
+    lines = [json.dumps({"prompt": text, "id": text[0]}) for text in ("a", "b " * 300, "c " * 300)]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    result = generate("--prompts", tmp_path / "p.jsonl")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "prompt 'b' has 300 tokens" in result.stderr
+    assert "prompt 'c' has 300 tokens" in result.stderr
 
 
 def test_the_trace_can_be_read_without_colours(generate):
@@ -74,9 +142,14 @@ def test_the_trace_can_be_read_without_colours(generate):
         (["a", "--drafter", "absent"], "drafter 'absent' of specdec-toys 1.0 could not be imported"),
         (["a", "--model", "./nowhere"], "there is no such folder"),
         ([""], "the prompt is empty"),
-        ([], "give a prompt or --file, not neither"),
-        (["a", "--file", "b"], "not both"),
-        (["--file", "missing.txt"], "missing.txt: there is no such file"),
+        ([], "give a prompt or --prompts, not neither"),
+        (["a", "--prompts", "b"], "not both"),
+        (["--prompts", "missing.txt"], "missing.txt: there is no such file"),
+        (["--prompts", "missing.jsonl"], "missing.jsonl: there is no such file"),
+        (["a", "--chat"], "prompt '1' is a chat, but the tokenizer of"),
+        (["a", "--chat", "--chat-template", "missing.jinja"], "missing.jinja: there is no such file"),
+        (["a", "--chat-template", "t.jinja"], "--chat-template: no prompt is a chat; add --chat"),
+        (["a", "--system", "b"], "--system: it goes before a user's message; add --chat"),
         (["a " * 300], "takes 256"),
     ],
 )

@@ -8,13 +8,15 @@ import pytest
 
 from specdec_core import ConfigError
 from specdec_core.study import journal as module
-from specdec_core.study.journal import Journal, Repeat, StorageError, make_folder, write_atomically
+from specdec_core.study.journal import Journal, Output, Repeat, StorageError, make_folder, write_atomically
 
 IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu"}
 
 
 def repeat(number, run="plain"):
-    return Repeat(run, number, {"tokens": 8, "seconds": 0.5}, ({"plugin": "x", "step": 1, "message": "m"},))
+    failures = ({"plugin": "x", "step": 1, "message": "m"},)
+    outputs = (Output((3, 1, 4), "pi"), Output((), None))
+    return Repeat("tenth", run, number, {"tokens": 8, "seconds": 0.5}, failures, outputs)
 
 
 def test_what_was_added_is_there_again(tmp_path):
@@ -22,7 +24,7 @@ def test_what_was_added_is_there_again(tmp_path):
     journal.add(repeat(1))
     journal.add(repeat(1, "other"))
     again = Journal(tmp_path / "new" / "folder", IDENTITY)
-    assert again.finished == {("plain", 1): repeat(1), ("other", 1): repeat(1, "other")}
+    assert again.finished == {("tenth", "plain", 1): repeat(1), ("tenth", "other", 1): repeat(1, "other")}
 
 
 @pytest.mark.parametrize("torn", [b'{"run": "plain", "rep', b'{"run": "plain"}', b"\x00\x00\x00"])
@@ -31,16 +33,16 @@ def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path, torn):
     with (tmp_path / "repeats.jsonl").open("ab") as file:
         file.write(torn)
     journal = Journal(tmp_path, IDENTITY)
-    assert set(journal.finished) == {("plain", 1)}
+    assert set(journal.finished) == {("tenth", "plain", 1)}
     journal.add(repeat(2))
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1), ("plain", 2)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1), ("tenth", "plain", 2)}
 
 
 def test_a_torn_first_line_is_as_good_as_none(tmp_path):
     (tmp_path / "repeats.jsonl").write_bytes(b'{"fingerprint": "ab')
     journal = Journal(tmp_path, IDENTITY)
     journal.add(repeat(1))
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1)}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_another_study_is_refused_with_what_differs(tmp_path, change, said):
     assert said in str(caught.value)
     assert "--output" in str(caught.value)
     assert "--fresh" in str(caught.value)
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1)}
 
 
 def test_fresh_begins_again(tmp_path):
@@ -92,7 +94,7 @@ def test_no_space_left_keeps_what_is_finished(tmp_path, monkeypatch):
     assert [json.loads(line).get("repeat") for line in lines] == [None, 1]
     journal = Journal(tmp_path, IDENTITY)
     journal.add(repeat(2))
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("plain", 1), ("plain", 2)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1), ("tenth", "plain", 2)}
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

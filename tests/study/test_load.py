@@ -43,7 +43,7 @@ def test_a_small_study_has_defaults_and_the_baseline_first(write):
     assert study.runs[0].drafter is None
     assert study.runs[1].drafter.token == 1
     assert study.config.repeats == 3
-    assert [prompt.text for prompt in study.prompts] == ["a b c", "d e f"]
+    assert [prompt.text for prompt in study.tasks[0].prompts] == ["a b c", "d e f"]
     json.dumps([study.shared(), *(run.resolved() for run in study.runs)])
 
 
@@ -87,7 +87,7 @@ def test_set_replaces_values(write):
     )
     assert study.config.generation.seed == 7
     assert (study.runs[1].gamma.gamma, study.runs[1].drafter.token) == (5, 3)
-    assert study.prompts[0].text == "x"
+    assert study.tasks[0].prompts[0].text == "x"
 
 
 def test_set_finds_a_run_by_its_name(write):
@@ -121,7 +121,7 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "target: builtin:target",
             "targt: builtin:target",
             "1:1: unknown key 'targt'. Did you mean 'target'? Available: batch_size, generation, lossless, "
-            "prompts, repeats, runs, sampling, target.",
+            "prompts, repeats, runs, sampling, target, tasks.",
         ),
         ("drafter: echo", "drafter: ecko", "4:14: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
         (
@@ -280,4 +280,4 @@ def test_the_schema_knows_the_plugins(toys):
 def test_set_writes_out_what_was_written_in_short(write):
     study = load_study(write(GOOD), ["target.dtype=float32", "prompts.limit=1"])
     assert (study.config.target.model, study.config.target.dtype) == ("builtin:target", "float32")
-    assert len(study.prompts) == 1
+    assert len(study.tasks[0].prompts) == 1

@@ -1,43 +1,168 @@
+"""What a study's prompts may be, what is said of those that cannot be, and how a chat becomes token ids."""
+
+import json
+import re
+
 import pytest
 
-from specdec_core import PromptError
+from specdec_core import PromptError, shipped
 from specdec_core.study.config import PromptsConfig
-from specdec_core.study.prompts import read_prompts
+from specdec_core.study.prompts import PromptText, digest_of, encode_prompts, read_chat_template, read_prompts
+
+HELLO = {"role": "user", "content": "hello"}
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m.role + ' ' + m.content + ' ' + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant' }}{% endif %}"
+)
 
 
 @pytest.fixture
 def lines(tmp_path):
+    """Reads a file of these lines: bytes as they are, or objects."""
+
     def read(content, **kwargs):
+        if not isinstance(content, bytes):
+            content = "".join(json.dumps(entry) + "\n" for entry in content).encode()
         (tmp_path / "p.jsonl").write_bytes(content)
         return read_prompts(PromptsConfig(file="p.jsonl", **kwargs), tmp_path)
 
     return read
 
 
+@pytest.fixture
+def problems(lines):
+    """The messages of a file that cannot be used, each without the folder."""
+
+    def find(content, **kwargs):
+        with pytest.raises(PromptError) as caught:
+            lines(content, **kwargs)
+        return [re.sub(r"^.*p\.jsonl", "p.jsonl", line) for line in str(caught.value).splitlines()]
+
+    return find
+
+
 def test_a_file_of_prompts(lines):
     found = lines(b'{"prompt": "a", "id": "first", "source": "x"}\n\n{"prompt": "b"}\n')
-    assert [(prompt.id, prompt.text) for prompt in found] == [("first", "a"), ("3", "b")]
+    assert found == (PromptText("first", "a", source="x"), PromptText("3", "b"))
+
+
+def test_a_chat(lines):
+    messages = [{"role": "system", "content": "be brief"}, {**HELLO, "name": "ann"}]
+    (found,) = lines([{"messages": messages, "id": 7}])
+    assert found == PromptText("7", None, tuple(messages))
+
+
+def test_references_are_one_text_or_several(lines):
+    found = lines([{"prompt": "a", "reference": "x"}, {"messages": [HELLO], "reference": ["y", "z"]}])
+    assert [prompt.references for prompt in found] == [("x",), ("y", "z")]
+
+
+def test_other_keys_are_free(lines):
+    assert lines([{"prompt": "a", "lang": "de", "idx": 3, "resource": None, "prompt_id": 4}])[0].text == "a"
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(lines):
+    assert lines(b'\xef\xbb\xbf{"prompt": "a"}')[0].text == "a"
 
 
 def test_the_limit_stops_reading(lines):
     assert len(lines(b'{"prompt": "a"}\nno json', limit=1)) == 1
+    mixed = [{"prompt": "a", "reference": "x"}, {"prompt": "b"}]
+    assert lines(mixed, limit=1)[0].references == ("x",)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl:2:\d+: this is no JSON"),
-        (b'{"text": "a"}\n', r'p\.jsonl:1: expected an object with a text under "prompt"; this has: keys text'),
-        (b'{"prompt": 3}\n', r"p\.jsonl:1: expected an object"),
+        (b'{"prompt": ' + b"[" * 100_000 + b"}", r"p\.jsonl:1: this cannot be read as JSON"),
+        (b'{"prompt": "a\\ud800"}', r"p\.jsonl:1: this holds half of a surrogate pair"),
+        (b'{"text": "a"}\n', r'p\.jsonl:1: expected an object with a text under "prompt", .*has: keys text\.'),
+        (b"{}\n", r"p\.jsonl:1: expected an object .* this has: no keys"),
+        (b'{"prompt": 3}\n', r"p\.jsonl:1: expected an object .* this has: a number under 'prompt'"),
         (b'["a"]\n', r"p\.jsonl:1: .*this has: list"),
         (b'{"prompt": "a"}\n{"prompt": "  "}\n', r"p\.jsonl:2: prompt 2 is empty"),
         (b"", "holds no prompt"),
         (b"\xff\xfe", "this is no text file"),
+        (b"\n" * 3 + b'{"prompt": "a", "messages": []}', r'p\.jsonl:4: "prompt" and "messages" are both given'),
     ],
 )
 def test_what_is_wrong_has_its_line(lines, content, message):
     with pytest.raises(PromptError, match=message):
         lines(content)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"messages": []}, '"messages" must be a list of at least one message; this is an empty list.'),
+        ({"messages": "hello"}, '"messages" must be a list of at least one message; this is a text.'),
+        ({"messages": ["hello"]}, 'message 1 must be an object with "role" and "content"; this is a text.'),
+        ({"messages": [HELLO, {"content": "x"}]}, "message 2 has no 'role'; it has: content."),
+        ({"messages": [{"role": "user", "text": "x"}]}, "message 1 has no 'content'; it has: role, text."),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            '"content" of message 1 must be a text that is not empty; this is a list.',
+        ),
+        (
+            {"messages": [{"role": " ", "content": "x"}]},
+            '"role" of message 1 must be a text that is not empty; this is an empty text.',
+        ),
+        ({"messages": [HELLO, {"role": "assistant", "content": "x"}]}, "the last message is the assistant's"),
+        ({"prompt": "a", "reference": 3}, '"reference" must be a text or a list of texts, none of them empty'),
+        ({"prompt": "a", "reference": None}, "this is null. Leave it out where there is none."),
+        ({"prompt": "a", "reference": ["x", 3]}, '"reference" must be a text or a list of texts'),
+        ({"prompt": "a", "reference": ["x", " "]}, '"reference" must be a text or a list of texts'),
+        ({"prompt": "a", "reference": ""}, "this is an empty text."),
+        ({"prompt": "a", "reference": []}, "this is an empty list."),
+        ({"prompt": "a", "refrence": "x"}, "unknown key 'refrence'. Did you mean 'reference'?"),
+        ({"prompt": "a", "references": ["x"]}, "unknown key 'references'. Did you mean 'reference'?"),
+        ({"prompt": "a", "Source": "x"}, "unknown key 'Source'. Did you mean 'source'?"),
+        ({"promt": "a"}, "unknown key 'promt'. Did you mean 'prompt'?"),
+        ({"message": [HELLO]}, "unknown key 'message'. Did you mean 'messages'?"),
+        ({"prompt": "a", "source": 3}, '"source" must be a text; this is a number.'),
+        ({"prompt": "a", "id": ""}, '"id" must be a text or a number; this is an empty text.'),
+        ({"prompt": "a", "id": True}, '"id" must be a text or a number; this is true or false.'),
+        ({"prompt": "a", "id": {}}, '"id" must be a text or a number; this is an object.'),
+    ],
+    ids=lambda part: json.dumps(part) if isinstance(part, dict) else "",
+)
+def test_a_line_that_is_no_prompt(problems, entry, message):
+    (problem,) = problems([{"prompt": "good", "reference": "x"}, entry])
+    assert problem.startswith("p.jsonl:2: ")
+    assert message in problem
+
+
+def test_two_prompts_of_one_id(problems):
+    (problem,) = problems([{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}])
+    assert problem == "p.jsonl:3: the id 'x' is that of line 1 too; give each an id of its own."
+    # The number of a line is an id too.
+    assert (
+        "p.jsonl:2: the id '2' is that of line 1 too" in problems([{"prompt": "a", "id": 2}, {"prompt": "b"}])[0]
+    )
+
+
+def test_all_problems_are_said_at_once_up_to_five(problems):
+    entry = {"messages": [{"role": "user"}, {"content": "x"}], "source": 3}
+    assert [problem[:11] for problem in problems([entry, {"prompt": ""}])] == ["p.jsonl:1: "] * 3 + ["p.jsonl:2: "]
+    assert len(problems([{"prompt": ""}] * 9)) == 5
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ([3], "p.jsonl:3: 11 of 12 prompts have a reference; line 3 has none. Give one to each or to none"),
+        ([3, 8], "p.jsonl:3: 10 of 12 prompts have a reference; lines 3, 8 have none."),
+        (range(2, 13), "p.jsonl:2: 1 of 12 prompts have a reference; lines 2, 3, 4, 5, 6, ... have none."),
+    ],
+    ids=str,
+)
+def test_references_for_some_prompts_only(problems, without, said):
+    entries = [
+        {"prompt": "a"} if number in without else {"prompt": "a", "reference": "x"} for number in range(1, 13)
+    ]
+    (problem,) = problems(entries)
+    assert problem.startswith(said)
 
 
 def test_a_missing_file(tmp_path):
@@ -47,7 +172,122 @@ def test_a_missing_file(tmp_path):
         read_prompts(PromptsConfig(file="."), tmp_path)
 
 
-def test_the_prompts_that_ship(tmp_path):
+def test_a_list_of_texts(tmp_path):
+    found = read_prompts(PromptsConfig(texts=("a", "b", " "), limit=2), tmp_path)
+    assert found == (PromptText("1", "a"), PromptText("2", "b"))
+    with pytest.raises(PromptError, match="prompt 3 of 3 is empty"):
+        read_prompts(PromptsConfig(texts=("a", "b", " ")), tmp_path)
+
+
+def test_the_prompts_that_ship(tmp_path, monkeypatch):
     found = read_prompts(PromptsConfig(builtin="heldout", limit=3), tmp_path)
     assert len(found) == 3
     assert all(prompt.text.strip() for prompt in found)
+    (tmp_path / "p.jsonl").write_text('{"prompt": "translate"}\n')
+    monkeypatch.setitem(shipped.BUILTIN_PROMPTS, "translation", tmp_path / "p.jsonl")
+    assert read_prompts(PromptsConfig(builtin="translation"), tmp_path)[0].text == "translate"
+
+
+def test_every_name_of_prompts_that_ship_is_allowed():
+    for name in shipped.BUILTIN_PROMPTS:
+        assert PromptsConfig(builtin=name).builtin == name
+
+
+def test_a_chat_template_of_the_study(lines, tmp_path):
+    config = PromptsConfig(file="p.jsonl", chat_template="t.jinja")
+    with pytest.raises(PromptError, match=r"t\.jinja: there is no such file"):
+        lines([{"messages": [HELLO]}], chat_template="t.jinja")
+    (tmp_path / "t.jinja").write_text(" \n")
+    with pytest.raises(PromptError, match=r"t\.jinja: this chat template is empty"):
+        lines([{"messages": [HELLO]}], chat_template="t.jinja")
+    (tmp_path / "t.jinja").write_text(TEMPLATE)
+    assert lines([{"messages": [HELLO]}, {"prompt": "a"}], chat_template="t.jinja")
+    assert read_chat_template(config, tmp_path) == TEMPLATE
+    assert read_chat_template(PromptsConfig(file="p.jsonl"), tmp_path) is None
+    with pytest.raises(PromptError, match=r"a chat template is given, and no prompt of .* is a chat"):
+        lines([{"prompt": "a"}], chat_template="t.jinja")
+
+
+def test_the_digest_is_of_what_decides_an_answer():
+    def digest(*prompts, template=None):
+        return digest_of(prompts, template)
+
+    text = PromptText("1", "a")
+    assert digest(text) == digest(PromptText("2", "a", references=("x",), source="y"))
+    chat = PromptText("1", None, (HELLO,))
+    others = [digest(PromptText("1", "b")), digest(text, text), digest(chat), digest(chat, template="t")]
+    others.append(digest(PromptText("1", None, ({**HELLO, "role": "system"},))))
+    assert len({digest(text), *others}) == 6
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """One that puts `<s>` before and `</s>` behind every text that it is given."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<s>", "</s>", "?", "user", "assistant", "system", "hello", "hi"]
+    inner = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="?"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="?", bos_token="<s>", eos_token="</s>")
+
+
+@pytest.fixture
+def encode(tokenizer, monkeypatch):
+    def run(messages, own=None, given=None):
+        monkeypatch.setattr(tokenizer, "chat_template", own)
+        prompt = PromptText("greeting", None, tuple(messages))
+        return encode_prompts([prompt], tokenizer, model="tiny", chat_template=given)[0]
+
+    return run
+
+
+def test_a_text_stays_a_text(tokenizer):
+    assert encode_prompts([PromptText("1", "hello")], tokenizer, model="tiny") == ["hello"]
+    assert encode_prompts([PromptText("1", "hello")], None, model="tiny", chat_template="x") == ["hello"]
+
+
+def test_a_chat_is_written_by_the_template_with_no_special_token_twice(encode, tokenizer):
+    expected = [0, 3, 6, 1, 4, 7, 1, 3, 6, 1, 4]
+    messages = [HELLO, {"role": "assistant", "content": "hi"}, HELLO]
+    assert tokenizer("hello")["input_ids"] == [0, 6, 1]
+    found = encode(messages, own=TEMPLATE)
+    assert found == expected
+    assert all(type(token) is int for token in found)
+    assert encode(messages, given=TEMPLATE) == expected
+
+
+def test_a_template_that_is_given_goes_before_the_tokenizers_own(encode):
+    assert encode([HELLO], own=TEMPLATE, given="{{ messages[0].content }}") == [6]
+
+
+def test_a_tokenizer_without_a_template(encode):
+    with pytest.raises(PromptError) as caught:
+        encode([HELLO])
+    said = str(caught.value)
+    assert said.startswith("prompt 'greeting' is a chat, but the tokenizer of tiny has no chat template.")
+    assert "instruction-tuned" in said
+    assert "`chat_template: FILE` in `prompts`" in said
+    with pytest.raises(PromptError, match="prompt '1' is a chat, but tiny has no tokenizer"):
+        encode_prompts([PromptText("1", None, (HELLO,))], None, model="tiny", chat_template=TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "refuses it: roles must alternate. Change the messages"),
+        ("a\n{% for %}", r"refuses it: Expected an expression.* \(line 2 of the template\)"),
+        ("{{ messages[0].tools.name }}", "refuses it: 'dict object' has no attribute 'tools'"),
+        ("{{ 1 + 'a' }}", "refuses it: unsupported operand"),
+        ("{{ messages.append(1) }}", "refuses it: "),
+        ("{# nothing #}", "makes no token of it"),
+    ],
+)
+def test_a_template_that_fails(encode, template, said):
+    with pytest.raises(PromptError, match=f"^prompt 'greeting': the chat template of tiny .*{said}"):
+        encode([HELLO], own=template)
+    with pytest.raises(PromptError, match=f"^prompt 'greeting': the chat template that was given .*{said}"):
+        encode([HELLO], given=template)

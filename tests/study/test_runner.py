@@ -10,8 +10,9 @@ from specdec_core import ConfigError, ModelError, PromptError
 from specdec_core.models import load_model
 from specdec_core.study import load_study
 from specdec_core.study.config import TargetConfig
+from specdec_core.study.making import load_target
 from specdec_core.study.report import write_results
-from specdec_core.study.runner import load_target, run_study
+from specdec_core.study.runner import run_study
 from specdec_core.study.summary import RunSummary, summarise
 from specdec_core.study.table import results_table, verdicts
 from specdec_core.theory import walltime_improvement
@@ -70,11 +71,11 @@ def test_runs_take_turns_and_the_baseline_goes_first(study):
     result = run_study(study(), notes)
     names = ["plain", "echo-2", "lenient"]
     assert notes.of("measuring") == [(name, number) for number in (1, 2) for name in names]
-    assert set(result.repeats) == {(name, number) for name in names for number in (1, 2)}
+    assert set(result.repeats) == {(None, name, number) for name in names for number in (1, 2)}
     assert result.identity["versions"]["specdec-toys"] == "1.0"
     # The same seed in every repeat: the same work is timed.
     for name in names:
-        first, second = (result.repeats[name, number].metrics for number in (1, 2))
+        first, second = (result.repeats[None, name, number].metrics for number in (1, 2))
         assert (first["tokens"], first["target_calls"]) == (second["tokens"], second["target_calls"])
 
 
@@ -115,7 +116,7 @@ def test_a_summary_follows_from_the_counts(summaries):
 def test_speeds_are_those_of_the_runs_own_repeats(study):
     result = run_study(study(), Notes())
     for summary in summarise(result):
-        own = [one.metrics for (run, _), one in result.repeats.items() if run == summary.name]
+        own = [one.metrics for (_, run, _), one in result.repeats.items() if run == summary.name]
         speeds = [one["tokens"] / one["seconds"] for one in own]
         assert summary.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
         assert (summary.tokens_per_second_min, summary.tokens_per_second_max) == (min(speeds), max(speeds))
@@ -123,14 +124,15 @@ def test_speeds_are_those_of_the_runs_own_repeats(study):
 
 def test_deviation_is_that_of_a_sequence(study):
     result = run_study(study(), Notes())
-    spent = sum(repeat.metrics["deviation"] for (run, _), repeat in result.repeats.items() if run == "lenient")
+    spent = sum(repeat.metrics["deviation"] for (_, run, _), repeat in result.repeats.items() if run == "lenient")
     assert spent > 0
     assert summarise(result)[2].deviation == pytest.approx(spent / (3 * 2))
 
 
 def test_results_are_written_as_promised(summaries, tmp_path):
-    paths = write_results(tmp_path, summaries)
-    assert [path.name for path in paths] == ["results.jsonl", "summary.csv"]
+    paths = write_results(tmp_path, summaries, [{"text": "é"}])
+    assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl"]
+    assert paths[2].read_text() == '{"text": "é"}\n'
     lines = [json.loads(line) for line in paths[0].read_text().splitlines()]
     assert [line["name"] for line in lines] == ["plain", "echo-2", "lenient"]
     promised = "name drafter gamma lenience tokens target_calls block_efficiency alpha c tokens_per_second speedup"
@@ -207,13 +209,13 @@ def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason, m
     text = STUDY + f"  - {{{{drafter: {drafter}, gamma: 1}}}}\n"
     if drafter == "single":
         # Let through by the validation, as for a target whose kind only shows when it is loaded.
-        monkeypatch.setattr("specdec_core.study.study.unmet_needs", lambda *_, **__: ())
+        monkeypatch.setattr("specdec_core.study.assembly.unmet_needs", lambda *_, **__: ())
     notes = Notes()
     result = run_study(study(text, "batch_size=2", "repeats=1"), notes)
     assert [name for name, _ in notes.of("failed")] == [f"{drafter}-1"]
-    assert reason in result.failed[f"{drafter}-1"]
+    assert reason in result.failed[None, f"{drafter}-1"]
     summary = summarise(result)[-1]
-    assert summary.error == result.failed[f"{drafter}-1"]
+    assert summary.error == result.failed[None, f"{drafter}-1"]
     assert (summary.repeats, summary.speedup, summary.alpha) == (0, None, None)
     assert results_table(summarise(result)).row_count == 4
     assert len(result.repeats) == 3

@@ -1,0 +1,121 @@
+"""A drafter's model must have an encoder where the target has one: told when the study is read, by its place."""
+
+import json
+
+import pytest
+
+from specdec_core import ConfigError
+from specdec_core.registry import default_registry, unmet_needs
+from specdec_core.study import load_study, run_model
+
+STUDY = """\
+target: {target}
+prompts: [a b c]
+runs:
+  - drafter: {drafter}
+    gamma: 2
+"""
+
+
+@pytest.fixture
+def problems(tmp_path, monkeypatch):
+    """Return what is wrong with a study of a folder where `t5` has an encoder and `llama` has none."""
+    for name, config in {
+        "t5": {"is_encoder_decoder": True, "architectures": ["T5ForConditionalGeneration"]},
+        "t5-small": {"is_encoder_decoder": True},
+        "llama": {"architectures": ["LlamaForCausalLM"]},
+    }.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")  # folders are meant from the study
+
+    def find(target, drafter):
+        path = tmp_path / "study.yaml"
+        path.write_text(STUDY.replace("{target}", target).replace("{drafter}", drafter))
+        try:
+            load_study(path)
+        except ConfigError as error:
+            return [line.rpartition("study.yaml:")[2] for line in str(error).splitlines()]
+        return []
+
+    return find
+
+
+BLIND = (
+    "has no encoder, so it would not read the source that the target answers. Choose an encoder-decoder model of "
+    "the target's family, or a drafter without a model of its own: one that copies from the source, or looks up "
+    "n-grams."
+)
+STARVED = (
+    "has an encoder, which needs a source to read, but the target has none. Choose a decoder-only model of the "
+    "target's family."
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter", "expected"),
+    [
+        ("./t5", "{name: transformer, model: ./llama}", f"4:41: drafter 'transformer': ./llama {BLIND}"),
+        (
+            "t5",
+            "{name: transformer, model: builtin:drafter}",
+            f"4:41: drafter 'transformer': builtin:drafter {BLIND}",
+        ),
+        ("./llama", "{name: transformer, model: ./t5}", f"4:41: drafter 'transformer': ./t5 {STARVED}"),
+        ("builtin:target", "{name: transformer, model: ./t5}", f"4:41: drafter 'transformer': ./t5 {STARVED}"),
+        (
+            "./t5",
+            "{name: hierarchical, model: llama, gamma: 2, drafter: {name: ngram, text: a}}",
+            f"4:42: drafter 'hierarchical': llama {BLIND}",
+        ),
+        (
+            "./t5",
+            "{name: chain, drafters: [prompt-copy, {name: transformer, model: ./llama}]}",
+            f"4:79: drafter 'transformer': ./llama {BLIND}",
+        ),
+        # The drafter below works for the model between.
+        (
+            "./t5",
+            "{name: hierarchical, model: t5, gamma: 2, drafter: {name: transformer, model: ./llama}}",
+            f"4:92: drafter 'transformer': ./llama {BLIND}",
+        ),
+        (
+            "./llama",
+            "{name: hierarchical, model: owner/name, gamma: 2, drafter: {name: transformer, model: ./t5}}",
+            f"4:100: drafter 'transformer': ./t5 {STARVED}",
+        ),
+    ],
+)
+def test_a_model_on_the_wrong_side_is_told_with_its_place(problems, target, drafter, expected):
+    assert problems(target, drafter) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("target", "drafter"),
+    [
+        ("./t5", "{name: transformer, model: ./t5-small}"),
+        ("./t5", "{name: hierarchical, model: t5-small, gamma: 2, drafter: prompt-copy}"),
+        ("./t5", "prompt-copy"),
+        ("builtin:target", "{name: transformer, model: builtin:drafter}"),
+        # What only the hub knows is known when it is loaded.
+        ("./t5", "{name: transformer, model: owner/name}"),
+        ("owner/name", "{name: transformer, model: ./t5}"),
+    ],
+)
+def test_what_fits_or_is_not_known_is_let_through(problems, target, drafter):
+    assert problems(target, drafter) == []
+
+
+def test_both_are_told_where_both_are_wrong():
+    drafter = {"name": "transformer", "model": "builtin:drafter"}
+    outer = {"name": "hierarchical", "model": "owner/name", "drafter": drafter, "gamma": 2}
+    config = (
+        run_model(default_registry())
+        .model_validate({"drafter": {"name": "chain", "drafters": [drafter, outer]}, "gamma": 1})
+        .drafter
+    )
+    found = [keys for keys, _ in unmet_needs(default_registry(), config, encoder_decoder=True)]
+    assert found == [("drafters", 0, "model"), ("drafters", 1, "drafter", "model")]
+    assert not list(unmet_needs(default_registry(), config))
+    assert not list(unmet_needs(default_registry(), config, encoder_decoder=False))

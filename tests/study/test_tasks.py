@@ -1,0 +1,197 @@
+"""Tasks: a study that decodes more than one thing, each with a baseline of its own; and what was written."""
+
+import json
+
+import pytest
+
+from specdec_core import ConfigError, PromptError
+from specdec_core.study import load_study
+from specdec_core.study.outputs import outputs_of
+from specdec_core.study.runner import run_study
+from specdec_core.study.summary import summarise
+from specdec_core.study.table import by_task, departures, quality_table, results_table
+from tests.study.test_runner import Notes
+
+STUDY = """\
+target: {folder}
+sampling: {{temperature: 0, top_k: 5}}
+generation: {{max_new_tokens: 6, ignore_eos: true, seed: 3}}
+repeats: 2
+tasks:
+  - name: short
+    prompts: {{file: scored.jsonl}}
+    generation: {{max_new_tokens: 4}}
+  - name: long
+    prompts: [d e]
+    grid: {{sampling.temperature: [0, 1]}}
+runs:
+  - {{drafter: echo, gamma: 2}}
+  - {{name: only-long, drafter: echo, gamma: 3, tasks: ["long*"]}}
+"""
+SCORED = [
+    {"prompt": "a b c", "reference": "a b c", "id": "one", "source": "here"},
+    {"prompt": "b", "reference": "c"},
+]
+
+
+@pytest.fixture
+def study(tmp_path, toys, model_folder):
+    (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SCORED))
+
+    def load(text=STUDY, *settings):
+        path = tmp_path / "study.yaml"
+        path.write_text(text.format(folder=model_folder))
+        return load_study(path, settings)
+
+    return load
+
+
+def test_a_task_says_what_differs_from_the_study(study):
+    short, cold, warm = study().tasks
+    assert [task.name for task in (short, cold, warm)] == ["short", "long-temperature=0", "long-temperature=1"]
+    assert short.generation.max_new_tokens == 4
+    assert short.generation.ignore_eos, "what a task leaves out stays as the study has it"
+    assert short.generation.seed == 3
+    assert (cold.sampling.temperature, warm.sampling.temperature) == (0, 1)
+    assert {task.sampling.top_k for task in (short, cold, warm)} == {5}
+    assert [prompt.text for prompt in warm.prompts] == ["d e"]
+    assert [run.name for run in short.runs] == ["plain", "echo-2"]
+    assert [run.name for run in warm.runs] == ["plain", "echo-2", "only-long"]
+
+
+def test_a_task_may_have_a_target_of_its_own_and_be_set(study):
+    text = STUDY.replace("  - name: short\n", "  - name: short\n    target: builtin:drafter\n")
+    short, cold, _ = study(text, "tasks.short.generation.max_new_tokens=2").tasks
+    assert short.target.model == "builtin:drafter"
+    assert cold.target.model != "builtin:drafter"
+    assert short.generation.max_new_tokens == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "messages"),
+    [
+        ("target: {folder}\n", "", ["5:5: tasks[0]: missing key 'target'; give it here, or to the whole study."]),
+        (
+            "    prompts: [d e]\n",
+            "",
+            ["9:5: tasks[1]: missing key 'prompts'; give it here, or to the whole study."],
+        ),
+        (
+            "name: long\n    prompts: [d e]\n    grid: {{sampling.temperature: [0, 1]}}",
+            "{{name: short, prompts: [x]}}",
+            ["9:12: 2 tasks are called 'short'; give each a `name` of its own."],
+        ),
+        ('"long*"', "lng", ["14:56: unknown task 'lng'."]),
+        (
+            "{{sampling.temperature: [0, 1]}}",
+            "{{sampling.temperature: [0, -1]}}",
+            ["11:34: tasks[1].sampling.temperature: input should be greater"],
+        ),
+        ("gamma: 2}}", "gamma: 2, tasks: [long-*]}}", ["6:5: no run takes part in task 'short'"]),
+        ("prompts: [d e]", "prompts: ['']", ["10:14: prompt 1 of 1 is empty"]),
+        ("name: short", "nam: short", ["6:5: tasks[0]: missing key 'name'", "6:5: tasks[0]: unknown key 'nam'"]),
+        ("    prompts: [d e]", "    promts: [d e]", ["tasks[1]: missing key 'prompts'", "unknown key 'promts'"]),
+    ],
+)
+def test_what_is_wrong_with_a_task_has_its_place(study, old, new, messages):
+    assert old in STUDY
+    with pytest.raises(ConfigError) as caught:
+        study(STUDY.replace(old, new, 1))
+    for message in messages:
+        assert message in str(caught.value)
+
+
+def test_a_run_may_not_choose_where_there_is_no_choice(study):
+    text = "target: {folder}\nprompts: [a]\nruns: [{{drafter: echo, gamma: 1, tasks: [x]}}]\n"
+    with pytest.raises(ConfigError, match=r"3:.*this study names no tasks"):
+        study(text)
+
+
+def test_runs_take_turns_within_a_task(study):
+    notes = Notes()
+    result = run_study(study(), notes)
+    short = [(f"short: {name}", number) for number in (1, 2) for name in ("plain", "echo-2")]
+    assert notes.of("measuring")[:4] == short
+    assert notes.of("began") == [(2 * (2 + 3 + 3), 0)]
+    assert len([what for (what,) in notes.of("loading") if "/" in what]) == 1, "one target is loaded once"
+    assert len(result.repeats) == 16
+
+
+def test_prompts_of_all_tasks_are_checked_before_the_first_takes_time(study):
+    notes = Notes()
+    with pytest.raises(PromptError, match=r"prompt '2' has \d+ tokens"):
+        run_study(study(STUDY, f"tasks.long.prompts=['a', '{'a ' * 300}']"), notes)
+    assert notes.of("measuring") == []
+
+
+def test_each_task_has_its_own_baseline(study):
+    summaries = summarise(run_study(study(), Notes()))
+    groups = by_task(summaries)
+    assert [[one.name for one in group] for group in groups] == [
+        ["plain", "echo-2"],
+        ["plain", "echo-2", "only-long"],
+        ["plain", "echo-2", "only-long"],
+    ]
+    for group in groups:
+        assert group[0].speedup == 1.0
+        assert {one.task for one in group} == {one.config["task"] for one in group}
+        assert results_table(group).title == group[0].task
+    assert groups[0][0].tokens == 2 * 2 * 4
+    assert groups[2][1].config["sampling"]["temperature"] == 1
+
+
+def test_what_was_written_is_scored_and_compared(study):
+    result = run_study(study(), Notes())
+    short, cold, warm = by_task(summarise(result))
+    assert short[1].quality["references"] == 2
+    assert short[1].quality["exact"] == 1.0
+    assert short[1].quality["bleu"] == short[0].quality["bleu"]
+    assert short[1].quality["differences"] == {}
+    assert cold[1].quality["references"] == 0
+    assert cold[1].quality["bleu"] is None
+    table = quality_table(short)
+    assert table.row_count == 2
+    assert [column.header for column in table.columns][:3] == ["run", "BLEU", "chrF"]
+    assert quality_table(warm) is None
+    assert departures([*short, *cold]) == []
+    lines = list(outputs_of(result))
+    assert len(lines) == 2 * 2 + 3 + 3
+    plain, other = (
+        [one for one in lines if (one["task"], one["run"]) == ("short", run)] for run in ("plain", "echo-2")
+    )
+    assert [one["prompt"] for one in plain] == ["one", "2"]
+    assert plain[0]["source"] == "here"
+    assert plain[0]["references"] == ["a b c"]
+    assert [one["tokens"] for one in plain] == [one["tokens"] for one in other]
+    assert len(plain[0]["tokens"]) == 4
+    assert all(one["as_plain"] for one in plain + other)
+
+
+def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
+    result = run_study(study(STUDY, "tasks.0.prompts.limit=1"), Notes())
+    key = ("short", "echo-2", 2)
+    repeat = result.repeats[key]
+    first = repeat.outputs[0]
+    other = (*first.tokens[:2], (first.tokens[2] + 1) % 7, *first.tokens[3:])
+    changed = {**result.repeats, key: type(repeat)(*key[:2], 2, repeat.metrics, (), (type(first)(other, "x"),))}
+    result = type(result)(result.study, changed, result.failed, result.identity)
+    (short, *_) = by_task(summarise(result))
+    assert short[1].quality["exact"] == 0.5
+    (line,) = departures(short)
+    assert line.startswith(
+        "echo-2: 50% of its texts are not those of plain decoding, from token 3 of prompt 1 on."
+    )
+
+
+def test_a_stopped_study_of_tasks_goes_on_with_what_it_wrote(study, tmp_path):
+    output = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study(), Notes(stop_after=6), output=output)
+    notes = Notes()
+    resumed = run_study(study(), notes, output=output)
+    assert notes.of("began") == [(16, 6)]
+    assert notes.of("measuring")[0] == ("long-temperature=0: only-long", 1)
+    whole = run_study(study(), Notes())
+    assert list(outputs_of(resumed)) == list(outputs_of(whole))
+    with pytest.raises(ConfigError, match="another study"):
+        run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Notes(), output=output)
