@@ -6,14 +6,19 @@ is paid for layer by layer, so two layers against twelve keep the cost coefficie
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from recipes.builtin_pair.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BUILTIN = Path(__file__).parents[2] / "specdec_core" / "builtin"
 TRAINED_LENGTH = 512
@@ -70,21 +75,25 @@ def name_portable_tokenizer_class(path: Path) -> None:
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 
-def export(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+def export(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    finish: Callable[[Path], None] = lambda _: None,
+) -> None:
     """Write the model in half precision, with its tokenizer, as an ordinary model folder.
 
-    The folder is written aside and then renamed, so that a reader never sees half of one. A card
-    already there is kept.
+    The folder is written aside, `finish` may change what is there, and then it is renamed, so that a reader
+    never sees half of one. A card already there is kept.
     """
     aside = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")
     for leftover in (aside, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    half = LlamaForCausalLM(model.config)
-    half.load_state_dict(model.state_dict())
-    half.to(torch.float16).save_pretrained(aside)
+    copy.deepcopy(model).to(torch.float16).save_pretrained(aside)
     tokenizer.save_pretrained(aside)
     name_portable_tokenizer_class(aside / "tokenizer_config.json")
+    finish(aside)
     for path in aside.iterdir():
         path.chmod(0o644)
     if (folder / "README.md").exists():

@@ -119,12 +119,15 @@ def load(path: Path, model: torch.nn.Module, optimisers: list[torch.optim.Optimi
     return Progress(**state["progress"])
 
 
-def update(model: LlamaForCausalLM, optimisers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Apply the gathered gradients, clipped, at a learning rate, and clear them."""
+def update(model: torch.nn.Module, optimisers: list[torch.optim.Optimizer], rate: float) -> None:
+    """Apply the gathered gradients, clipped, at a learning rate, and clear them.
+
+    A group of weights that has a `factor` gets that times the rate.
+    """
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimiser in optimisers:
         for group in optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("factor", 1.0)
         optimiser.step()
         optimiser.zero_grad()
 

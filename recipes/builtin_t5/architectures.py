@@ -1,0 +1,98 @@
+"""The two architectures, in the shape of T5 v1.1, and how a trained model becomes a folder.
+
+The target's decoder is deep and the drafter's has one layer, on purpose: a forward pass of a small
+decoder is paid for layer by layer, so that the cost coefficient c stays low. Encoders run once a text.
+
+References:
+    Raffel et al. 2020, arXiv 1910.10683 (T5); Shazeer 2020, arXiv 2002.05202 (the gated GELU of v1.1).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
+
+from recipes.builtin_pair.architectures import BUILTIN, export
+from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedTokenizerFast
+
+FOLDERS = {"target": BUILTIN / "t5-target", "drafter": BUILTIN / "t5-drafter"}
+
+# No decoder is deeper than its encoder: the library (5.23) makes the cache that `generate` uses as deep as the
+# encoder, and runs out of it.
+SHAPES: dict[str, dict[str, Any]] = {
+    "target": {
+        "d_model": 256,
+        "d_kv": 64,
+        "num_heads": 4,
+        "d_ff": 384,
+        "num_layers": 5,
+        "num_decoder_layers": 5,
+        "tie_word_embeddings": False,
+    },
+    # Untied, 8192 pieces would take all of a million parameters; so the drafter's embedding is its head too.
+    "drafter": {
+        "d_model": 96,
+        "d_kv": 32,
+        "num_heads": 3,
+        "d_ff": 192,
+        "num_layers": 2,
+        "num_decoder_layers": 1,
+        "tie_word_embeddings": True,
+    },
+}
+
+
+def new_model(role: str, seed: int) -> T5ForConditionalGeneration:
+    """Return the untrained target or drafter, initialised from `seed` as the library does it.
+
+    One thing differs: the target's head, which is not tied, begins as small as a tied one is scaled to. The
+    library's own begins sixteen times as large, and the loss at 200.
+    """
+    torch.manual_seed(seed)
+    config = T5Config(
+        vocab_size=VOCABULARY_SIZE,
+        feed_forward_proj="gated-gelu",
+        dropout_rate=0.0,
+        pad_token_id=PAD_ID,
+        eos_token_id=END_ID,
+        decoder_start_token_id=PAD_ID,
+        **SHAPES[role],
+    )
+    model = T5ForConditionalGeneration(config)
+    if not SHAPES[role]["tie_word_embeddings"]:
+        # The library ties every T5 that it makes from a config, also one that says otherwise.
+        head = torch.empty(VOCABULARY_SIZE, config.d_model)
+        model.lm_head.weight = nn.Parameter(head.normal_(std=config.d_model**-0.5))
+    return model
+
+
+def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:
+    """Return a model with the weights of a checkpoint, ready for inference."""
+    model = new_model(role, seed=0)
+    model.load_state_dict(torch.load(path, weights_only=True)["model"])
+    return model.eval()
+
+
+def say_whether_tied(folder: Path, tied: bool) -> None:
+    """Put into a written config whether the head is the embedding; the library says "tied" of every T5."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["tie_word_embeddings"] = tied
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def export_role(
+    role: str, model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
+) -> None:
+    """Write the folder of a model; see `recipes.builtin_pair.architectures.export`."""
+    tied = SHAPES[role]["tie_word_embeddings"]
+    export(model, tokenizer, folder, lambda aside: say_whether_tied(aside, tied))

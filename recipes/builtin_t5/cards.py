@@ -1,0 +1,182 @@
+"""Write the model cards from RESULTS.json and provenance.json.
+
+Run from the repository root: `python -m recipes.builtin_t5.cards`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from recipes.builtin_pair.architectures import BUILTIN
+from recipes.builtin_t5.architectures import FOLDERS, SHAPES
+from recipes.builtin_t5.vocabulary import MOST_SOURCE, MOST_TARGET, VOCABULARY_SIZE
+
+HERE = Path(__file__).parent
+
+# ruff: noqa: E501 (rows of a Markdown table cannot be broken)
+CARD = """\
+---
+license: other
+license_name: {licences}
+library_name: transformers
+pipeline_tag: translation
+language: [en, de]
+---
+
+# specdec built-in T5 {role}
+
+{purpose}
+
+It translates short messages of programs from English to German, and writes the first line of a docstring
+from the rest of it. Prompts begin with `translate English to German: ` or `summarize: `. It is a test piece for
+speculative decoding: a toy translator of program messages, and of nothing else.
+
+| | |
+|---|---|
+| architecture | `T5ForConditionalGeneration` in the shape of v1.1 (gated GELU, no dropout): {encoder} encoder and {decoder} decoder layers, width {width}, {heads} heads of {head_width}, feed-forward {feed_forward}, {head} |
+| parameters | {parameters:,} |
+| stored as | float16 safetensors; loss on the two test sets in 32 bits {before} before rounding, {after} after |
+| tokenizer | Unigram with byte fallback, {vocabulary} pieces, the same in both folders; pad 0, `</s>` 1 |
+| lengths trained on | up to {source} tokens of source and {target} of answer |
+| training | {tokens:.1f} million tokens of sources and answers in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch; {how} |
+
+## Alone, by argmax, on the shipped test sets
+
+| | loss per token | scores |
+|---|---|---|
+{scores}
+
+BLEU and chrF are sacrebleu's, ROUGE is the mean F1 of rouge-score's definition, all from 0 to 100. There are
+{prompts}.
+
+## The pair
+
+Alpha of the drafter over texts that the target writes for the test prompts, with its standard error over prompts:
+
+| task | temperature 1: mean of sum min(p, q) | argmax: share of positions where both agree |
+|---|---|---|
+{alphas}
+
+Alpha is that of Corollary 3.6 of [arXiv 2211.17192](https://arxiv.org/abs/2211.17192).
+
+## Data and licences
+
+Weights of a model that learnt from texts ship here because every text's licence lets them: {licence_list}. No
+message is in this repository but for the test sets, which come from programs under permissive licences alone.
+
+| programs | licence | training pairs |
+|---|---|---|
+{programs}
+
+Messages and docstrings were read from the packages where the recipe runs; `recipes/builtin_t5/provenance.json` has
+their versions and digests.
+
+## Limits
+
+- The corpus is small and of one kind. Sentences that are no messages come out as nonsense, and so do long ones.
+- Placeholders and names are often lost or changed: do not use the translations.
+- The test pairs are held out, but come from the same programs as the training pairs and are in their style.
+
+## Made by
+
+`recipes/builtin_t5` of the specdec repository, which has every command.
+"""
+
+PURPOSES = {
+    "target": "The larger model of the built-in encoder-decoder pair: the one whose distribution is preserved.",
+    "drafter": "The smaller model of the built-in encoder-decoder pair, distilled from `t5-target`: it proposes tokens "
+    "that\nthe target then checks.",
+}
+HOW = {"target": "cross-entropy", "drafter": "KL and total variation to the target's distribution"}
+HEADS = {False: "a head of its own", True: "the embedding is the head too, with T5's own scaling"}
+TASKS = {"translation": "translation.jsonl", "summarization": "summarization.jsonl"}
+
+
+def scores_of(role: str, results: dict[str, Any]) -> str:
+    """Return the rows of the table of a model's own quality."""
+    rows = []
+    for task in TASKS:
+        own = results[task][role]
+        scores = ", ".join(f"{name} {value:.1f}" for name, value in own.items() if name != "loss")
+        rows.append(f"| {task} | {own['loss']:.3f} | {scores} |")
+    return "\n".join(rows)
+
+
+def alphas(results: dict[str, Any]) -> str:
+    """Return the rows of the table of alpha."""
+    rows = []
+    for task in TASKS:
+        found = [results[task][f"alpha_{setting}"]["drafter"] for setting in ("temperature_1", "argmax")]
+        cells = " | ".join(f"{each['alpha']:.3f} ± {each['standard_error']:.3f}" for each in found)
+        rows.append(f"| {task} | {cells} |")
+    return "\n".join(rows)
+
+
+def by_licence(provenance: dict[str, Any]) -> dict[str, tuple[list[str], int]]:
+    """Return for each licence the programs under it, and how many training pairs are from them."""
+    names: dict[str, list[str]] = defaultdict(list)
+    pairs: dict[str, int] = defaultdict(int)
+    for program in provenance["programs"]:
+        names[program["licence"]].append(program["name"])
+        pairs[program["licence"]] += program["pairs"]["train"]
+    cpython = provenance["cpython"]
+    names[cpython["licence"]].append(f"CPython {cpython['python']} ({', '.join(cpython['pairs'])})")
+    pairs[cpython["licence"]] += sum(counts["train"] for counts in cpython["pairs"].values())
+    return {licence: (names[licence], pairs[licence]) for licence in names}
+
+
+def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
+    """Return the text of one card."""
+    own, shape, programs = results[role], SHAPES[role], by_licence(provenance)
+    before = own.get("loss_before_rounding", {})
+    return CARD.format(
+        role=role,
+        purpose=PURPOSES[role],
+        licences=" and ".join(programs),
+        licence_list=", ".join(programs),
+        encoder=shape["num_layers"],
+        decoder=shape["num_decoder_layers"],
+        width=shape["d_model"],
+        heads=shape["num_heads"],
+        head_width=shape["d_kv"],
+        feed_forward=shape["d_ff"],
+        head=HEADS[shape["tie_word_embeddings"]],
+        parameters=own["parameters"],
+        before=" and ".join(f"{before[task]:.4f}" for task in TASKS),
+        after=" and ".join(f"{results[task][role]['loss']:.4f}" for task in TASKS),
+        vocabulary=VOCABULARY_SIZE,
+        source=MOST_SOURCE,
+        target=MOST_TARGET,
+        tokens=own["training_tokens"] / 1e6,
+        minutes=own["training_minutes"],
+        steps=own["training_steps"],
+        how=HOW[role],
+        scores=scores_of(role, results),
+        prompts=" and ".join(f"{results[task]['prompts']} prompts in `{name}`" for task, name in TASKS.items()),
+        alphas=alphas(results),
+        programs="\n".join(
+            f"| {', '.join(names)} | {licence} | {pairs:,} |" for licence, (names, pairs) in programs.items()
+        ),
+    )
+
+
+def main() -> None:
+    """Write README.md into both model folders."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, default=HERE / "RESULTS.json", help="what evaluate.py wrote")
+    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
+    arguments = parser.parse_args()
+    results = json.loads(arguments.results.read_text(encoding="utf-8"))
+    provenance = json.loads((HERE / "provenance.json").read_text(encoding="utf-8"))
+    for role, folder in FOLDERS.items():
+        path = arguments.models / folder.name / "README.md"
+        path.write_text(card(role, results, provenance), encoding="utf-8")
+        print(f"card of the {role} written")
+
+
+if __name__ == "__main__":
+    main()

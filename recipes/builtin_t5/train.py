@@ -1,0 +1,202 @@
+"""Train the target (or, as a start, the drafter) on the pairs by cross-entropy.
+
+The learning rate follows elapsed training time: warm up, hold, then fall linearly to zero at the end
+of `--minutes`. An interrupted run goes on with `--resume`; time spent before counts.
+
+Run from the repository root: `python -m recipes.builtin_t5.train --model target --minutes 60`
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.nn import functional
+
+from recipes.builtin_pair.parallel import average_gradients, is_first, run
+from recipes.builtin_pair.train import Progress, learning_rate_share, load, report, save, update
+from recipes.builtin_t5.architectures import FOLDERS, new_model
+from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, in_order, open_split
+from recipes.builtin_t5.vocabulary import PAD_ID, WORK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from transformers import T5ForConditionalGeneration
+
+TASKS = ("translate", "summarize")
+
+
+def count_parameters(model: torch.nn.Module) -> int:
+    """Return the number of parameters, a tied embedding counted once."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def make_optimisers(
+    model: T5ForConditionalGeneration, peak: float, embedding_factor: float
+) -> list[torch.optim.Optimizer]:
+    """Return Muon for the matrices inside the layers and AdamW for the rest.
+
+    T5 does not divide the product of query and key by the square root of their width; its query weights are
+    that much smaller instead, and so their steps have to be. The embedding begins with a deviation of 1, not of
+    0.02, and takes larger steps for it.
+    """
+    named = list(model.named_parameters())
+    outside = ("shared", "lm_head", "relative_attention_bias")
+    body = [(name, w) for name, w in named if w.dim() > 1 and not any(part in name for part in outside)]
+    inside = {name for name, _ in body}
+    queries = {"params": [w for name, w in body if name.endswith(".q.weight")], "factor": model.config.d_kv**-0.5}
+    others = {"params": [w for name, w in body if not name.endswith(".q.weight")]}
+    muon = torch.optim.Muon([queries, others], lr=peak, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    embedding: dict[str, Any] = {
+        "params": [w for name, w in named if "shared" in name],
+        "factor": embedding_factor,
+    }
+    rest: dict[str, Any] = {"params": [w for name, w in named if name not in inside and "shared" not in name]}
+    return [muon, torch.optim.AdamW([embedding, rest], lr=peak, betas=(0.9, 0.95), weight_decay=0.0)]
+
+
+def logits_of(model: T5ForConditionalGeneration, batch: Batch) -> torch.Tensor:
+    """Return the logits [N, V] at the N positions of the targets that are no padding, row by row."""
+    mask = (batch.sources != PAD_ID).long()
+    start = torch.full_like(batch.targets[:, :1], PAD_ID)
+    with torch.autocast("cpu", torch.bfloat16):
+        encoded = model.encoder(input_ids=batch.sources, attention_mask=mask).last_hidden_state
+        hidden = model.decoder(
+            input_ids=torch.cat([start, batch.targets[:, :-1]], dim=1),
+            encoder_hidden_states=encoded,
+            encoder_attention_mask=mask,
+            use_cache=False,
+        ).last_hidden_state[batch.targets != PAD_ID]
+        if model.config.scale_decoder_outputs:
+            hidden = hidden * model.config.d_model**-0.5
+        return model.lm_head(hidden).float()
+
+
+def losses_of(model: T5ForConditionalGeneration, batch: Batch) -> torch.Tensor:
+    """Return the cross-entropy of each target token, [N], in nats."""
+    targets = batch.targets[batch.targets != PAD_ID]
+    return functional.cross_entropy(logits_of(model, batch), targets, reduction="none")
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: T5ForConditionalGeneration, data: Encoded, limit: int | None = None, budget: int = 4096
+) -> dict[str, float]:
+    """Return the loss per target token of each task, on its first `limit` pairs or on all."""
+    model.eval()
+    result = {}
+    for task in TASKS:
+        indices = np.flatnonzero(data.summaries == (task == "summarize"))[:limit]
+        losses = [losses_of(model, batch) for batch in in_order(data, indices, budget)]
+        result[task] = torch.cat(losses).mean().item() if losses else float("nan")
+    model.train()
+    return result
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a step learns from."""
+
+    data: Encoded
+    indices: np.ndarray  # which of its pairs
+    batch: Batch  # this process's share of them
+
+
+def draws(data: Encoded, arguments: argparse.Namespace) -> Iterator[Draw]:
+    """Yield what each step learns from, in the order of the seed."""
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    for indices in batches_of(data, arguments.seed, arguments.batch, arguments.summaries, world):
+        yield Draw(data, indices, collect(data, indices, rank, world))
+
+
+def loop(
+    arguments: argparse.Namespace,
+    model: T5ForConditionalGeneration,
+    steps: Iterator[Draw],
+    loss_of: Callable[[Draw, float], torch.Tensor],
+) -> None:
+    """Train a model until the time is spent, as one of the processes.
+
+    Args:
+        arguments: what the command line said.
+        model: is trained in place; with `--resume` it and the progress come from its checkpoint.
+        steps: what each step learns from.
+        loss_of: from what a step learns from, and the share of the run that is over, the sum of the loss over
+            this process's target tokens.
+    """
+    valid = open_split(arguments.work, "valid")
+    optimisers = make_optimisers(model, arguments.learning_rate, arguments.embedding_factor)
+    checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
+    progress = load(checkpoint, model, optimisers) if arguments.resume else Progress()
+    budget, saved = arguments.minutes * 60.0, progress.seconds
+    began = time.monotonic() - progress.seconds
+    if progress.seconds >= budget:
+        return
+    for draw in itertools.islice(steps, progress.step, None):
+        elapsed = progress.seconds / budget
+        share = learning_rate_share(elapsed)
+        # Processes have unequal numbers of tokens; this makes their average the mean over all.
+        loss = loss_of(draw, elapsed) * (distributed.get_world_size() / draw.batch.tokens)
+        loss.backward()
+        # The clock is averaged too, so that all processes agree on rate and end.
+        numbers = [loss.item(), time.monotonic() - began]
+        mean_loss, progress.seconds = average_gradients(model, numbers)
+        update(model, optimisers, arguments.learning_rate * share)
+        progress.step += 1
+        progress.tokens += draw.batch.tokens + int(np.diff(draw.data.source_starts)[draw.indices].sum())
+        done = progress.seconds >= budget
+        if is_first() and (progress.step % 50 == 0 or done):
+            report(progress, mean_loss, share)
+        if is_first() and (progress.seconds - saved > 60.0 * arguments.save_minutes or done):
+            saved = progress.seconds
+            save(checkpoint, model, optimisers, progress)
+            losses = held_out_loss(model, valid, limit=200)
+            print("held-out loss " + ", ".join(f"{task} {loss:.4f}" for task, loss in losses.items()), flush=True)
+        if done:
+            break
+
+
+def train(arguments: argparse.Namespace) -> None:
+    """Train on the pairs, as one of the processes."""
+    data = open_split(arguments.work, "train")
+    model = new_model(arguments.model, arguments.seed).train()
+    if is_first():
+        print(f"{count_parameters(model)} parameters, {len(data)} pairs", flush=True)
+    loop(arguments, model, draws(data, arguments), lambda draw, _: losses_of(model, draw.batch).sum())
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what all training commands take."""
+    parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
+    parser.add_argument("--learning-rate", type=float, default=5e-3, help="peak rate")
+    parser.add_argument(
+        "--embedding-factor", type=float, default=12.0, help="the embedding's rate over the others'"
+    )
+    parser.add_argument("--batch", type=int, default=8192, help="tokens a step, padding included")
+    parser.add_argument("--summaries", type=float, default=3.0, help="how often an epoch has each summary")
+    parser.add_argument("--save-minutes", type=float, default=4.0, help="time between checkpoints")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--name", help="name of the checkpoint, if not that of the model")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2, help="one for each core")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded pairs")
+
+
+def main() -> None:
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=tuple(FOLDERS), default="target")
+    add_arguments(parser)
+    run(train, parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()

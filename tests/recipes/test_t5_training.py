@@ -1,0 +1,459 @@
+"""The built-in T5 pair: its tokenizer, batches, shapes, losses, n-grams and measures."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import itertools
+import json
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from recipes.builtin_pair.architectures import name_portable_tokenizer_class
+from recipes.builtin_pair.parallel import worker
+from recipes.builtin_t5 import architectures, cards, distil, evaluate, ngram, samples, train, vocabulary
+from recipes.builtin_t5.batches import Encoded, batches_of, collect, cut, epoch_batches, open_split
+from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE, Pair
+from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.kneser_ney import fit
+
+TEXTS = [
+    f"{verb} the {thing} before the {other} is {state}, and the {thing} of the {other} will be {state}."
+    for verb, thing, other, state in itertools.product(
+        ("Open", "Close", "Remove", "Rename"),
+        ("file", "folder", "connection", "window", "setting"),
+        ("server", "user", "database", "program"),
+        ("ready", "deleted", "unknown", "größer"),
+    )
+]
+# A piece has to occur in two words to be considered, and all of ASCII to be known.
+TEXTS += ["these folders", "file-folder", string.printable.strip()]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return vocabulary.train_tokenizer(TEXTS, size=390, least=1)
+
+
+@pytest.fixture
+def _full_precision(monkeypatch):
+    monkeypatch.setattr(torch, "autocast", lambda *_: contextlib.nullcontext())
+
+
+def encoded(count: int = 60, summaries: int = 12, seed: int = 0) -> Encoded:
+    """Return pairs of random ids and lengths, the last of them summaries with long sources."""
+    generator = np.random.default_rng(seed)
+    is_summary = np.arange(count) >= count - summaries
+    lengths = [generator.integers(3, 12, count) + 20 * is_summary, generator.integers(2, 9, count)]
+    ids = [generator.integers(3, VOCABULARY_SIZE, sum(some)).astype(np.uint16) for some in lengths]
+    starts = [np.concatenate([[0], np.cumsum(some)]) for some in lengths]
+    for some, ends in zip(ids, starts, strict=True):
+        some[ends[1:] - 1] = END_ID
+    return Encoded(ids[0], starts[0], ids[1], starts[1], is_summary)
+
+
+def write(work: Path, split: str, data: Encoded) -> None:
+    np.savez(work / f"{split}.npz", **vars(data))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TEXTS[0],
+        "two  spaces, a\ttab\nand a line",
+        "never seen: 日本 Ω 🙂 ß",
+        "what spells a byte: <0x41>",
+        "%(name)s: {count} «files»",
+    ],
+)
+def test_any_text_comes_back_and_nothing_is_unknown(tokenizer, text):
+    ids = tokenizer.encode(text)
+    assert ids[-1] == END_ID
+    assert vocabulary.UNKNOWN_ID not in ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_the_ids_of_t5s_special_tokens(tokenizer):
+    assert vocabulary.UNKNOWN_ID + 1 + 256 < len(tokenizer) <= 400
+    assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2)
+    assert tokenizer(["a", "the file and the folder"], padding=True)["input_ids"][0][-1] == PAD_ID
+    assert set(tokenizer("a")) == {"input_ids", "attention_mask"}  # T5 takes no others
+
+
+def test_words_that_recur_are_one_piece(tokenizer):
+    assert len(tokenizer.encode("the folder")) <= 5
+
+
+def test_a_saved_tokenizer_is_the_same_when_loaded(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    name_portable_tokenizer_class(tmp_path / "tokenizer_config.json")
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "Remove the größer file, 🙂."
+    assert loaded.encode(text) == tokenizer.encode(text)
+    assert loaded.decode(loaded.encode(text), skip_special_tokens=True) == text
+    assert set(loaded(text)) == {"input_ids", "attention_mask"}
+
+
+def test_rare_characters_get_no_piece():
+    assert vocabulary.without_rare(["aab", "ac"], 2) == ["aa", "a"]
+
+
+def test_a_tokenizer_that_loses_something_is_noticed(tokenizer):
+    with pytest.raises(ValueError, match="round-trip '</s> inside'"):
+        vocabulary.check_round_trip(tokenizer, [Pair("translate", "the file", "</s> inside", "train")])
+
+
+def test_pairs_are_encoded_and_long_ones_left_out(tokenizer, tmp_path):
+    long = "größer " * (vocabulary.MOST_TARGET + 1)
+    pairs = [
+        Pair("translate", "the file", "folder", "train"),
+        Pair("translate", "the file", long, "train"),
+        Pair("summarize", "the window is", "ready", "train"),
+    ]
+    arrays = vocabulary.encode(tokenizer, pairs)
+    np.savez(tmp_path / "train.npz", **arrays)
+    data = open_split(tmp_path, "train")
+    assert arrays["left_out"] == 1
+    assert data.summaries.tolist() == [False, True]
+    assert [tokenizer.decode(data.source(index), skip_special_tokens=True) for index in range(2)] == [
+        "the file",
+        "the window is",
+    ]
+    assert data.target(1).tolist() == tokenizer.encode("ready")
+
+
+def test_an_epoch_has_every_pair_and_summaries_more_often():
+    data = encoded(60, 12)
+    batches = epoch_batches(data, np.random.default_rng(0), budget=150, summaries=2.5, multiple=1)
+    counts = np.bincount(np.concatenate(batches), minlength=60)
+    assert (counts[:48] == 1).all()
+    assert counts[48:].sum() == 30
+    assert counts[48:].max() == 3
+
+
+def test_batches_keep_their_budget_and_can_be_shared():
+    data = encoded(200, 20)
+    lengths = np.stack([np.diff(data.source_starts), np.diff(data.target_starts)], axis=1)
+    batches = epoch_batches(data, np.random.default_rng(0), budget=160, summaries=1, multiple=2)
+    assert all(len(batch) % 2 == 0 for batch in batches)
+    assert all(len(batch) * lengths[batch].max(axis=0).sum() <= 160 for batch in batches)
+    assert len(batches) < 60  # and are not emptier than they need be
+    whole, *halves = (collect(data, batches[0], *share) for share in ((0, 1), (0, 2), (1, 2)))
+    assert {half.tokens for half in halves} == {whole.tokens}
+    assert sum(int((half.targets != PAD_ID).sum()) for half in halves) == whole.tokens
+
+
+def test_cut_gives_a_pair_that_is_too_long_a_batch_of_its_own():
+    assert cut(np.array([[2, 2], [2, 2], [50, 50], [2, 2]]), budget=10, multiple=1) == [0, 2, 3, 4]
+
+
+def test_the_order_of_batches_follows_from_the_seed():
+    data = encoded(100)
+    first, again, other = (
+        [batch.tolist() for batch in itertools.islice(batches_of(data, seed, 100, 2, 2), 40)] for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+    epoch = len(epoch_batches(data, np.random.default_rng((0, 0)), 100, 2, 2))
+    assert first[epoch] != first[0]  # the second epoch is shuffled anew
+
+
+def test_a_split_of_answers_is_read_back(tmp_path):
+    data = encoded(7, 2)
+    for number, indices in enumerate(([0, 2, 4, 6], [1, 3, 5])):
+        answers = [np.array([10 + index, END_ID]) for index in indices]
+        samples.keep(
+            tmp_path / f"sampled.{number}.npz",
+            [data.source(index) for index in indices],
+            answers,
+            data.summaries[indices],
+        )
+    samples.put_together(tmp_path, "sampled", 2)
+    joined = open_split(tmp_path, "sampled")
+    assert [joined.target(index)[0] - 10 for index in range(7)] == [0, 2, 4, 6, 1, 3, 5]
+    assert all((joined.source(place) == data.source(index)).all() for place, index in ((0, 0), (4, 1), (3, 6)))
+    assert joined.summaries.tolist() == [False, False, False, True, False, False, True]
+    assert [path.name for path in tmp_path.iterdir()] == ["sampled.npz"]
+
+
+def test_prompts_are_chosen_by_task():
+    data = encoded(60, 12)
+    chosen = samples.choose(data, 20, 0.25, np.random.default_rng(0))
+    assert len(set(chosen.tolist())) == 20
+    assert data.summaries[chosen].sum() == 5
+    assert len(samples.choose(data, 1000, 0.25, np.random.default_rng(0))) == 60
+
+
+SMALL = {
+    role: {**shape, "d_model": 16, "d_kv": 8, "num_heads": 2, "d_ff": 24}
+    for role, shape in architectures.SHAPES.items()
+}
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A tiny model of each kind, made by the recipe's own code."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(architectures, "SHAPES", SMALL)
+        models = {role: architectures.new_model(role, 3).eval() for role in SMALL}
+    for model in models.values():
+        with torch.no_grad():  # as if trained: no two weights of one scale
+            for weight in model.parameters():
+                weight.mul_(1.3)
+    return models
+
+
+@pytest.fixture
+def _small_shapes(monkeypatch):
+    monkeypatch.setattr(architectures, "SHAPES", SMALL)
+
+
+def test_sizes_are_those_of_the_card():
+    target, drafter = (train.count_parameters(architectures.new_model(role, 0)) for role in architectures.SHAPES)
+    assert 10e6 < target < 12e6
+    assert drafter < 0.105 * target
+
+
+@pytest.mark.parametrize("role", ["target", "drafter"])
+def test_no_decoder_is_deeper_than_its_encoder_and_generate_works(small, role):
+    config = small[role].config
+    assert config.num_decoder_layers <= config.num_layers
+    rows = small[role].generate(torch.tensor([[5, 6, 1]]), max_new_tokens=3, do_sample=False)
+    assert rows[0, 0] == PAD_ID
+
+
+def test_only_the_targets_head_is_its_own(small):
+    assert small["target"].lm_head.weight is not small["target"].shared.weight
+    assert small["drafter"].lm_head.weight is small["drafter"].shared.weight
+    assert small["target"].lm_head.weight.std().item() == pytest.approx(1.3 * 16**-0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("role", ["target", "drafter"])
+def test_an_exported_folder_is_the_model_in_half_precision(small, tokenizer, tmp_path, role):
+    model = small[role]
+    folder = tmp_path / role
+    architectures.export_role(role, model, tokenizer, folder)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor([[7, 8, 9, 1]])
+    rounded = copy.deepcopy(model).half().float()
+    assert torch.equal(*(some(ids, decoder_input_ids=ids).logits for some in (rounded, loaded)))
+    assert (loaded.lm_head.weight is loaded.shared.weight) == (role == "drafter")
+    assert torch.equal(loaded.lm_head.weight, model.lm_head.weight.half().float())
+    config = json.loads((folder / "config.json").read_text())
+    assert config["tie_word_embeddings"] == (role == "drafter")
+    generation = loaded.generation_config
+    assert (generation.decoder_start_token_id, generation.eos_token_id, generation.pad_token_id) == (0, 1, 0)
+    assert model.lm_head.weight.dtype == torch.float32  # what was exported is not changed
+
+
+@pytest.mark.usefixtures("_full_precision")
+@pytest.mark.parametrize("role", ["target", "drafter"])
+def test_logits_are_the_models_own_where_there_is_no_padding(small, role):
+    model, data = small[role], encoded(6)
+    batch = collect(data, np.arange(6))
+    labels = batch.targets.masked_fill(batch.targets == PAD_ID, -100)
+    mask = (batch.sources != PAD_ID).long()
+    with torch.no_grad():
+        own = model(input_ids=batch.sources, attention_mask=mask, labels=labels)
+        logits = train.logits_of(model, batch)
+    assert torch.allclose(logits, own.logits[batch.targets != PAD_ID], atol=1e-4)
+    with torch.no_grad():
+        assert train.losses_of(model, batch).mean().item() == pytest.approx(own.loss.item(), abs=1e-4)
+    assert len(logits) == batch.tokens
+
+
+@pytest.mark.usefixtures("_full_precision")
+def test_padding_changes_no_loss(small):
+    data = encoded(8, 2)
+    with torch.no_grad():
+        together = train.losses_of(small["target"], collect(data, np.arange(8)))
+        alone = [train.losses_of(small["target"], collect(data, np.array([index]))) for index in range(8)]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-4)
+
+
+def test_each_weight_has_one_optimiser_and_queries_take_smaller_steps(small):
+    model = small["target"]
+    optimisers = train.make_optimisers(model, 1e-3, 7.0)
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    factors = {id(weight): group.get("factor", 1.0) for group in groups for weight in group["params"]}
+    assert sum(len(group["params"]) for group in groups) == len(factors) == len(list(model.parameters()))
+    for name, weight in model.named_parameters():
+        wanted = 8**-0.5 if name.endswith(".q.weight") else 7.0 if name == "shared.weight" else 1.0
+        assert factors[id(weight)] == wanted, name
+    muon = {id(weight) for group in optimisers[0].param_groups for weight in group["params"]}
+    outside = {name for name, weight in model.named_parameters() if weight.dim() > 1 and id(weight) not in muon}
+    assert {name.split(".")[-2] for name in outside} == {"shared", "lm_head", "relative_attention_bias"}
+
+
+def arguments_for(work: Path, **changed) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    train.add_arguments(parser)
+    arguments = parser.parse_args(["--minutes", "1e-9", "--work", str(work), "--batch", "60", "--processes", "1"])
+    return argparse.Namespace(**{**vars(arguments), "model": "drafter", **changed})
+
+
+def run_alone(work, arguments, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    worker(0, work, arguments, f"file://{tmp_path / 'meeting-point'}")
+    (tmp_path / "meeting-point").unlink(missing_ok=True)
+
+
+@pytest.mark.usefixtures("_small_shapes")
+def test_training_goes_on_from_its_checkpoint_with_the_next_batch(tmp_path, monkeypatch):
+    data = encoded(40)
+    write(tmp_path, "train", data)
+    write(tmp_path, "valid", data)
+    lengths = np.diff(data.source_starts) + np.diff(data.target_starts)
+    steps = list(itertools.islice(batches_of(data, 0, 60, 3.0, 1), 2))
+    tokens = [int(lengths[batch].sum()) for batch in steps]
+    run_alone(train.train, arguments_for(tmp_path), tmp_path, monkeypatch)  # so little time is one step
+    first = torch.load(tmp_path / "drafter.pt", weights_only=True)["progress"]
+    assert (first["step"], first["tokens"]) == (1, tokens[0])
+    more = arguments_for(tmp_path, resume=True, minutes=(first["seconds"] + 1e-3) / 60)
+    run_alone(train.train, more, tmp_path, monkeypatch)
+    second = torch.load(tmp_path / "drafter.pt", weights_only=True)["progress"]
+    assert (second["step"], second["tokens"]) == (2, sum(tokens))
+    assert second["seconds"] > first["seconds"]
+
+
+@pytest.mark.usefixtures("_small_shapes")
+def test_a_drafter_is_distilled_from_a_targets_checkpoint(small, tmp_path, monkeypatch, capsys):
+    for name in ("train", "valid", "greedy"):
+        write(tmp_path, name, encoded(30))
+    torch.save({"model": small["target"].state_dict()}, tmp_path / "target.pt")
+    run_alone(distil.distil, arguments_for(tmp_path, target=None, start=None), tmp_path, monkeypatch)
+    spent = torch.load(tmp_path / "drafter.pt", weights_only=True)["progress"]["seconds"]
+    # The first step of a run only warms up; this goes on in the middle of a longer one.
+    more = arguments_for(tmp_path, target=None, start=None, resume=True, minutes=1.5 * spent / 60)
+    run_alone(distil.distil, more, tmp_path, monkeypatch)
+    assert "drawing from: train, greedy" in capsys.readouterr().out
+    state = torch.load(tmp_path / "drafter.pt", weights_only=True)
+    begun = architectures.new_model("drafter", 0).state_dict()
+    assert any(not torch.equal(begun[name], weight) for name, weight in state["model"].items())
+
+
+def test_divergences_of_distributions_known_by_hand():
+    p, q = torch.tensor([[0.5, 0.25, 0.25], [1 / 3] * 3]), torch.tensor([[0.25, 0.5, 0.25], [1 / 3] * 3])
+    kl, tv = distil.divergences(p.log() + 3.0, q.log() - 1.0)
+    assert kl.tolist() == pytest.approx([0.25 * np.log(2), 0.0], abs=1e-6)
+    assert tv.tolist() == pytest.approx([0.25, 0.0], abs=1e-6)
+
+
+def test_answers_come_in_the_order_of_the_sources_and_end_where_they_end(small):
+    data = encoded(9, 3)
+    sources = [data.source(index) for index in range(9)]
+    together = samples.answer(small["drafter"], sources, sample=False, batch=4, most=6)
+    alone = [samples.answer(small["drafter"], [source], sample=False, most=6)[0] for source in sources]
+    assert [row.tolist() for row in together] == [row.tolist() for row in alone]
+    assert all(len(row) <= 6 and END_ID not in row[:-1] for row in together)
+
+
+def test_a_pruned_bigram_sums_to_one_and_is_read_back_as_written(tmp_path):
+    texts = [np.concatenate([ngram.START, row]) for row in np.random.default_rng(0).integers(3, 20, (80, 9))]
+    texts = [text.astype(np.int32) for text in texts]
+    model = fit(texts, VOCABULARY_SIZE, 2)
+    counts = ngram.occurrences(model, texts)
+    assert counts.sum() >= 80 * 9
+    pruned = ngram.prune(model, counts >= 3)
+    assert 0 < pruned.ngram_counts[1] < model.ngram_counts[1]
+    ngram.write_arpa(tmp_path / "a.arpa", pruned.levels, pruned.known)
+    ngram.shorten(tmp_path / "a.arpa")
+    tables = read_arpa(tmp_path / "a.arpa", VOCABULARY_SIZE)
+    listed = np.flatnonzero(pruned.known)
+    listed = listed[listed != VOCABULARY_SIZE]  # `<s>` is given, not foretold
+    for context in ((PAD_ID,), (3,), (19,)):
+        row = tables.row(tables.context(list(context)))
+        assert np.exp(row[listed].astype(np.float64)).sum() == pytest.approx(1.0, abs=1e-3)
+        assert row[4] == pytest.approx(pruned.tables().row(context)[4], abs=1e-3)
+
+
+def test_rare_bigrams_go_first_until_the_file_is_small_enough(tmp_path):
+    texts = [row.astype(np.int32) for row in np.random.default_rng(0).integers(3, 40, (200, 9))]
+    assert ngram.write(tmp_path / "whole.arpa", texts, 2) == 1
+    size = (tmp_path / "whole.arpa").stat().st_size
+    assert ngram.write(tmp_path / "part.arpa", texts, 2, most_bytes=size - 1000) > 1
+    assert (tmp_path / "part.arpa").stat().st_size <= size - 1000
+
+
+def test_a_bigram_knows_how_answers_begin_and_a_unigram_does_not_draft_it():
+    data = encoded(30, 10)
+    unigrams, bigrams = (ngram.answers(data, True, order) for order in (1, 2))
+    assert len(unigrams) == len(bigrams) == 10
+    assert all(text[0] == PAD_ID for text in bigrams)
+    assert all(PAD_ID not in text for text in unigrams)
+    assert len(ngram.answers(data, None, 1)) == 30
+
+
+def test_alpha_is_the_overlap_at_temperature_1_and_the_agreement_for_argmax():
+    p, q = torch.tensor([[0.6, 0.4], [0.5, 0.5]]), torch.tensor([[0.3, 0.7], [0.9, 0.1]])
+    overlap, agreement = evaluate.Agreement([], []), evaluate.Agreement([], [])
+    for some in (slice(0, 2), slice(0, 1)):
+        overlap.add(p[some], q[some], sample=True)
+        agreement.add(p[some], q[some], sample=False)
+    assert overlap.alpha()["alpha"] == pytest.approx((0.7 + 0.6 + 0.7) / 3, abs=1e-4)
+    assert agreement.alpha()["alpha"] == pytest.approx(1 / 3, abs=1e-4)
+    assert overlap.alpha()["tokens"] == 3
+
+
+def test_the_q_of_an_ngram_file_follows_the_text(tmp_path):
+    texts = [np.array([PAD_ID, 5, 6, END_ID], dtype=np.int32)] * 4 + [np.array([PAD_ID, 7, END_ID], np.int32)]
+    ngram.write(tmp_path / "a.arpa", texts, 2)
+    q = evaluate.ngram_rows(tmp_path / "a.arpa")(np.array([5, 6, END_ID]))
+    assert q.shape == (3, VOCABULARY_SIZE)
+    assert q.sum(-1).tolist() == pytest.approx([1, 1, 1], abs=1e-4)
+    assert q.argmax(-1).tolist() == [5, 6, END_ID]
+
+
+@pytest.mark.usefixtures("_full_precision")
+def test_losses_on_a_test_set_are_per_token_whatever_the_batch(small, monkeypatch):
+    data = encoded(7, 2)
+    ids = [data.target(index).astype(np.int64) for index in range(7)]
+    test = evaluate.Test([data.source(index) for index in range(7)], [""] * 7, ids)
+    whole = evaluate.loss_on(small["drafter"], test)
+    monkeypatch.setattr(evaluate, "AT_ONCE", 2)
+    assert evaluate.loss_on(small["drafter"], test) == pytest.approx(whole, abs=1e-4)
+    tokens = collect(data, np.arange(7))
+    with torch.no_grad():
+        assert whole == pytest.approx(train.losses_of(small["drafter"], tokens).mean().item(), abs=1e-4)
+
+
+def test_a_card_says_what_was_measured_and_whose_text_it_was():
+    alpha = {"drafter": {"alpha": 0.6125, "standard_error": 0.0104, "tokens": 9}}
+    task = {"prompts": 7, "alpha_temperature_1": alpha, "alpha_argmax": alpha}
+    results = {
+        "translation": {**task, **{role: {"loss": 2.5, "bleu": 12.34, "chrf": 40.0} for role in cards.PURPOSES}},
+        "summarization": {**task, **{role: {"loss": 3.5, "rouge1": 21.0} for role in cards.PURPOSES}},
+    }
+    for role in cards.PURPOSES:
+        effort = {"training_tokens": 12_300_000, "training_minutes": 60.2, "training_steps": 1500}
+        losses = {"translation": 2.5, "summarization": 3.5}
+        results[role] = {"parameters": 1234567, "loss_before_rounding": losses, **effort}
+    programs = [
+        {"name": name, "licence": licence, "pairs": {"train": pairs}}
+        for name, licence, pairs in (("one", "MIT", 1000), ("two", "Apache-2.0", 5), ("three", "MIT", 500))
+    ]
+    cpython = {"python": "3.11", "licence": "PSF-2.0", "pairs": {"docstrings": {"train": 44}}}
+    for role in cards.PURPOSES:
+        text = cards.card(role, results, {"programs": programs, "cpython": cpython})
+        assert "| one, three | MIT | 1,500 |" in text
+        assert "| CPython 3.11 (docstrings) | PSF-2.0 | 44 |" in text
+        assert "| translation | 2.500 | bleu 12.3, chrf 40.0 |" in text
+        assert "0.613 ± 0.010" in text or "0.612 ± 0.010" in text
+        assert "1,234,567" in text
+        assert "12.3 million tokens" in text
+
+
+def test_an_answer_is_cut_behind_its_end():
+    class Writer:
+        def generate(self, inputs, **options):
+            return torch.tensor([[PAD_ID, 9, END_ID, PAD_ID], [PAD_ID, 9, 8, 7]])
+
+    sources = [np.array([5, END_ID]), np.array([5, 6, END_ID])]
+    rows = samples.answer(Writer(), sources, sample=False)
+    assert [row.tolist() for row in rows] == [[9, END_ID], [9, 8, 7]]
