@@ -49,7 +49,11 @@ class GenerationSettings(BaseModel):
 
 
 class ModelSettings(BaseModel):
-    """Which model, and how it is loaded: passed through to `load_model`."""
+    """Which model, and how it is loaded: passed through to `load_model`.
+
+    A drafter whose settings derive from these drafts with that model, which must then have an encoder where the
+    target has one, and only there; that is checked when a study is read.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -32,7 +32,8 @@ def compare(
     The baseline stands in the first row. Runs take turns and every one is repeated, so that a machine that
     grows slower favours none. Texts are compared with those of the baseline, and scored where prompts have
     references. With --output, the folder gets `results.jsonl` (one object a run), `summary.csv`, `outputs.jsonl`
-    (the texts) and `repeats.jsonl`, from which the same command goes on when it was stopped.
+    (the texts), `report.html` (all of it to read) and `repeats.jsonl`, from which the same command goes on when
+    it was stopped.
 
     For example:
 
@@ -56,7 +57,7 @@ def _show(result: "StudyResult", output: Path | None, quiet: bool) -> None:
     from specdec_core.study.table import by_task
 
     summaries = summarise(result)
-    written = write_results(output, summaries, outputs_of(result)) if output is not None else []
+    written = write_results(output, result.study, summaries, outputs_of(result)) if output is not None else []
     errors = error_console()
     for task in by_task(summaries):
         _show_task(task, output_console(), errors)
@@ -83,8 +84,9 @@ def _show_task(summaries: "list[RunSummary]", console: "Console", errors: "Conso
         console.print(quality)
     for line in ("", *verdicts(summaries)):
         console.print(line, markup=False, soft_wrap=True)
+    task = "" if summaries[0].task is None else f"{summaries[0].task}: "
     for line in departures(summaries):
-        errors.print(line, style="red", markup=False, soft_wrap=True)
+        errors.print(f"{task}{line}", style="red", markup=False, soft_wrap=True)
 
 
 def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> "StudyResult":

@@ -26,7 +26,7 @@ from specdec_core.settings import SamplingSettings
 from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 from specdec_core.study import Study, Task, load_study, run_model
 from specdec_core.study.config import PromptsConfig, RunConfig, TargetConfig
-from specdec_core.study.prompts import PromptText, encode_prompts, read_chat_template, read_prompts
+from specdec_core.study.prompts import PromptText, encode_prompts, read_prompts
 from specdec_core.study.source import parse_value
 from specdec_core.study.study import drafter_label
 
@@ -43,8 +43,8 @@ class _Wish:
     Attributes:
         target: The target and how it is loaded.
         folder: Where relative paths are meant from.
-        prompts_config: Where the prompts come from, and how chats are written out.
         prompts: What it goes on from.
+        chat_template: What writes chats out in the place of the tokenizer's own template; None for that.
         sampling: Its settings, but for the temperature.
         subjects: The drafters.
         settings: How much is measured, and how.
@@ -52,8 +52,8 @@ class _Wish:
 
     target: TargetConfig
     folder: Path
-    prompts_config: PromptsConfig
     prompts: tuple[PromptText, ...]
+    chat_template: str | None
     sampling: SamplingSettings
     subjects: tuple[Subject, ...]
     settings: MeasureSettings
@@ -152,8 +152,8 @@ def _of_study(path: Path, given: Mapping[str, Any]) -> _Wish:
     return _Wish(
         target=task.target,
         folder=study.folder,
-        prompts_config=task.prompts_config,
         prompts=task.prompts,
+        chat_template=task.chat_template,
         sampling=task.sampling,
         subjects=_subjects([config for config, _ in chosen], [run.name for _, run in chosen]),
         settings=_settings({**defaults, **given}),
@@ -204,8 +204,8 @@ def _of_options(given: Mapping[str, Any]) -> _Wish:
     return _Wish(
         target=TargetConfig(model=model),
         folder=Path(),
-        prompts_config=prompts,
         prompts=read_prompts(prompts, Path()),
+        chat_template=None,
         sampling=_validated(SamplingSettings, given),
         subjects=_subjects(runs, [None] * len(runs)),
         settings=settings,
@@ -319,8 +319,9 @@ def _bench(wish: _Wish) -> Bench:
     quieten_libraries()
     target = load_target(wish.target, wish.folder)
     description = wish.target.model_dump(mode="json")
-    template = read_chat_template(wish.prompts_config, wish.folder)
-    prompts = tuple(encode_prompts(wish.prompts, target.tokenizer, model=target.name, chat_template=template))
+    prompts = tuple(
+        encode_prompts(wish.prompts, target.tokenizer, model=target.name, chat_template=wish.chat_template)
+    )
     check_prompts(target, prompts, [repr(prompt.id) for prompt in wish.prompts])
     return Bench(target, prompts, wish.sampling, wish.settings, default_registry(), wish.folder, description)
 

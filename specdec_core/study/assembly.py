@@ -19,7 +19,7 @@ from specdec_core.study.config import RunConfig, StudyConfig, TargetConfig, Task
 from specdec_core.study.grid import Expanded, expand
 from specdec_core.study.overrides import apply_overrides
 from specdec_core.study.problems import describe
-from specdec_core.study.prompts import PromptText, read_prompts
+from specdec_core.study.prompts import PromptText, read_chat_template, read_prompts
 from specdec_core.study.source import Document, Keys, dotted, read_document
 from specdec_core.study.study import PLAIN, Run, Study, Task, brief, drafter_label
 
@@ -157,11 +157,13 @@ class _Assembly:
         assert prompts is not None, "missing prompts were found before"
         self._check_target(target, (*keys, "target") if task.target else ("target",))
         self._check_capabilities(target, config, runs)
+        texts, template = self._prompts(prompts, (*keys, "prompts") if task.prompts else ("prompts",))
         return Task(
             name=name,
             target=target,
             prompts_config=prompts,
-            prompts=self._prompts(prompts, (*keys, "prompts") if task.prompts else ("prompts",)),
+            prompts=texts,
+            chat_template=template,
             sampling=_merged(config.sampling, task.sampling),
             generation=_merged(config.generation, task.generation),
             runs=(Run(PLAIN), *runs.values()),
@@ -182,7 +184,7 @@ class _Assembly:
         """Note what runs say of tasks that are not there, and tasks that no run takes part in."""
         for place, run in enumerate(config.runs):
             for number, pattern in enumerate(run.tasks or ()):
-                if not any(fnmatchcase(name, pattern) for name in names):
+                if not any(_chosen(name, pattern) for name in names):
                     missing = unknown_name("task", pattern, names) if names else "this study names no tasks."
                     self._note(("runs", place, "tasks", number), missing)
         for place, name in enumerate(names):
@@ -216,23 +218,29 @@ class _Assembly:
         if not config.lossless:
             return
         for place, run in enumerate(runs):
-            if run.lenience is not None and not getattr(run.lenience, "lossless", False):
+            if not run.lossless:
                 self._note(
                     ("runs", place, "lenience"),
                     f"the lenience of run {run.name!r} may be below 1, and the study says `lossless: true`; "
                     "leave it out, or say `lossless: false`.",
                 )
 
-    def _prompts(self, config: PromptsConfig, keys: Keys) -> tuple[PromptText, ...]:
+    def _prompts(self, config: PromptsConfig, keys: Keys) -> tuple[tuple[PromptText, ...], str | None]:
+        """Return the prompts and the chat template, read once: what was checked is decoded."""
         try:
-            return read_prompts(config, self._folder)
+            return read_prompts(config, self._folder), read_chat_template(config, self._folder)
         except PromptError as error:
             self._note((*keys, "file"), error)
-            return ()
+            return (), None
 
 
 def _takes_part(run: RunConfig, task: str) -> bool:
-    return run.tasks is None or any(fnmatchcase(task, pattern) for pattern in run.tasks)
+    return run.tasks is None or any(_chosen(task, pattern) for pattern in run.tasks)
+
+
+def _chosen(task: str, pattern: str) -> bool:
+    """Return whether a pattern stands for a task: `*` is any text, and all else is itself."""
+    return fnmatchcase(task, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
 def _taking_part(task: str, config: StudyConfig, runs: Sequence[Run]) -> dict[int, Run]:

@@ -10,7 +10,7 @@ import transformers
 
 import specdec_core
 from specdec_core.registry import Registry
-from specdec_core.study.prompts import digest_of, read_chat_template
+from specdec_core.study.prompts import digest_of
 from specdec_core.study.study import Study, Task
 
 
@@ -21,7 +21,7 @@ def describe_study(study: Study, device: torch.device, registry: Registry) -> di
     return {
         "settings": settings,
         "tasks": [
-            {**task.resolved(), "texts": _describe_prompts(task, study), "runs": [run.name for run in task.runs]}
+            {**task.resolved(), "texts": _describe_prompts(task), "runs": [run.name for run in task.runs]}
             for task in study.tasks
         ],
         "runs": [run.resolved() for run in study.runs],
@@ -50,6 +50,5 @@ def describe_device(device: torch.device) -> str:
     return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
-def _describe_prompts(task: Task, study: Study) -> dict[str, Any]:
-    template = read_chat_template(task.prompts_config, study.folder)
-    return {"count": len(task.prompts), "sha256": digest_of(task.prompts, template)}
+def _describe_prompts(task: Task) -> dict[str, Any]:
+    return {"count": len(task.prompts), "sha256": digest_of(task.prompts, task.chat_template)}

@@ -1,4 +1,4 @@
-"""Results on disk: JSON lines for programs, CSV for a spreadsheet, and the texts that were written."""
+"""Results on disk: JSON lines for programs, CSV for a spreadsheet, the texts, and a page to read."""
 
 from __future__ import annotations
 
@@ -11,25 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.study.journal import write_atomically
+from specdec_core.study.page import report_page
 
 if TYPE_CHECKING:
+    from specdec_core.study.study import Study
     from specdec_core.study.summary import RunSummary
 
 RESULTS = "results.jsonl"
 OUTPUTS = "outputs.jsonl"
 SUMMARY = "summary.csv"
+PAGE = "report.html"
 
 _IN_COLUMNS = {"time_shares": "time", "quality": "quality"}
 """Mappings of numbers that get a column each, and what their names begin with."""
 
 
 def write_results(
-    folder: Path, summaries: Sequence[RunSummary], outputs: Iterable[Mapping[str, Any]]
+    folder: Path, study: Study, summaries: Sequence[RunSummary], outputs: Iterable[Mapping[str, Any]]
 ) -> list[Path]:
-    """Write `results.jsonl`, `summary.csv` and `outputs.jsonl`, each as a whole or not at all; return their paths.
+    """Write `results.jsonl`, `summary.csv`, `outputs.jsonl` and `report.html`; return their paths.
+
+    Each is written as a whole or not at all.
 
     Args:
         folder: Where to; it exists.
+        study: What was run.
         summaries: What was found out about each run.
         outputs: What each run wrote after each prompt, as plain data.
 
@@ -37,8 +43,9 @@ def write_results(
         StorageError: When the folder cannot be written.
     """
     plain = [asdict(summary) for summary in summaries]
+    texts = list(outputs)
     write_atomically(folder / RESULTS, _lines(plain))
-    write_atomically(folder / OUTPUTS, _lines(outputs))
+    write_atomically(folder / OUTPUTS, _lines(texts))
     flat = [_flat(summary) for summary in plain]
     columns = list(dict.fromkeys(name for row in flat for name in row))
     table = io.StringIO()
@@ -46,7 +53,9 @@ def write_results(
     writer.writeheader()
     writer.writerows(flat)
     write_atomically(folder / SUMMARY, table.getvalue())
-    return [folder / name for name in (RESULTS, SUMMARY, OUTPUTS)]
+    prompts = {task.name: task.prompts for task in study.tasks}
+    write_atomically(folder / PAGE, report_page(study.path.name, summaries, texts, prompts))
+    return [folder / name for name in (RESULTS, SUMMARY, OUTPUTS, PAGE)]
 
 
 def _lines(entries: Iterable[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from specdec_core.decoding import Decoder, Metrics, Prompt, check_prompts
-from specdec_core.errors import ConfigError, SpecdecError
+from specdec_core.errors import ConfigError, PromptError, SpecdecError
 from specdec_core.models import LoadedModel
 from specdec_core.randomness import row_seed
 from specdec_core.registry import Registry, default_registry
@@ -18,7 +18,7 @@ from specdec_core.study.config import TargetConfig
 from specdec_core.study.identity import describe_study
 from specdec_core.study.journal import Journal, Output, Repeat, StorageError
 from specdec_core.study.making import load_target, make_decoder
-from specdec_core.study.prompts import encode_prompts, read_chat_template
+from specdec_core.study.prompts import encode_prompts
 from specdec_core.study.study import Run, Study, Task
 
 _WARM_UP_TOKENS = 8
@@ -222,14 +222,27 @@ class _Session:
 
     def _batches(self, task: Task) -> Iterator[_Batch]:
         """Yield the prompts in batches, and the seed of each: the same in every repeat, run and batch size."""
-        target = self._targets.of(task)
-        template = read_chat_template(task.prompts_config, self._study.folder)
-        prompts = encode_prompts(task.prompts, target.tokenizer, model=target.name, chat_template=template)
-        check_prompts(target, prompts, [repr(prompt.id) for prompt in task.prompts])
+        prompts = _encoded(task, self._targets.of(task))
         size = self._study.config.batch_size
         for start in range(0, len(prompts), size):
             batch = prompts[start : start + size]
             yield batch, [row_seed(task.generation.seed, start + n) for n in range(len(batch))]
+
+
+def _encoded(task: Task, target: LoadedModel) -> list[str | list[int]]:
+    """Return the prompts of a task as its target takes them.
+
+    Raises:
+        PromptError: Some it cannot take; each line begins with the name of the task.
+    """
+    try:
+        prompts = encode_prompts(
+            task.prompts, target.tokenizer, model=target.name, chat_template=task.chat_template
+        )
+        check_prompts(target, prompts, [repr(prompt.id) for prompt in task.prompts])
+    except PromptError as error:
+        raise PromptError("\n".join(map(task.titled, str(error).splitlines()))) from error
+    return prompts
 
 
 _Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]

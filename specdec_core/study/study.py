@@ -42,6 +42,11 @@ class Run:
     draft_sampling: SamplingSettings | None = None
     labels: tuple[str | None, Label, Label] = (None, 0, 1.0)
 
+    @property
+    def lossless(self) -> bool:
+        """Whether its lenience is 1 whatever happens, as far as the controller says."""
+        return self.lenience is None or bool(getattr(self.lenience, "lossless", False))
+
     def resolved(self) -> dict[str, Any]:
         """Return all settings, defaults included, as plain data."""
         parts = {
@@ -63,6 +68,7 @@ class Task:
         target: The model whose distribution is kept.
         prompts_config: Where the prompts come from.
         prompts: The prompts.
+        chat_template: What writes chats out in the place of the tokenizer's own template; None for that.
         sampling: The target's settings.
         generation: How long, and from which seed.
         runs: What is compared, plain decoding first.
@@ -72,6 +78,7 @@ class Task:
     target: TargetConfig
     prompts_config: PromptsConfig
     prompts: tuple[PromptText, ...]
+    chat_template: str | None
     sampling: SamplingSettings
     generation: GenerationSettings
     runs: tuple[Run, ...]

@@ -31,6 +31,7 @@ class RunSummary:
         drafter: Name of the drafter; None for the baseline.
         gamma: Tokens drafted in a step, or the controller's name.
         lenience: Factor l, or the controller's name.
+        lossless: Whether l is 1 whatever happens, so that the run writes the target's distribution.
         repeats: How many repeats were finished.
         tokens: New tokens.
         target_calls: Forwards of the target.
@@ -85,6 +86,7 @@ class RunSummary:
     drafter: str | None
     gamma: Label
     lenience: Label
+    lossless: bool
     repeats: int
     tokens: int
     target_calls: int
@@ -182,6 +184,7 @@ def _summary(result: StudyResult, run: Run, study: _Measured) -> RunSummary:
         drafter=drafter,
         gamma=gamma,
         lenience=lenience,
+        lossless=run.lossless,
         repeats=len(measured),
         quality=None if quality is None else asdict(quality),
         seed=study.task.generation.seed,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from specdec_core.study.quality import holm
 from specdec_core.study.study import PLAIN
@@ -33,13 +34,12 @@ def results_table(summaries: Sequence[RunSummary]) -> Table:
     """Return the results of a task as a table, the plain baseline in its first row."""
     lenient = any(summary.lenience != 1 for summary in summaries)
     table = Table(
-        title=summaries[0].task,
+        title=None if summaries[0].task is None else Text(summaries[0].task, style="bold"),
         title_justify="left",
-        title_style="bold",
         header_style="bold",
         box=SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        caption=_caption(summaries),
+        caption=_noted(_caption(summaries)),
         caption_justify="left",
     )
     # On a narrow terminal names are folded, numbers never.
@@ -50,7 +50,7 @@ def results_table(summaries: Sequence[RunSummary]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
         style = "dim" if summary.name == PLAIN else "red" if summary.error else None
-        table.add_row(*_cells(summary, lenient), style=style)
+        table.add_row(*_plain(_cells(summary, lenient)), style=style)
     return table
 
 
@@ -71,11 +71,12 @@ def quality_table(summaries: Sequence[RunSummary]) -> Table | None:
     for (summary, quality), difference, p in zip(scored, found, adjusted, strict=True):
         style = "dim" if summary.name == PLAIN else None
         scores = [_number(quality[name], ".1f") for name in SCORES]
-        row = [summary.name, *scores, f"{quality['exact']:.0%}"]
-        table.add_row(*row, *([_difference(difference), _number(p, ".2f")] if tested else []), style=style)
+        row = [summary.name, *scores, _share(quality["exact"])]
+        row += [_difference(difference), _number(p, ".2f")] if tested else []
+        table.add_row(*_plain(row), style=style)
     notes = ["p: of a difference this large by chance, adjusted for the number of runs (Holm)."] if tested else []
     notes += [quality["note"] for _, quality in scored if quality["note"]]
-    table.caption = "\n".join(dict.fromkeys(notes)) or None
+    table.caption = _noted("\n".join(dict.fromkeys(notes))) if notes else None
     return table
 
 
@@ -94,17 +95,17 @@ def departures(summaries: Sequence[RunSummary]) -> list[str]:
 
 def _departs(summary: RunSummary) -> bool:
     argmax = summary.config["sampling"]["temperature"] == 0
-    return argmax and summary.lenience == 1 and summary.quality is not None and summary.quality["exact"] < 1
+    return argmax and summary.lossless and summary.quality is not None and summary.quality["exact"] < 1
 
 
 def _departure(summary: RunSummary) -> str:
     assert summary.quality is not None, "only what was decoded departs"
     prompt, token = summary.quality["first_difference"]
     return (
-        f"{summary.name}: {1 - summary.quality['exact']:.0%} of its texts are not those of plain decoding, from "
-        f"token {token + 1} of prompt {prompt + 1} on. At temperature 0 that must not be, but where two tokens "
-        "are equally probable to the last bits: forwards over more tokens round otherwise. `dtype: float32` makes "
-        "it rare."
+        f"{summary.name}: {_share(1 - summary.quality['exact'])} of its texts are not those of plain decoding, "
+        f"from token {token + 1} of prompt {prompt + 1} on. At temperature 0 that must not be, but where two "
+        "tokens are equally probable to the last bits: forwards over more tokens round otherwise. "
+        "`dtype: float32` makes it rare."
     )
 
 
@@ -131,6 +132,23 @@ def _cells(summary: RunSummary, lenient: bool) -> list[str]:
         _number(summary.speedup_expected, ".2f", "×"),
         _number(summary.gamma_best, "d"),
     ]
+
+
+def _plain(cells: Sequence[str]) -> list[Text]:
+    """Return cells that are shown as they are: in a bare string, rich would read `[...]` as a style."""
+    return [Text(cell) for cell in cells]
+
+
+def _noted(text: str) -> Text:
+    return Text(text, style="table.caption")
+
+
+def _share(value: float) -> str:
+    """Return a share in percent; only what is none or all is called 0% or 100%."""
+    shown = f"{value:.0%}"
+    if shown == "100%" and value < 1:
+        return "> 99%"
+    return "< 1%" if shown == "0%" and value > 0 else shown
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:

@@ -129,10 +129,14 @@ def test_deviation_is_that_of_a_sequence(study):
     assert summarise(result)[2].deviation == pytest.approx(spent / (3 * 2))
 
 
-def test_results_are_written_as_promised(summaries, tmp_path):
-    paths = write_results(tmp_path, summaries, [{"text": "é"}])
-    assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl"]
-    assert paths[2].read_text() == '{"text": "é"}\n'
+def test_results_are_written_as_promised(study, summaries, tmp_path):
+    output = {"task": None, "run": "plain", "prompt": "1", "text": "é", "as_plain": True, "tokens": [1]}
+    paths = write_results(tmp_path, study(), summaries, iter([output]))
+    assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl", "report.html"]
+    assert paths[2].read_text(encoding="utf-8") == json.dumps(output, ensure_ascii=False) + "\n"
+    page = paths[3].read_text(encoding="utf-8")
+    assert "<title>study.yaml</title>" in page
+    assert all(text in page for text in ("é", "a b c", "echo-2", "lenient"))
     lines = [json.loads(line) for line in paths[0].read_text().splitlines()]
     assert [line["name"] for line in lines] == ["plain", "echo-2", "lenient"]
     promised = "name drafter gamma lenience tokens target_calls block_efficiency alpha c tokens_per_second speedup"
@@ -156,7 +160,7 @@ def test_the_table_has_a_row_a_run(summaries):
     assert table.row_count == 3
     headings = [column.header for column in table.columns]
     assert headings[:5] == ["run", "drafter", "γ", "l", "devia-\ntion"]
-    assert next(iter(table.columns[0].cells)) == "plain"
+    assert str(next(iter(table.columns[0].cells))) == "plain"
     strict = results_table(summaries[:2])
     assert not {"l", "devia-\ntion"} & {column.header for column in strict.columns}
     assert "lenience" not in strict.caption

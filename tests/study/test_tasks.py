@@ -1,8 +1,13 @@
 """Tasks: a study that decodes more than one thing, each with a baseline of its own; and what was written."""
 
+import gc
+import importlib
+import io
 import json
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from specdec_core import ConfigError, PromptError
 from specdec_core.study import load_study
@@ -119,7 +124,7 @@ def test_runs_take_turns_within_a_task(study):
 
 def test_prompts_of_all_tasks_are_checked_before_the_first_takes_time(study):
     notes = Notes()
-    with pytest.raises(PromptError, match=r"prompt '2' has \d+ tokens"):
+    with pytest.raises(PromptError, match=r"^long-temperature=0: prompt '2' has \d+ tokens"):
         run_study(study(STUDY, f"tasks.long.prompts=['a', '{'a ' * 300}']"), notes)
     assert notes.of("measuring") == []
 
@@ -135,7 +140,7 @@ def test_each_task_has_its_own_baseline(study):
     for group in groups:
         assert group[0].speedup == 1.0
         assert {one.task for one in group} == {one.config["task"] for one in group}
-        assert results_table(group).title == group[0].task
+        assert str(results_table(group).title) == group[0].task
     assert groups[0][0].tokens == 2 * 2 * 4
     assert groups[2][1].config["sampling"]["temperature"] == 1
 
@@ -165,6 +170,11 @@ def test_what_was_written_is_scored_and_compared(study):
     assert [one["tokens"] for one in plain] == [one["tokens"] for one in other]
     assert len(plain[0]["tokens"]) == 4
     assert all(one["as_plain"] for one in plain + other)
+    argmax, sampled = (
+        [one["tokens"] for one in lines if (one["task"], one["run"]) == (f"long-temperature={t}", "plain")]
+        for t in (0, 1)
+    )
+    assert argmax != sampled
 
 
 def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
@@ -195,3 +205,170 @@ def test_a_stopped_study_of_tasks_goes_on_with_what_it_wrote(study, tmp_path):
     assert list(outputs_of(resumed)) == list(outputs_of(whole))
     with pytest.raises(ConfigError, match="another study"):
         run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Notes(), output=output)
+
+
+ODD = """\
+target: {folder}
+sampling: {{temperature: 0}}
+generation: {{max_new_tokens: 3, ignore_eos: true}}
+repeats: 1
+prompts: {{file: scored.jsonl}}
+tasks: [{{name: "[b]odd[/x]"}}, {{name: "odd?"}}, {{name: oddly}}]
+runs:
+  - {{name: "run[dim]", drafter: echo, gamma: 2, tasks: ["[b]odd[/x]", "odd?"]}}
+  - {{drafter: echo, gamma: 1}}
+"""
+
+
+def shown(*tables):
+    console = Console(file=io.StringIO(), width=200)
+    for table in tables:
+        console.print(table)
+    return console.file.getvalue()
+
+
+def test_names_are_no_patterns_and_no_markup(study):
+    loaded = study(ODD)
+    assert [len(task.runs) for task in loaded.tasks] == [3, 3, 2], "only * stands for another text"
+    summaries = summarise(run_study(loaded, Notes()))
+    odd = by_task(summaries)[0]
+    note = "pip install 'specdec-core[eval]'"
+    noted = [replace(one, quality={**one.quality, "note": note}) for one in odd]
+    text = shown(results_table(odd), quality_table(noted))
+    assert "[b]odd[/x]" in text
+    assert text.count("run[dim]") == 2
+    assert note in text
+
+
+@pytest.mark.parametrize(
+    ("exact", "told", "cell"),
+    [(0.999, "< 1%", "> 99%"), (0.99, "1%", "99%"), (0.001, "> 99%", "< 1%"), (0, "100%", "0%")],
+)
+def test_nearly_all_is_not_said_to_be_all(study, exact, told, cell):
+    plain, run = by_task(summarise(run_study(study(ODD), Notes())))[2]
+    run = replace(run, quality={**run.quality, "exact": exact, "first_difference": (0, 0)})
+    assert departures([plain, run])[0].startswith(f"echo-1: {told} of its texts")
+    as_plain = next(column for column in quality_table([plain, run]).columns if column.header == "as plain")
+    assert [str(one) for one in as_plain.cells] == ["100%", cell]
+
+
+def test_a_lenience_that_is_lossless_is_told_where_it_departs(study, site):
+    site.install("specdec-others", "other_plugin", OTHERS)
+    text = ODD.replace("gamma: 1}}", "gamma: 1, lenience: {{name: never, allowed: ALLOWED}}}}")
+    for allowed, count in ((0, 1), (1, 0)):
+        plain, run = by_task(summarise(run_study(study(text.replace("ALLOWED", str(allowed))), Notes())))[2]
+        run = replace(run, quality={**run.quality, "exact": 0.5, "first_difference": (0, 0)})
+        assert run.lossless == (allowed == 0)
+        assert run.lenience == "never"
+        assert len(departures([plain, run])) == count
+
+
+OTHERS = """
+    from specdec_core import LenienceConfig, PluginSpec, hookimpl
+
+    class NeverConfig(LenienceConfig):
+        allowed: int = 0
+        lenience: float = 1.0
+
+        @property
+        def lossless(self):
+            return self.allowed == 0
+
+    @hookimpl
+    def specdec_lenience_controllers():
+        return [PluginSpec("lenience", "never", "toy_parts:Constant", NeverConfig)]
+"""
+
+
+def test_a_study_decodes_by_the_chat_template_that_it_was_read_with(study, tmp_path):
+    said = [{"role": "user", "content": "a b"}]
+    (tmp_path / "scored.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    template = tmp_path / "template.jinja"
+    template.write_text("a {{ messages[0].content }}")
+    loaded = study(ODD.replace("file: scored.jsonl", "file: scored.jsonl, chat_template: template.jinja"))
+    before = run_study(loaded, Notes())
+    template.write_text("h g f {{ messages[0].content }}")
+    after = run_study(loaded, Notes())
+    assert after.identity == before.identity
+    assert [one.outputs for one in after.repeats.values()] == [one.outputs for one in before.repeats.values()]
+
+
+TWO_TARGETS = """\
+generation: {{max_new_tokens: 12, ignore_eos: true}}
+sampling: {{temperature: 0}}
+repeats: 1
+prompts: [a b c, d, e f]
+tasks:
+  - {{name: large, target: builtin:drafter}}
+  - {{name: small, target: {folder}}}
+runs:
+  - {{name: picky, drafter: picky, gamma: 2}}
+  - {{drafter: kept, gamma: 2}}
+"""
+PICKY = """
+    import weakref
+    from specdec_core import DeterministicDrafter, PluginConfig, PluginError, PluginSpec, hookimpl
+
+    ALIVE = weakref.WeakSet()
+
+    class Kept(DeterministicDrafter):
+        def __init__(self, config, target):
+            super().__init__(config, target)
+            ALIVE.add(self)
+
+        def draft(self, tokens, budget):
+            return [1] * budget
+
+    class Picky(Kept):
+        def __init__(self, config, target):
+            if target.vocab_size > 9:
+                raise PluginError("too many words for me")
+            super().__init__(config, target)
+
+    class PickyConfig(PluginConfig):
+        pass
+
+    @hookimpl
+    def specdec_drafters():
+        named = {"picky": "Picky", "kept": "Kept"}
+        return [PluginSpec("drafter", name, f"picky_plugin:{part}", PickyConfig) for name, part in named.items()]
+"""
+
+
+def test_tasks_may_differ_in_their_target_and_a_run_may_fail_in_one(study, site):
+    site.install("specdec-picky", "picky_plugin", PICKY)
+    loaded = study(TWO_TARGETS)
+    alive = []
+
+    class Watching(Notes):
+        def loading(self, what):
+            super().loading(what)
+            if "/" in what:  # the second target, a folder
+                gc.collect()
+                alive.append(len(importlib.import_module("picky_plugin").ALIVE))
+
+    notes = Watching()
+    result = run_study(loaded, notes)
+    assert alive == [0], "what the first task loaded is gone before the second target is there"
+    assert list(result.failed) == [("large", "picky")]
+    assert notes.of("failed")[0][0] == "large: picky"
+    tokens = {key: {t for one in repeat.outputs for t in one.tokens} for key, repeat in result.repeats.items()}
+    assert set(tokens) == {("large", "plain", 1), ("large", "kept-2", 1)} | {
+        ("small", run, 1) for run in ("plain", "picky", "kept-2")
+    }
+    assert max(tokens["large", "plain", 1]) > 8 >= max(tokens["small", "plain", 1]), "small knows nine words"
+    large, small = by_task(summarise(result))
+    assert large[1].error
+    assert large[1].quality is None
+    assert small[1].error is None
+    assert small[1].quality["exact"] == 1
+    assert large[0].config["target"]["model"] != small[0].config["target"]["model"]
+
+
+def test_every_prompt_has_a_seed_of_its_own(study):
+    text = ODD.replace("{{file: scored.jsonl}}", "[a b, a b, a b, a b]").replace(
+        "temperature: 0", "temperature: 1"
+    )
+    result = run_study(study(text), Notes())
+    first = result.repeats["oddly", "plain", 1].outputs
+    assert len({one.tokens for one in first}) > 1, "in batches of one, too"
