@@ -25,7 +25,7 @@ def validate(
     """
     loaded = load_study(study, settings or ())
     console = output_console()
-    for line in (_headline(loaded), *map(_describe, loaded.tasks)):
+    for line in _headlines(loaded):
         console.print(line, markup=False, soft_wrap=True)
     table = Table(header_style="bold")
     for heading in ("run", "drafter", "gamma", "lenience", "draft sampling"):
@@ -35,21 +35,20 @@ def validate(
     console.print(table)
 
 
-def _headline(study: Study) -> str:
-    config = study.config
-    tasks = f"{len(study.tasks)} tasks, " if config.tasks else ""
-    return (
-        f"{study.path}: {tasks}{len(study.runs)} runs, {config.repeats} repeat(s), batch size {config.batch_size}."
-    )
+def _headlines(study: Study) -> list[str]:
+    turns = f"{study.config.repeats} repeat(s), batch size {study.config.batch_size}"
+    if study.config.tasks is None:
+        return [f"{study.path}: {_describe(study.tasks[0])}, {turns}."]
+    tasks = [task.titled(f"{_describe(task)}.") for task in study.tasks]
+    return [f"{study.path}: {len(tasks)} tasks, {turns}.", *tasks]
 
 
 def _describe(task: Task) -> str:
-    generation = task.generation
     scored = " with references" if task.prompts[0].references else ""
-    return task.titled(
+    return (
         f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "
-        f"temperature {task.sampling.temperature:g}, at most {generation.max_new_tokens} new tokens, "
-        f"seed {generation.seed}."
+        f"temperature {task.sampling.temperature:g}, at most {task.generation.max_new_tokens} new tokens, "
+        f"seed {task.generation.seed}"
     )
 
 

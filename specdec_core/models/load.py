@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,7 +91,7 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(place, **common)
         auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        with without_progress_bar():
+        with without_progress_bar(), _without_talk_of_ties():
             loaded = auto.from_pretrained(
                 place, dtype=_dtype(dtype, where), device_map=device_map, use_safetensors=True, **common
             )
@@ -129,6 +130,25 @@ def without_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             library_logging.enable_progress_bar()
+
+
+@contextmanager
+def _without_talk_of_ties() -> Iterator[None]:
+    """Keep the library from warning of a head that is not tied to the embedding, where the file has both.
+
+    It makes every T5 config say that they are tied, 1.1 included, finds that they are not, does what is right, and
+    advises a setting that the config already has.
+    """
+
+    def other(record: logging.LogRecord) -> bool:
+        return "NOT tie" not in record.getMessage()
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
 
 
 def _locate(model: str, folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import torch
@@ -175,3 +176,19 @@ def test_a_tokenizer_beside_the_model_is_loaded(tmp_path):
     builtin = load_model("builtin:drafter")
     builtin.tokenizer.save_pretrained(tmp_path)
     assert isinstance(load_model(tmp_path).tokenizer, type(AutoTokenizer.from_pretrained(tmp_path)))
+
+
+def test_a_head_of_its_own_is_loaded_without_a_word(monkeypatch):
+    # The file has embedding and head; the library makes the config say that they are one, and warns.
+    said = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", said.append)
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addHandler(handler)
+    try:
+        loaded = load_model("builtin:t5-target")
+    finally:
+        logger.removeHandler(handler)
+    head, embedding = loaded.model.lm_head.weight, loaded.model.get_input_embeddings().weight
+    assert not torch.equal(head, embedding)
+    assert not said

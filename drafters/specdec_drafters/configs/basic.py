@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from specdec_core.border import PluginConfig
+from specdec_core.errors import ModelError
 from specdec_core.settings import ModelSettings
+from specdec_core.shipped import BUILTIN_PREFIX, builtin_arpa
 
 BUILTIN_TEXTS = ("builtin:stdlib",)
 
@@ -41,7 +43,7 @@ class NgramConfig(PluginConfig):
 
     arpa: Path | None = None
     """An ARPA file whose words are token ids in decimal: what `specdec train ngram` writes, or `lmplz` makes of a
-    text of token ids."""
+    text of token ids. Or one that ships with the built-in T5 pair, such as `builtin:translation-bigram`."""
     text: Annotated[str, Field(min_length=1)] | None = None
     """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the library of this Python."""
     order: Annotated[int, Field(ge=1)] | None = None
@@ -54,6 +56,11 @@ class NgramConfig(PluginConfig):
         if (self.arpa is None) == (self.text is None):
             given = "neither" if self.arpa is None else "both"
             raise ValueError(f"give either 'arpa' (an ARPA file) or 'text' (a text to count); {given} was given")
+        if self.arpa is not None and str(self.arpa).startswith(BUILTIN_PREFIX):
+            try:
+                builtin_arpa(str(self.arpa))
+            except ModelError as error:
+                raise ValueError(str(error)) from error
         if self.arpa is not None and self.max_bytes is not None:
             raise ValueError("'max_bytes' limits a text that is counted; it has no meaning for 'arpa'")
         if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:

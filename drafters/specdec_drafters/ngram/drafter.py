@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specdec_core.border import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
 from specdec_core.errors import ConfigError
+from specdec_core.shipped import BUILTIN_PREFIX, builtin_arpa
 from specdec_drafters.configs import NgramConfig
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.kneser_ney import estimate
 from specdec_drafters.texts import read_documents, tokenize_documents
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from specdec_drafters.ngram.tables import NgramTables
 
 DEFAULT_TEXT_ORDER = 2
@@ -42,7 +44,7 @@ class NgramDrafter(Drafter):
 
 def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
     if config.arpa is not None:
-        return read_arpa(target.folder / Path(config.arpa).expanduser(), target.vocab_size, config.order)
+        return read_arpa(_locate(config.arpa, target.folder), target.vocab_size, config.order)
     assert config.text is not None, "the config checks that one is given"
     if target.tokenizer is None:
         raise ConfigError(
@@ -52,6 +54,10 @@ def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
     documents = read_documents(config.text, target.folder, config.max_bytes)
     tokens = tokenize_documents(documents, target.tokenizer)
     return estimate(tokens, target.vocab_size, config.order or DEFAULT_TEXT_ORDER)
+
+
+def _locate(arpa: Path, folder: Path) -> Path:
+    return builtin_arpa(str(arpa)) if str(arpa).startswith(BUILTIN_PREFIX) else folder / arpa.expanduser()
 
 
 class _NgramSession(DraftSession):

@@ -1,0 +1,34 @@
+"""The n-grams that ship with the built-in T5 pair."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from specdec_core.border import TargetInfo
+from specdec_core.shipped import builtin_arpa
+from specdec_drafters.configs import NgramConfig
+from specdec_drafters.ngram.drafter import NgramDrafter
+
+NAMES = [f"builtin:{task}-{kind}" for task in ("translation", "summarization") for kind in ("unigram", "bigram")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_read_and_has_the_order_of_its_name(name):
+    target = TargetInfo(vocab_size=8192, eos_ids=(1,), device=torch.device("cpu"), encoder_decoder=True)
+    drafter = NgramDrafter(NgramConfig(arpa=name), target)
+    assert drafter.tables.order == {"unigram": 1, "bigram": 2}[name.rpartition("-")[2]]
+
+
+def test_a_name_that_is_not_there_is_refused_with_those_that_are():
+    with pytest.raises(
+        ValidationError, match=r"unknown built-in n-gram model 'builtin:translation-bigrm'.*Did you mean"
+    ):
+        NgramConfig(arpa="builtin:translation-bigrm")
+
+
+def test_all_of_what_ships_can_be_named():
+    shipped = sorted(path.stem for path in (builtin_arpa(NAMES[0]).parent).glob("*.arpa"))
+    assert [f"builtin:{stem}" for stem in shipped] == sorted(NAMES)
+    assert isinstance(builtin_arpa("builtin:translation-unigram"), Path)
