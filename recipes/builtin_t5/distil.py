@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 # What is drawn from, and how often; what is not there (see `samples`) is done without.
-SHARES = {"train": 0.35, "sampled": 0.45, "greedy": 0.20}
+SHARES = {"train": 0.15, "sampled": 0.10, "greedy": 0.10, "fresh_sampled": 0.40, "fresh_greedy": 0.25}
 HARD = 0.1  # weight of the cross-entropy on the token that follows
 
 

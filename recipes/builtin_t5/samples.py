@@ -1,8 +1,9 @@
-"""Let the target answer training prompts, sampled at temperature 1 and by argmax.
+"""Let the target answer prompts, sampled at temperature 1 and by argmax.
 
-The drafter is used on text the target has written, so it is also trained on such text.
+The drafter is used on text the target has written, so it is also trained on such text: its answers to the training
+prompts, or with `--prompts fresh` to those that `fresh` made, which it has never seen.
 
-Run from the repository root: `python -m recipes.builtin_t5.samples`
+Run from the repository root: `python -m recipes.builtin_t5.samples --prompts fresh`
 """
 
 from __future__ import annotations
@@ -91,30 +92,38 @@ def put_together(work: Path, name: str, processes: int) -> None:
         path.unlink()
 
 
+def file_name(prompts: str, kind: str) -> str:
+    """Return what the answers to some prompts are called: `sampled` and `greedy`, or `fresh_sampled` and so on."""
+    return kind if prompts == "train" else f"{prompts}_{kind}"
+
+
 def write_samples(arguments: argparse.Namespace) -> None:
     """Answer this process's share of the prompts; the first process puts the shares together."""
-    data = open_split(arguments.work, "train")
+    data = open_split(arguments.work, arguments.prompts)
     rank, processes = distributed.get_rank(), distributed.get_world_size()
     # Half the bits for speed: this text is only practice material, the teacher is asked anew.
     model = load_checkpoint("target", arguments.work / "target.pt").bfloat16()
     torch.manual_seed(rank)
-    for name, count in (("sampled", arguments.rows), ("greedy", arguments.greedy_rows)):
+    names = {kind: file_name(arguments.prompts, kind) for kind in ("sampled", "greedy")}
+    for kind, count in (("sampled", arguments.rows), ("greedy", arguments.greedy_rows)):
+        name = names[kind]
         chosen = choose(data, count, arguments.summaries, np.random.default_rng(len(name)))
         own, began, answers = chosen[rank::processes], time.monotonic(), []
         sources = [data.source(index) for index in own]
         for first in range(0, len(own), AT_ONCE):
-            answers += answer(model, sources[first : first + AT_ONCE], sample=name == "sampled")
+            answers += answer(model, sources[first : first + AT_ONCE], sample=kind == "sampled")
             rate = sum(map(len, answers)) / (time.monotonic() - began)
             print(f"{name}: {len(answers)} answers by this process, {rate:.0f} tokens/s", flush=True)
         keep(arguments.work / f"{name}.{rank}.npz", sources, answers, data.summaries[own])
     distributed.barrier()
-    for name in ("sampled", "greedy") if is_first() else ():
+    for name in names.values() if is_first() else ():
         put_together(arguments.work, name, processes)
 
 
 def main() -> None:
-    """Write sampled.npz and greedy.npz below --work."""
+    """Write the answers below --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--prompts", choices=("train", "fresh"), default="train", help="what is answered")
     parser.add_argument("--rows", type=int, default=16000, help="answers sampled at temperature 1")
     parser.add_argument("--greedy-rows", type=int, default=6000, help="answers by argmax")
     parser.add_argument("--summaries", type=float, default=0.25, help="share of summaries among them")

@@ -1,0 +1,86 @@
+"""Make prompts that the target was never trained on, without references, for the drafter to learn from.
+
+The target knows its training pairs by heart, so what it says of them is not what it says in use. The drafter
+needs its answers to prompts that are new to it. They are made of the training text alone: parts of bodies for
+summaries; sentences of bodies, first lines, and messages put behind one another for translations. Nothing of
+the held-out pairs is in them.
+
+Run from the repository root: `python -m recipes.builtin_t5.fresh`
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from transformers import AutoTokenizer
+
+from recipes.builtin_t5.samples import keep
+from recipes.builtin_t5.vocabulary import END_ID, MOST_SOURCE, WORK, Pair, read_pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUMMARIZE, TRANSLATE = "summarize: ", "translate English to German: "
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
+_PARAGRAPH = re.compile(r"\n\s*\n")
+
+
+def parts(body: str, least: int = 12) -> Iterator[str]:
+    """Yield the paragraphs of a body that has several, and the second half of its sentences, where long enough."""
+    paragraphs = [part.strip() for part in _PARAGRAPH.split(body)]
+    sentences = _SENTENCE.split(body)
+    halves = [" ".join(sentences[len(sentences) // 2 :])] if len(sentences) > 1 else []
+    for part in dict.fromkeys([*(paragraphs if len(paragraphs) > 1 else []), *halves]):
+        if len(part.split()) >= least:
+            yield part
+
+
+def sentences_of(body: str, least: int = 5, most: int = 25) -> Iterator[str]:
+    """Yield the sentences of a body that are neither short nor long, each on one line, without code."""
+    for sentence in _SENTENCE.split(body):
+        line = " ".join(sentence.split())
+        if least <= len(line.split()) <= most and line.endswith(".") and ">>>" not in line:
+            yield line
+
+
+def fresh_prompts(pairs: list[Pair], generator: np.random.Generator) -> dict[str, list[str]]:
+    """Return new prompts by task, none twice and none of them a prompt of the pairs."""
+    bodies = [pair.prompt.removeprefix(SUMMARIZE) for pair in pairs if pair.task == "summarize"]
+    lines = [pair.reference for pair in pairs if pair.task == "summarize"]
+    messages = [pair.prompt.removeprefix(TRANSLATE) for pair in pairs if pair.task == "translate"]
+    short = [message for message in messages if len(message.split()) <= 12]
+    behind = generator.permutation(len(short))
+    glued = [f"{first.rstrip('.')}. {short[second]}" for first, second in zip(short, behind, strict=True)]
+    english = [*(line for body in bodies for line in sentences_of(body)), *lines, *glued[: len(glued) // 4]]
+    made = {
+        "summarize": [SUMMARIZE + part for body in bodies for part in parts(body)],
+        "translate": [TRANSLATE + line for line in english],
+    }
+    known = {pair.prompt for pair in pairs}
+    return {task: [one for one in dict.fromkeys(prompts) if one not in known] for task, prompts in made.items()}
+
+
+def main() -> None:
+    """Write fresh.npz below --work."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs and tokenizer")
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    pairs = [pair for pair in read_pairs(arguments.work / "pairs.jsonl") if pair.split == "train"]
+    tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
+    sources, summaries = [], []
+    for task, prompts in fresh_prompts(pairs, np.random.default_rng(arguments.seed)).items():
+        found = [ids for ids in tokenizer(prompts)["input_ids"] if len(ids) <= MOST_SOURCE]
+        sources += [np.array(ids, dtype=np.uint16) for ids in found]
+        summaries += [task == "summarize"] * len(found)
+        print(f"{task}: {len(found)} prompts", flush=True)
+    nothing = [np.array([END_ID], dtype=np.uint16)] * len(sources)
+    keep(arguments.work / "fresh.npz", sources, nothing, np.array(summaries))
+
+
+if __name__ == "__main__":
+    main()
