@@ -10,7 +10,7 @@ import copy
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
@@ -20,7 +20,10 @@ from recipes.builtin_pair.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+Model = TypeVar("Model", bound=PreTrainedModel)
+
 BUILTIN = Path(__file__).parents[2] / "specdec_core" / "builtin"
+FOLDERS = {"target": BUILTIN / "target", "drafter": BUILTIN / "drafter"}
 TRAINED_LENGTH = 512
 END_OF_TEXT_ID = 0
 
@@ -59,6 +62,12 @@ def new_model(role: str, seed: int) -> LlamaForCausalLM:
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 weight.mul_(shrink)
     return model
+
+
+def load_weights(model: Model, path: Path) -> Model:
+    """Return a model with the weights of a checkpoint, ready for inference."""
+    model.load_state_dict(torch.load(path, weights_only=True)["model"])
+    return model.eval()
 
 
 def count_parameters(model: torch.nn.Module) -> int:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from recipes.builtin_pair.architectures import BUILTIN, SHAPES, TRAINED_LENGTH
-from recipes.builtin_pair.corpus import PROVENANCE
+from recipes.builtin_pair.architectures import BUILTIN, FOLDERS, SHAPES, TRAINED_LENGTH
 from recipes.builtin_pair.vocabulary import MAX_POSITIONS, VOCABULARY_SIZE
 
-RESULTS = Path(__file__).parent / "RESULTS.json"
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Card: TypeAlias = Callable[[str, dict[str, Any], dict[str, Any]], str]
 
 # ruff: noqa: E501 (rows of a Markdown table cannot be broken)
 CARD = """\
@@ -115,18 +117,29 @@ def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    """Write README.md into both model folders."""
+def write_cards(recipe: Path, folders: Mapping[str, Path], card_of: Card) -> None:
+    """Write README.md into the model folders, as the command line says.
+
+    Args:
+        recipe: folder with RESULTS.json and provenance.json.
+        folders: the shipped folder of each role.
+        card_of: returns a card from the role, the results and the provenance.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS, help="what measure.py wrote")
+    parser.add_argument("--results", type=Path, default=recipe / "RESULTS.json", help="what was measured")
     parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text(encoding="utf-8"))
-    provenance = json.loads(PROVENANCE.read_text(encoding="utf-8"))
-    for role in PURPOSES:
-        path = arguments.models / role / "README.md"
-        path.write_text(card(role, results, provenance), encoding="utf-8")
+    provenance = json.loads((recipe / "provenance.json").read_text(encoding="utf-8"))
+    for role, folder in folders.items():
+        path = arguments.models / folder.name / "README.md"
+        path.write_text(card_of(role, results, provenance), encoding="utf-8")
         print(f"card of the {role} written")
+
+
+def main() -> None:
+    """Write the cards of the pair."""
+    write_cards(Path(__file__).parent, FOLDERS, card)
 
 
 if __name__ == "__main__":

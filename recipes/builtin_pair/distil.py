@@ -21,15 +21,22 @@ import torch
 from torch.nn import functional
 
 from recipes.builtin_pair.architectures import count_parameters, new_model
-from recipes.builtin_pair.corpus import WORK
 from recipes.builtin_pair.parallel import average_gradients, is_first, own_share, run
-from recipes.builtin_pair.train import Progress, learning_rate_share, load, make_optimisers, save, update
+from recipes.builtin_pair.train import (
+    Progress,
+    add_arguments,
+    learning_rate_share,
+    load,
+    make_optimisers,
+    save,
+    update,
+)
+from specdec_drafters.training.losses import TV_SCALE, tv_share
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
 BATCH_TOKENS = 4096
-MOST_TV = 0.9  # share of the total variation at the end of the run
 TINY = 1e-6
 
 
@@ -92,9 +99,12 @@ def divergences(logits: torch.Tensor, ids: torch.Tensor, p_top: torch.Tensor) ->
 
 
 def distil_step(
-    model: LlamaForCausalLM, batch: tuple[torch.Tensor, ...], tv_share: float, hard: float
+    model: LlamaForCausalLM, batch: tuple[torch.Tensor, ...], share: float, hard: float
 ) -> tuple[float, float]:
-    """Gather the gradients of one batch, part by part; return its KL and TV."""
+    """Gather the gradients of one batch, part by part; return its KL and TV.
+
+    `share` is that of the total variation in the loss, `hard` the weight of the token that follows.
+    """
     parts = list(zip(*(tensor.split(8) for tensor in batch), strict=True))
     size = len(batch[0])
     sums = torch.zeros(2)
@@ -104,7 +114,7 @@ def distil_step(
         logits = logits.float()
         kl, tv = divergences(logits, ids, p_top)
         ce = functional.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
-        loss = (1.0 - tv_share) * kl + 4.0 * tv_share * tv + hard * ce
+        loss = (1.0 - share) * kl + TV_SCALE * share * tv + hard * ce
         (loss * (len(rows) / size)).backward()
         sums += torch.tensor([kl.item(), tv.item()]) * (len(rows) / size)
     return sums[0].item(), sums[1].item()
@@ -132,9 +142,9 @@ def report(progress: Progress, kl: float, tv_means: dict[str, float]) -> None:
 def distil(arguments: argparse.Namespace) -> None:
     """Run the loop until the time is spent."""
     sources = open_sources(arguments.work)
-    model = new_model("drafter", arguments.seed).train()
+    model = new_model(arguments.model, arguments.seed).train()
     optimisers = make_optimisers(model, arguments.learning_rate)
-    checkpoint = arguments.work / "drafter.pt"
+    checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
     progress = load(checkpoint, model, optimisers) if arguments.resume else Progress()
     if is_first():
         print(f"{count_parameters(model)} parameters", flush=True)
@@ -147,7 +157,7 @@ def distil(arguments: argparse.Namespace) -> None:
         generator = np.random.default_rng((arguments.seed, progress.step))
         source = sources[generator.choice(len(sources), p=[source.share for source in sources])]
         batch = tuple(own_share(tensor) for tensor in source.batch(generator))
-        kl, tv = distil_step(model, batch, min(MOST_TV, 1.5 * done), source.hard)
+        kl, tv = distil_step(model, batch, tv_share("kl-then-tv", done), source.hard)
         # The clock is averaged too, so that all processes agree on rate and end.
         numbers = [kl, tv, time.monotonic() - began]
         kl, tv, progress.seconds = average_gradients(model, numbers)
@@ -157,7 +167,7 @@ def distil(arguments: argparse.Namespace) -> None:
         tv_means[source.name] += 0.1 * (tv - tv_means[source.name])
         if is_first() and progress.step % 50 == 0:
             report(progress, kl, tv_means)
-        if progress.seconds - saved > 180.0 or progress.seconds >= budget:
+        if progress.seconds - saved > 60.0 * arguments.save_minutes or progress.seconds >= budget:
             saved = progress.seconds
             if is_first():
                 save(checkpoint, model, optimisers, progress)
@@ -166,17 +176,8 @@ def distil(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Read the arguments and distil."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        required=True,
-        help="length of the whole run; a longer one can follow with --resume",
-    )
-    parser.add_argument("--learning-rate", type=float, default=6e-3, help="peak rate")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="one for each core")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with the teacher's words")
+    add_arguments(parser)
+    parser.set_defaults(model="drafter", learning_rate=6e-3, save_minutes=3.0)
     run(distil, parser.parse_args())
 
 

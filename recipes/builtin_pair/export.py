@@ -7,33 +7,52 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
 from transformers import AutoTokenizer
 
-from recipes.builtin_pair.architectures import BUILTIN, export, new_model
+from recipes.builtin_pair.architectures import BUILTIN, FOLDERS, export, load_weights, new_model
 from recipes.builtin_pair.corpus import WORK
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-def main() -> None:
-    """Write the folder of one model from its checkpoint, or untrained for a first test."""
+
+def export_one(
+    folders: Mapping[str, Path],
+    work: Path,
+    make: Callable[[str, int], Any],
+    write: Callable[[str, Any, Any, Path], None],
+) -> None:
+    """Write the folder of one model from its checkpoint, or untrained for a first test.
+
+    Args:
+        folders: the shipped folder of each role.
+        work: where tokenizer and checkpoints are, unless the command line says otherwise.
+        make: returns an untrained model from its role and a seed.
+        write: takes role, model, tokenizer and folder.
+    """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=("target", "drafter"), required=True)
+    parser.add_argument("--model", choices=tuple(folders), required=True)
     parser.add_argument("--checkpoint", type=Path, help="default: the checkpoint of that model")
     parser.add_argument("--untrained", action="store_true", help="write the initial weights")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with tokenizer, checkpoints")
+    parser.add_argument("--work", type=Path, default=work, help="folder with tokenizer, checkpoints")
     parser.add_argument("--out", type=Path, default=BUILTIN, help="parent of the model folders")
     arguments = parser.parse_args()
 
-    model = new_model(arguments.model, seed=0)
+    model = make(arguments.model, 0)
     if not arguments.untrained:
-        path = arguments.checkpoint or arguments.work / f"{arguments.model}.pt"
-        model.load_state_dict(torch.load(path, weights_only=True)["model"])
+        model = load_weights(model, arguments.checkpoint or arguments.work / f"{arguments.model}.pt")
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
-    folder = arguments.out / arguments.model
-    export(model, tokenizer, folder)
+    folder = arguments.out / folders[arguments.model].name
+    write(arguments.model, model, tokenizer, folder)
     size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"{arguments.model}: {size / 1e6:.1f} MB written")
+    print(f"{folder.name}: {size / 1e6:.1f} MB written")
+
+
+def main() -> None:
+    """Export a model of the pair."""
+    export_one(FOLDERS, WORK, new_model, lambda _, model, tokenizer, folder: export(model, tokenizer, folder))
 
 
 if __name__ == "__main__":

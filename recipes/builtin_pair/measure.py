@@ -14,12 +14,9 @@ Run from the repository root: `python -m recipes.builtin_pair.measure --out RESU
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import math
-import platform
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +24,10 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
-from recipes.builtin_pair.architectures import BUILTIN, TRAINED_LENGTH, count_parameters
+from recipes.builtin_pair.architectures import TRAINED_LENGTH
 from recipes.builtin_pair.corpus import PROVENANCE, WORK
+from recipes.builtin_pair.results import Agreement, effort, print_results, sizes
 from recipes.builtin_pair.samples import load_checkpoint
-
-LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 
 
 @dataclass(frozen=True)
@@ -74,13 +70,10 @@ def training_record(role: str, work: Path, stream: np.ndarray) -> dict[str, floa
     path = work / f"{role}.pt"
     if not path.exists():
         return {}
-    progress = torch.load(path, weights_only=True)["progress"]
     loss = held_out_loss(load_checkpoint(role, work), stream)
     return {
         "held_out_loss_before_rounding": round(loss, 4),
-        "training_minutes": round(progress["seconds"] / 60, 1),
-        "training_steps": progress["step"],
-        "training_tokens": progress["tokens"],
+        **effort(path),
     }
 
 
@@ -109,22 +102,15 @@ def distributions(pair: Pair, prompt: list[int], text: list[int]) -> list[torch.
 
 def acceptance(pair: Pair, prompts: list[list[int]], length: int, sample: bool) -> dict[str, float | int]:
     """Return alpha over the target's own text, with its standard error over prompts."""
-    per_prompt, counts = [], []
+    found = Agreement()
     for prompt in prompts:
-        text = write(pair.target, prompt, length, sample)
-        p, q = distributions(pair, prompt, text)
-        values = torch.minimum(p, q).sum(-1) if sample else (p.argmax(-1) == q.argmax(-1)).float()
-        per_prompt.append(values.mean().item())
-        counts.append(len(text))
-    means, weights = np.array(per_prompt), np.array(counts)
-    alpha = float((means * weights).sum() / weights.sum())
-    spread = (weights / weights.mean() * (means - alpha)).std(ddof=1) / math.sqrt(len(prompts))
+        p, q = distributions(pair, prompt, write(pair.target, prompt, length, sample))
+        found.add(p, q, sample=sample)
+    means = np.array(found.sums) / np.array(found.counts)
     return {
-        "alpha": round(alpha, 4),
-        "standard_error": round(float(spread), 4),
+        **found.alpha(),
         "lowest_prompt": round(float(means.min()), 4),
         "highest_prompt": round(float(means.max()), 4),
-        "tokens": int(weights.sum()),
     }
 
 
@@ -139,10 +125,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         prompts = [tokenizer.encode(json.loads(line)["prompt"]) for line in file]
     result: dict[str, object] = {}
     for role, model in vars(pair).items():
-        files = folders[role].iterdir()
         result[role] = {
-            "parameters": count_parameters(model),
-            "folder_bytes": sum(path.stat().st_size for path in files),
+            **sizes(model, folders[role]),
             **text_quality(model, stream, size),
             **training_record(role, arguments.work, stream),
         }
@@ -156,28 +140,11 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    """Print the results, and keep them in a file if asked to."""
+    """Measure the pair; see `print_results`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
     parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded corpus")
     parser.add_argument("--length", type=int, default=128, help="tokens written for each prompt")
-    parser.add_argument("--machine", default="CPU", help="a few words on the machine")
-    parser.add_argument("--out", type=Path, help="also write the JSON object here")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    result = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": arguments.machine,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
-        **measure(arguments),
-    }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
+    print_results(parser, measure)
 
 
 if __name__ == "__main__":

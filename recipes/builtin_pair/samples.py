@@ -17,7 +17,7 @@ import torch
 from torch import distributed
 from transformers import DynamicCache, LlamaForCausalLM
 
-from recipes.builtin_pair.architectures import new_model
+from recipes.builtin_pair.architectures import load_weights, new_model
 from recipes.builtin_pair.corpus import WORK
 from recipes.builtin_pair.parallel import is_first, run
 
@@ -27,9 +27,7 @@ ROW_LENGTH = 321  # a prompt, its continuation, and one token more to predict
 
 def load_checkpoint(role: str, work: Path) -> LlamaForCausalLM:
     """Return a trained model from its checkpoint, ready for inference."""
-    model = new_model(role, seed=0)
-    model.load_state_dict(torch.load(work / f"{role}.pt", weights_only=True)["model"])
-    return model.eval()
+    return load_weights(new_model(role, seed=0), work / f"{role}.pt")
 
 
 def training_prompts(stream: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from recipes.builtin_pair.architectures import TRAINED_LENGTH, count_parameters, new_model
+from recipes.builtin_pair.architectures import FOLDERS, TRAINED_LENGTH, count_parameters, new_model
 from recipes.builtin_pair.corpus import WORK
 from recipes.builtin_pair.parallel import average_gradients, is_first, own_share, run
 
@@ -176,21 +176,25 @@ def train(arguments: argparse.Namespace) -> None:
                 print(f"held-out loss {value:.4f}, perplexity {math.exp(value):.2f}", flush=True)
 
 
-def main() -> None:
-    """Read the arguments and train."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=("target", "drafter"), default="target")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what all training commands take."""
     parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
     parser.add_argument("--learning-rate", type=float, default=4e-3, help="peak rate")
-    parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens a step")
     parser.add_argument("--save-minutes", type=float, default=4.0, help="time between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.add_argument("--name", help="name of the checkpoint, if not that of the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=2, help="one for each core")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded corpus")
-    arguments = parser.parse_args()
-    run(train, arguments)
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with what is learnt from")
+
+
+def main() -> None:
+    """Read the arguments and train."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=tuple(FOLDERS), default="target")
+    parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens a step")
+    add_arguments(parser)
+    run(train, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
-from recipes.builtin_pair.architectures import BUILTIN, export
+from recipes.builtin_pair.architectures import BUILTIN, export, load_weights
 from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE
 
 if TYPE_CHECKING:
@@ -77,9 +77,7 @@ def new_model(role: str, seed: int) -> T5ForConditionalGeneration:
 
 def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:
     """Return a model with the weights of a checkpoint, ready for inference."""
-    model = new_model(role, seed=0)
-    model.load_state_dict(torch.load(path, weights_only=True)["model"])
-    return model.eval()
+    return load_weights(new_model(role, seed=0), path)
 
 
 def say_whether_tied(folder: Path, tied: bool) -> None:

@@ -5,17 +5,13 @@ Run from the repository root: `python -m recipes.builtin_t5.cards`
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from recipes.builtin_pair.architectures import BUILTIN
+from recipes.builtin_pair.cards import write_cards
 from recipes.builtin_t5.architectures import FOLDERS, SHAPES
 from recipes.builtin_t5.vocabulary import MOST_SOURCE, MOST_TARGET, VOCABULARY_SIZE
-
-HERE = Path(__file__).parent
 
 # ruff: noqa: E501 (rows of a Markdown table cannot be broken)
 CARD = """\
@@ -165,17 +161,8 @@ def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write README.md into both model folders."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=HERE / "RESULTS.json", help="what evaluate.py wrote")
-    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
-    arguments = parser.parse_args()
-    results = json.loads(arguments.results.read_text(encoding="utf-8"))
-    provenance = json.loads((HERE / "provenance.json").read_text(encoding="utf-8"))
-    for role, folder in FOLDERS.items():
-        path = arguments.models / folder.name / "README.md"
-        path.write_text(card(role, results, provenance), encoding="utf-8")
-        print(f"card of the {role} written")
+    """Write the cards of the pair."""
+    write_cards(Path(__file__).parent, FOLDERS, card)
 
 
 if __name__ == "__main__":

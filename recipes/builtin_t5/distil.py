@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from recipes.builtin_pair.distil import MOST_TV
+from recipes.builtin_pair.architectures import count_parameters, load_weights
 from recipes.builtin_pair.parallel import is_first, run
 from recipes.builtin_t5.architectures import load_checkpoint, new_model
 from recipes.builtin_t5.batches import open_split
-from recipes.builtin_t5.train import Draw, add_arguments, count_parameters, draws, logits_of, loop
+from recipes.builtin_t5.train import Draw, add_arguments, draws, logits_of, loop
 from recipes.builtin_t5.vocabulary import PAD_ID
+from specdec_drafters.training.losses import distillation, tv_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,22 +35,6 @@ if TYPE_CHECKING:
 # What is drawn from, and how often; what is not there (see `samples`) is done without.
 SHARES = {"train": 0.15, "sampled": 0.10, "greedy": 0.10, "fresh_sampled": 0.40, "fresh_greedy": 0.25}
 HARD = 0.1  # weight of the cross-entropy on the token that follows
-
-
-def divergences(p_logits: torch.Tensor, q_logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return KL(p || q) and TV(p, q) at each of N positions.
-
-    Args:
-        p_logits: of the target, [N, V].
-        q_logits: of the drafter, [N, V].
-
-    Returns:
-        Two tensors [N], in nats and between 0 and 1, that carry the drafter's gradients.
-    """
-    log_p, log_q = p_logits.log_softmax(-1), q_logits.log_softmax(-1)
-    p = log_p.exp()
-    kl = (p * (log_p - log_q)).sum(-1)
-    return kl, 0.5 * (p - log_q.exp()).abs().sum(-1)
 
 
 def mixed_draws(arguments: argparse.Namespace) -> Iterator[Draw]:
@@ -78,12 +63,11 @@ class Distillation:
         with torch.no_grad():
             p_logits = logits_of(self.target, draw.batch)
         q_logits = logits_of(self.drafter, draw.batch)
-        kl, tv = divergences(p_logits, q_logits)
+        soft, tv = distillation(p_logits, q_logits, tv_share("kl-then-tv", elapsed))
         follows = draw.batch.targets[draw.batch.targets != PAD_ID]
-        tv_share = min(MOST_TV, 1.5 * elapsed)
         hard = functional.cross_entropy(q_logits, follows, reduction="sum")
-        self._note(1.0 - tv.mean().item())
-        return (1.0 - tv_share) * kl.sum() + 4.0 * tv_share * tv.sum() + HARD * hard
+        self._note(1.0 - tv.item() / len(follows))
+        return soft + HARD * hard
 
     def _note(self, alpha: float) -> None:
         self.steps += 1
@@ -97,7 +81,7 @@ def distil(arguments: argparse.Namespace) -> None:
     target = load_checkpoint("target", arguments.target or arguments.work / "target.pt")
     drafter = new_model("drafter", arguments.seed).train()
     if arguments.start is not None:
-        drafter.load_state_dict(torch.load(arguments.start, weights_only=True)["model"])
+        load_weights(drafter, arguments.start).train()
     if is_first():
         print(f"{count_parameters(drafter)} parameters", flush=True)
     loop(arguments, drafter, mixed_draws(arguments), Distillation(target, drafter))

@@ -16,12 +16,8 @@ Run from the repository root: `python -m recipes.builtin_t5.evaluate --out recip
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import math
-import platform
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +26,11 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from recipes.builtin_pair.architectures import BUILTIN
+from recipes.builtin_pair.results import LIBRARIES, Agreement, effort, print_results, sizes
 from recipes.builtin_t5.architectures import FOLDERS, load_checkpoint
 from recipes.builtin_t5.batches import pad
 from recipes.builtin_t5.ngram import FOLDER, ORDERS
 from recipes.builtin_t5.samples import answer
-from recipes.builtin_t5.train import count_parameters
 from recipes.builtin_t5.vocabulary import PAD_ID, VOCABULARY_SIZE, WORK
 from specdec_core.study.quality import score
 from specdec_drafters.ngram.arpa import read_arpa
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 TASKS = {"translation": ("bleu", "chrf"), "summarization": ("rouge1", "rouge2", "rougeL")}
-LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "sacrebleu", "rouge-score")
 AT_ONCE = 32
 
 
@@ -124,27 +118,6 @@ def ngram_rows(path: Path) -> Callable[[np.ndarray], torch.Tensor]:
     return rows
 
 
-@dataclass
-class Agreement:
-    """What is gathered for alpha: a sum over positions for each prompt."""
-
-    sums: list[float]
-    counts: list[int]
-
-    def add(self, p: torch.Tensor, q: torch.Tensor, *, sample: bool) -> None:
-        """Count the positions of one text, p and q [T, V]."""
-        values = torch.minimum(p, q).sum(-1) if sample else (p.argmax(-1) == q.argmax(-1)).float()
-        self.sums.append(values.sum().item())
-        self.counts.append(len(values))
-
-    def alpha(self) -> dict[str, float | int]:
-        """Return alpha over all positions, and its standard error over prompts."""
-        sums, counts = np.array(self.sums), np.array(self.counts)
-        alpha = float(sums.sum() / counts.sum())
-        spread = (sums - alpha * counts).std(ddof=1) / counts.mean() / math.sqrt(len(counts))
-        return {"alpha": round(alpha, 4), "standard_error": round(float(spread), 4), "tokens": int(counts.sum())}
-
-
 def acceptance(
     pair: dict[str, T5ForConditionalGeneration],
     test: Test,
@@ -154,7 +127,7 @@ def acceptance(
     sample: bool,
 ) -> dict[str, dict[str, float | int]]:
     """Return alpha of the drafter and of each n-gram model over texts of the target."""
-    found = {name: Agreement([], []) for name in ("drafter", *ngrams)}
+    found = {name: Agreement() for name in ("drafter", *ngrams)}
     for prompts, some in in_parts(test.prompts, texts):
         of_target, of_drafter = (logits_after(pair[role], prompts, some) for role in ("target", "drafter"))
         for p_logits, q_logits, text in zip(of_target, of_drafter, some, strict=True):
@@ -185,17 +158,18 @@ def measure_task(
 
 
 def training_record(role: str, work: Path, tests: dict[str, Test]) -> dict[str, Any]:
-    """Return what the checkpoint knows, if it is still there: effort, and losses before rounding."""
+    """Return what the checkpoint knows, if it is still there: losses before rounding, and effort.
+
+    A model that was begun in a run of its own, `ROLE_first.pt`, took the effort of both.
+    """
     path = work / f"{role}.pt"
     if not path.exists():
         return {}
-    progress = torch.load(path, weights_only=True)["progress"]
     model = load_checkpoint(role, path)
+    runs = [effort(one) for one in (work / f"{role}_first.pt", path) if one.exists()]
     return {
         "loss_before_rounding": {task: round(loss_on(model, test), 4) for task, test in tests.items()},
-        "training_minutes": round(progress["seconds"] / 60, 1),
-        "training_steps": progress["step"],
-        "training_tokens": progress["tokens"],
+        **{name: round(sum(run[name] for run in runs), 1) for name in runs[0]},
     }
 
 
@@ -210,39 +184,19 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(arguments.seed)
     tasks = {task: measure_task(task, pair, tokenizer, arguments) for task in TASKS}
     tests = {task: open_test(arguments.models / f"{task}.jsonl", tokenizer) for task in TASKS}
-    result: dict[str, Any] = {}
-    for role, model in pair.items():
-        result[role] = {
-            "parameters": count_parameters(model),
-            "folder_bytes": sum(path.stat().st_size for path in folders[role].iterdir()),
-            **training_record(role, arguments.work, tests),
-        }
-    return {**result, **tasks}
+    models = {
+        role: {**sizes(model, folders[role]), **training_record(role, arguments.work, tests)}
+        for role, model in pair.items()
+    }
+    return {**models, **tasks}
 
 
 def main() -> None:
-    """Print the results, and keep them in a file if asked to."""
+    """Measure the pair; see `print_results`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders and test sets")
     parser.add_argument("--ngrams", type=Path, default=FOLDER, help="folder with the ARPA files")
     parser.add_argument("--work", type=Path, default=WORK, help="folder with the checkpoints")
-    parser.add_argument("--machine", default="CPU", help="a few words on the machine")
-    parser.add_argument("--out", type=Path, help="also write the JSON object here")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    result = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": arguments.machine,
-        "python": platform.python_version(),
-        "libraries": {name: version(name) for name in LIBRARIES},
-        **measure(arguments),
-    }
-    text = json.dumps(result, indent=2)
-    print(text)
-    if arguments.out:
-        arguments.out.write_text(text + "\n", encoding="utf-8")
+    print_results(parser, measure, (*LIBRARIES, "sacrebleu", "rouge-score"))
 
 
 if __name__ == "__main__":

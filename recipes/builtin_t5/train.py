@@ -12,7 +12,6 @@ import argparse
 import itertools
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +19,10 @@ import torch
 from torch import distributed
 from torch.nn import functional
 
+from recipes.builtin_pair.architectures import count_parameters
 from recipes.builtin_pair.parallel import average_gradients, is_first, run
 from recipes.builtin_pair.train import Progress, learning_rate_share, load, report, save, update
+from recipes.builtin_pair.train import add_arguments as add_common_arguments
 from recipes.builtin_t5.architectures import FOLDERS, new_model
 from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, in_order, open_split
 from recipes.builtin_t5.vocabulary import PAD_ID, WORK
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 TASKS = ("translate", "summarize")
-
-
-def count_parameters(model: torch.nn.Module) -> int:
-    """Return the number of parameters, a tied embedding counted once."""
-    return sum(weight.numel() for weight in model.parameters())
 
 
 def make_optimisers(
@@ -175,19 +171,13 @@ def train(arguments: argparse.Namespace) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what all training commands take."""
-    parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
-    parser.add_argument("--learning-rate", type=float, default=5e-3, help="peak rate")
+    add_common_arguments(parser)
     parser.add_argument(
         "--embedding-factor", type=float, default=12.0, help="the embedding's rate over the others'"
     )
     parser.add_argument("--batch", type=int, default=8192, help="tokens a step, padding included")
     parser.add_argument("--summaries", type=float, default=3.0, help="how often an epoch has each summary")
-    parser.add_argument("--save-minutes", type=float, default=4.0, help="time between checkpoints")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument("--name", help="name of the checkpoint, if not that of the model")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="one for each core")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded pairs")
+    parser.set_defaults(learning_rate=5e-3, work=WORK)
 
 
 def main() -> None:

@@ -15,10 +15,11 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from recipes.builtin_pair.architectures import name_portable_tokenizer_class
+from recipes.builtin_pair.architectures import count_parameters, name_portable_tokenizer_class
 from recipes.builtin_pair.parallel import worker
+from recipes.builtin_pair.results import Agreement
 from recipes.builtin_t5 import architectures, cards, distil, evaluate, ngram, samples, train, vocabulary
-from recipes.builtin_t5.batches import Encoded, batches_of, collect, cut, epoch_batches, open_split
+from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, cut, epoch_batches, open_split
 from recipes.builtin_t5.vocabulary import END_ID, PAD_ID, VOCABULARY_SIZE, Pair
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.kneser_ney import fit
@@ -215,7 +216,7 @@ def _small_shapes(monkeypatch):
 
 
 def test_sizes_are_those_of_the_card():
-    target, drafter = (train.count_parameters(architectures.new_model(role, 0)) for role in architectures.SHAPES)
+    target, drafter = (count_parameters(architectures.new_model(role, 0)) for role in architectures.SHAPES)
     assert 10e6 < target < 12e6
     assert drafter < 0.105 * target
 
@@ -338,11 +339,17 @@ def test_a_drafter_is_distilled_from_a_targets_checkpoint(small, tmp_path, monke
     assert any(not torch.equal(begun[name], weight) for name, weight in state["model"].items())
 
 
-def test_divergences_of_distributions_known_by_hand():
+def test_the_loss_on_distributions_known_by_hand(monkeypatch):
     p, q = torch.tensor([[0.5, 0.25, 0.25], [1 / 3] * 3]), torch.tensor([[0.25, 0.5, 0.25], [1 / 3] * 3])
-    kl, tv = distil.divergences(p.log() + 3.0, q.log() - 1.0)
-    assert kl.tolist() == pytest.approx([0.25 * np.log(2), 0.0], abs=1e-6)
-    assert tv.tolist() == pytest.approx([0.25, 0.0], abs=1e-6)
+    logits = {"target": p.log() + 3.0, "drafter": q.log() - 1.0}
+    monkeypatch.setattr(distil, "logits_of", lambda model, _: logits[model])
+    batch = Batch(torch.tensor([[5]]), torch.tensor([[2, 1]]), 2)
+    kl, tv, hard = 0.25 * np.log(2), 0.25, np.log(4) + np.log(3)
+    for elapsed, share in ((0.0, 0.0), (0.2, 0.3), (1.0, 0.9)):
+        loss = distil.Distillation("target", "drafter")
+        found = loss(train.Draw(encoded(), np.arange(1), batch), elapsed)
+        assert found.item() == pytest.approx((1 - share) * kl + 4 * share * tv + 0.1 * hard, abs=1e-6)
+        assert loss.alpha == pytest.approx(1 - tv / 2, abs=1e-6), "a mean over the positions"
 
 
 def test_answers_come_in_the_order_of_the_sources_and_end_where_they_end(small):
@@ -392,7 +399,7 @@ def test_a_bigram_knows_how_answers_begin_and_a_unigram_does_not_draft_it():
 
 def test_alpha_is_the_overlap_at_temperature_1_and_the_agreement_for_argmax():
     p, q = torch.tensor([[0.6, 0.4], [0.5, 0.5]]), torch.tensor([[0.3, 0.7], [0.9, 0.1]])
-    overlap, agreement = evaluate.Agreement([], []), evaluate.Agreement([], [])
+    overlap, agreement = Agreement(), Agreement()
     for some in (slice(0, 2), slice(0, 1)):
         overlap.add(p[some], q[some], sample=True)
         agreement.add(p[some], q[some], sample=False)

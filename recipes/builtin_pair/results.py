@@ -1,0 +1,94 @@
+"""What commands that measure share: alpha over texts, what a checkpoint knows, and the record they print."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import math
+import platform
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from recipes.builtin_pair.architectures import BUILTIN, count_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
+
+
+@dataclass
+class Agreement:
+    """What is gathered for alpha: a sum over the positions of each text."""
+
+    sums: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+    def add(self, p: torch.Tensor, q: torch.Tensor, *, sample: bool) -> None:
+        """Count the positions of one text, p and q [T, V]."""
+        values = torch.minimum(p, q).sum(-1) if sample else (p.argmax(-1) == q.argmax(-1)).float()
+        self.sums.append(values.sum().item())
+        self.counts.append(len(values))
+
+    def alpha(self) -> dict[str, float | int]:
+        """Return alpha over all positions, and its standard error over texts."""
+        sums, counts = np.array(self.sums), np.array(self.counts)
+        alpha = float(sums.sum() / counts.sum())
+        spread = (sums - alpha * counts).std(ddof=1) / counts.mean() / math.sqrt(len(counts))
+        return {"alpha": round(alpha, 4), "standard_error": round(float(spread), 4), "tokens": int(counts.sum())}
+
+
+def sizes(model: torch.nn.Module, folder: Path) -> dict[str, int]:
+    """Return how large a model is, and the folder that it was loaded from."""
+    return {
+        "parameters": count_parameters(model),
+        "folder_bytes": sum(path.stat().st_size for path in folder.iterdir()),
+    }
+
+
+def effort(checkpoint: Path) -> dict[str, float]:
+    """Return what a checkpoint knows of its training."""
+    progress = torch.load(checkpoint, weights_only=True)["progress"]
+    return {
+        "training_minutes": round(progress["seconds"] / 60, 1),
+        "training_steps": progress["step"],
+        "training_tokens": progress["tokens"],
+    }
+
+
+def print_results(
+    parser: argparse.ArgumentParser,
+    measure: Callable[[argparse.Namespace], Mapping[str, Any]],
+    libraries: Sequence[str] = LIBRARIES,
+) -> None:
+    """Read the arguments, print the results with where they were got, and keep them in a file if asked to.
+
+    Args:
+        parser: has the command's own options; those that all take are added.
+        measure: returns the results from the arguments.
+        libraries: whose versions are told.
+    """
+    parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of model folders and test sets")
+    parser.add_argument("--machine", default="CPU", help="a few words on the machine")
+    parser.add_argument("--out", type=Path, help="also write the JSON object here")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    result = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": arguments.machine,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in libraries},
+        **measure(arguments),
+    }
+    text = json.dumps(result, indent=2)
+    print(text)
+    if arguments.out:
+        arguments.out.write_text(text + "\n", encoding="utf-8")
