@@ -21,12 +21,20 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
         folder: Where a relative folder is meant from.
 
     Raises:
-        ModelError: There is no such built-in model.
+        ModelError: There is no such built-in model, or no folder where one is meant.
     """
     if str(model).startswith(BUILTIN_PREFIX):
         return builtin_model(str(model))
     place = (folder / Path(model).expanduser()).resolve()
-    return place if place.is_dir() else None
+    if place.is_dir():
+        return place
+    # A hub name is `name` or `owner/name`; anything else was meant as a path.
+    if place.is_file() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1:
+        raise ModelError(
+            f"{model}: there is no such folder ({place}). Give a folder written by save_pretrained(), a hub name "
+            "such as owner/name, or builtin:target."
+        )
+    return None
 
 
 def has_encoder(model: str | Path, folder: Path = Path()) -> bool | None:

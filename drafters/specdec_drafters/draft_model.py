@@ -34,6 +34,7 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
         device_map=config.device_map,
         revision=config.revision,
         trust_remote_code=config.trust_remote_code,
+        packed=config.packed,
         folder=target.folder,
     )
     mismatch = encoder_mismatch(

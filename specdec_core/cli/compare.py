@@ -9,6 +9,7 @@ from specdec_core.cli.console import INTERRUPTED, error_console, output_console,
 from specdec_core.cli.options import Settings, StudyFile
 from specdec_core.cli.progress import StudyProgress
 from specdec_core.study import Study, load_study
+from specdec_core.study.study import titled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,12 +67,8 @@ def _show(result: "StudyResult", output: Path | None, quiet: bool) -> None:
     for summary in summaries:
         for failure in summary.failures[:1]:
             count = sum(failure["times"] for failure in summary.failures)
-            text = f"{_name(summary)}: {count} failure(s) of a plugin, the first: {failure['message']}"
-            errors.print(text, style="yellow", markup=False, soft_wrap=True)
-
-
-def _name(summary: "RunSummary") -> str:
-    return summary.name if summary.task is None else f"{summary.task}: {summary.name}"
+            text = f"{summary.name}: {count} failure(s) of a plugin, the first: {failure['message']}"
+            errors.print(titled(summary.task, text), style="yellow", markup=False, soft_wrap=True)
 
 
 def _show_task(summaries: "list[RunSummary]", console: "Console", errors: "Console") -> None:
@@ -84,9 +81,8 @@ def _show_task(summaries: "list[RunSummary]", console: "Console", errors: "Conso
         console.print(quality)
     for line in ("", *verdicts(summaries)):
         console.print(line, markup=False, soft_wrap=True)
-    task = "" if summaries[0].task is None else f"{summaries[0].task}: "
     for line in departures(summaries):
-        errors.print(f"{task}{line}", style="red", markup=False, soft_wrap=True)
+        errors.print(titled(summaries[0].task, line), style="red", markup=False, soft_wrap=True)
 
 
 def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> "StudyResult":

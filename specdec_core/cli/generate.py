@@ -19,7 +19,7 @@ from specdec_core.registry import default_registry
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_core.study import PLAIN, Run, run_model
 from specdec_core.study.config import PromptsConfig
-from specdec_core.study.prompts import PromptText, encode_prompts, read_prompts, read_template
+from specdec_core.study.prompts import PromptText, read_prompts, read_template
 from specdec_core.study.source import parse_value
 
 if TYPE_CHECKING:
@@ -161,14 +161,12 @@ def _run(drafter: str | None, gamma: str, lenience: str) -> Run:
 def _decode(model: str, asked: _Prompts, wish: _Wish) -> None:
     errors = error_console()
     with errors.status("loading torch and the model") if errors.is_terminal else nullcontext():
-        from specdec_core.decoding import check_prompts
         from specdec_core.models import load_model
-        from specdec_core.study.making import make_decoder
+        from specdec_core.study.making import make_decoder, ready_prompts
 
         quieten_libraries()
         target = load_model(model)
-        prompts = encode_prompts(asked.prompts, target.tokenizer, model=target.name, chat_template=asked.template)
-        check_prompts(target, prompts, [repr(prompt.id) for prompt in asked.prompts])
+        prompts = ready_prompts(target, asked.prompts, asked.template)
         decoder = make_decoder(
             target, wish.run, registry=default_registry(), sampling=wish.sampling, strict=wish.strict
         )

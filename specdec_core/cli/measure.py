@@ -19,14 +19,13 @@ from specdec_core.cli.stages import StageProgress
 from specdec_core.errors import ConfigError, unknown_name
 from specdec_core.measurement.file import Measurement, read_measurement, write_measurement
 from specdec_core.measurement.settings import MeasureSettings, Subject
-from specdec_core.model_folder import has_encoder
+from specdec_core.model_folder import has_encoder, model_folder
 from specdec_core.output import check_output
 from specdec_core.registry import default_registry, unmet_needs
 from specdec_core.settings import SamplingSettings
-from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 from specdec_core.study import Study, Task, load_study, run_model
 from specdec_core.study.config import PromptsConfig, RunConfig, TargetConfig
-from specdec_core.study.prompts import PromptText, encode_prompts, read_prompts
+from specdec_core.study.prompts import PromptText, read_prompts
 from specdec_core.study.source import parse_value
 from specdec_core.study.study import drafter_label
 
@@ -193,8 +192,7 @@ def _of_options(given: Mapping[str, Any]) -> _Wish:
     runs = [_drafter(text) for text in given["drafter"]]
     prompts = PromptsConfig(file=given["prompts"]) if "prompts" in given else PromptsConfig(builtin="heldout")
     model = given.get("target", "builtin:target")
-    if model.startswith(BUILTIN_PREFIX):
-        builtin_model(model)  # a name that is not there is found before torch is loaded
+    model_folder(model)  # what is not there is found before torch is loaded
     settings = _settings(given)
     for run in runs:
         for _, error in unmet_needs(
@@ -312,17 +310,13 @@ def _measure(wish: _Wish, output: Path | None, before: Measurement | None, quiet
 
 
 def _bench(wish: _Wish) -> Bench:
-    from specdec_core.decoding import check_prompts
     from specdec_core.measurement.measure import Bench
-    from specdec_core.study.making import load_target
+    from specdec_core.study.making import load_target, ready_prompts
 
     quieten_libraries()
     target = load_target(wish.target, wish.folder)
     description = wish.target.model_dump(mode="json")
-    prompts = tuple(
-        encode_prompts(wish.prompts, target.tokenizer, model=target.name, chat_template=wish.chat_template)
-    )
-    check_prompts(target, prompts, [repr(prompt.id) for prompt in wish.prompts])
+    prompts = ready_prompts(target, wish.prompts, wish.chat_template)
     return Bench(target, prompts, wish.sampling, wish.settings, default_registry(), wish.folder, description)
 
 

@@ -26,12 +26,14 @@ class _Stack:
         outputs: What of a layer writes into the residual stream. With zeros there, a layer adds nothing.
         width: The setting for the size of its feed-forward part.
         count: The setting of the model that counts its layers.
+        encoder: Whether it reads the source.
     """
 
     place: str
     outputs: tuple[str, ...]
     width: str
     count: str
+    encoder: bool = False
 
 
 _SHAPES = {
@@ -39,7 +41,13 @@ _SHAPES = {
         _Stack("model.layers", ("self_attn.o_proj", "mlp.down_proj"), "intermediate_size", "num_hidden_layers"),
     ),
     "T5": (
-        _Stack("encoder.block", ("layer.0.SelfAttention.o", "layer.1.DenseReluDense.wo"), "d_ff", "num_layers"),
+        _Stack(
+            "encoder.block",
+            ("layer.0.SelfAttention.o", "layer.1.DenseReluDense.wo"),
+            "d_ff",
+            "num_layers",
+            encoder=True,
+        ),
         _Stack(
             "decoder.block",
             ("layer.0.SelfAttention.o", "layer.1.EncDecAttention.o", "layer.2.DenseReluDense.wo"),
@@ -48,7 +56,13 @@ _SHAPES = {
         ),
     ),
     "M2M100": (
-        _Stack("model.encoder.layers", ("self_attn.out_proj", "fc2"), "encoder_ffn_dim", "encoder_layers"),
+        _Stack(
+            "model.encoder.layers",
+            ("self_attn.out_proj", "fc2"),
+            "encoder_ffn_dim",
+            "encoder_layers",
+            encoder=True,
+        ),
         _Stack(
             "model.decoder.layers",
             ("self_attn.out_proj", "encoder_attn.out_proj", "fc2"),
@@ -60,7 +74,9 @@ _SHAPES = {
 """Shapes by the name of their best known family; others are built alike (Qwen3, mT5, mBART)."""
 
 
-def inflate(loaded: LoadedModel, layers: int, width: int | None = None) -> LoadedModel:
+def inflate(
+    loaded: LoadedModel, layers: int, width: int | None = None, encoder_width: int | None = None
+) -> LoadedModel:
     """Return a copy of a model with further layers that change nothing but the cost.
 
     Args:
@@ -71,18 +87,22 @@ def inflate(loaded: LoadedModel, layers: int, width: int | None = None) -> Loade
         layers: How many layers to add. A model with an encoder gets as many there as in its decoder: a larger
             model has a larger encoder too.
         width: The size of their feed-forward parts (`intermediate_size`, `d_ff`); that of the model when None.
+        encoder_width: The same for those of an encoder, where there is one; `width` when None. A small one keeps
+            the encoder cheap.
 
     Returns:
         The larger model, in the same dtypes and on the same device; the one handed in stays as it was.
 
     Raises:
         ModelError: The model is of none of these shapes, or of one but says something else with such layers, as
-            where sums are normalised behind every layer (BART).
+            where sums are normalised behind every layer (BART); or it has no encoder to be given a width.
     """
     stacks = _stacks(loaded)
+    if encoder_width is not None and not loaded.encoder_decoder:
+        raise ModelError(f"{loaded.name} has no encoder to inflate. Leave `encoder_width` out.")
     model = copy.deepcopy(loaded.model)
     for stack in stacks:
-        _lengthen(model, stack, layers, width)
+        _lengthen(model, stack, layers, encoder_width or width if stack.encoder else width)
     larger = wrap_model(model, loaded.tokenizer, f"{loaded.name} + {layers} layers")
     _check_equal(loaded, larger)
     if loaded.features is None:

@@ -19,6 +19,7 @@ from specdec_core.model_folder import model_folder
 from specdec_core.models.family import inspect_family
 from specdec_core.models.features import features_of
 from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.packed import pack
 from specdec_core.models.probe import probed
 
 
@@ -67,6 +68,7 @@ def load_model(
     device_map: str | Mapping[str, Any] | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    packed: bool = False,
     folder: Path = Path(),
 ) -> LoadedModel:
     """Load a model and its tokenizer.
@@ -78,10 +80,12 @@ def load_model(
         device_map: Passed to `from_pretrained` as it is; leave out for one device.
         revision: A hub revision.
         trust_remote_code: Whether code from the model's repository may run. Off unless said.
+        packed: Whether to pack the weights for a CPU, see `pack`.
         folder: Where a relative folder is meant from.
 
     Raises:
-        ModelError: The folder or its config is missing, the weights do not load, or the family is refused.
+        ModelError: The folder or its config is missing, the weights do not load or cannot be packed, or the family
+            is refused.
     """
     place = _locate(str(model), folder)
     common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
@@ -99,7 +103,8 @@ def load_model(
         raise ModelError(_loading_failed(str(model), place, error)) from error
     if device_map is None:
         loaded = loaded.to(where)
-    return wrap_model(loaded, _tokenizer(place, common), str(model))
+    wrapped = wrap_model(loaded, _tokenizer(place, common), str(model))
+    return pack(wrapped) if packed else wrapped
 
 
 def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, int]:
@@ -154,20 +159,12 @@ def _without_talk_of_ties() -> Iterator[None]:
 def _locate(model: str, folder: Path) -> str:
     """Return what `from_pretrained` should be given: an absolute folder, or a hub name as it is."""
     place = model_folder(model, folder)
-    if place is not None:
-        if not (place / "config.json").is_file():
-            raise ModelError(
-                f"{model}: the folder has no config.json. A model folder is what save_pretrained() writes: "
-                "config.json and model.safetensors, with the tokenizer beside them."
-            )
-        return str(place)
-    # A hub name is `name` or `owner/name`; anything else was meant as a path.
-    if (folder / Path(model).expanduser()).is_file() or model.startswith((".", "/", "~")) or model.count("/") > 1:
+    if place is not None and not (place / "config.json").is_file():
         raise ModelError(
-            f"{model}: there is no such folder. Give a folder written by save_pretrained(), a hub name such as "
-            "owner/name, or builtin:target."
+            f"{model}: the folder has no config.json. A model folder is what save_pretrained() writes: "
+            "config.json and model.safetensors, with the tokenizer beside them."
         )
-    return model
+    return model if place is None else str(place)
 
 
 def _loading_failed(model: str, place: str, error: Exception) -> str:

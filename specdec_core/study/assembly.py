@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from specdec_core.errors import ConfigError, ModelError, PromptError, unknown_name
 from specdec_core.model_folder import has_encoder, model_folder
 from specdec_core.registry import Registry, default_registry, nested_settings, unmet_needs
-from specdec_core.shipped import BUILTIN_PREFIX, builtin_model
 from specdec_core.study.config import RunConfig, StudyConfig, TargetConfig, TaskConfig, study_model
 from specdec_core.study.grid import Expanded, expand
 from specdec_core.study.overrides import apply_overrides
@@ -69,6 +68,7 @@ class _Assembly:
         runs = [self._run(run, origin) for run, origin in zip(config.runs, self._expanded["runs"], strict=True)]
         self._check_names("runs", [run.name for run in runs])
         tasks = self._tasks(config, runs)
+        self._check_capabilities(config, runs, tasks)
         self._check_lossless(config, runs)
         if self._problems:
             raise ConfigError("\n".join(dict.fromkeys(self._problems)))
@@ -138,7 +138,7 @@ class _Assembly:
         """Return what is decoded; a study that names no tasks is one itself."""
         if config.tasks is None:
             self._check_choices(config, ())
-            return [self._task(None, (), config, _NOTHING_SAID, dict(enumerate(runs)))]
+            return [self._task(None, (), config, _NOTHING_SAID, runs)]
         origins = self._expanded["tasks"]
         names = [task.name + origin.suffix for task, origin in zip(config.tasks, origins, strict=True)]
         self._check_names("tasks", names)
@@ -149,14 +149,13 @@ class _Assembly:
         ]
 
     def _task(
-        self, name: str | None, keys: Keys, config: StudyConfig, task: TaskConfig, runs: Mapping[int, Run]
+        self, name: str | None, keys: Keys, config: StudyConfig, task: TaskConfig, runs: Sequence[Run]
     ) -> Task:
         """Return a task, what it leaves unsaid taken from the study."""
         target, prompts = task.target or config.target, task.prompts or config.prompts
         assert target is not None, "a missing target was found before"
         assert prompts is not None, "missing prompts were found before"
         self._check_target(target, (*keys, "target") if task.target else ("target",))
-        self._check_capabilities(target, config, runs)
         texts, template = self._prompts(prompts, (*keys, "prompts") if task.prompts else ("prompts",))
         return Task(
             name=name,
@@ -166,7 +165,7 @@ class _Assembly:
             chat_template=template,
             sampling=_merged(config.sampling, task.sampling),
             generation=_merged(config.generation, task.generation),
-            runs=(Run(PLAIN), *runs.values()),
+            runs=(Run(PLAIN), *runs),
         )
 
     def _check_names(self, section: str, names: list[str]) -> None:
@@ -192,27 +191,30 @@ class _Assembly:
                 self._note(("tasks", place), f"no run takes part in task {name!r}: each says other `tasks`.")
 
     def _check_target(self, target: TargetConfig, keys: Keys) -> None:
-        keys = (*keys, "model")
-        if target.model.startswith(BUILTIN_PREFIX):
-            try:
-                builtin_model(target.model)
-            except ModelError as error:
-                self._note(keys, error)
-        elif target.model.startswith((".", "/", "~")) and model_folder(target.model, self._folder) is None:
-            self._note(keys, f"there is no folder {self._folder / Path(target.model).expanduser()}.")
+        try:
+            model_folder(target.model, self._folder)
+        except ModelError as error:
+            self._note((*keys, "model"), error)
 
-    def _check_capabilities(self, target: TargetConfig, config: StudyConfig, runs: Mapping[int, Run]) -> None:
-        encoder_decoder = has_encoder(target.model, self._folder)
-        for place, run in runs.items():
-            needs = unmet_needs(
-                self._registry,
-                cast("Any", run.drafter),
-                encoder_decoder=encoder_decoder,
-                batch_size=config.batch_size,
-                folder=self._folder,
-            )
-            for keys, error in needs:
-                self._note(("runs", place, "drafter", *keys), error)
+    def _check_capabilities(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
+        """Note what drafters cannot do, and in which tasks, where those have targets of their own."""
+        encoders = {task.name: has_encoder(task.target.model, self._folder) for task in tasks}
+        for place, run in enumerate(runs):
+            taken = [task.name for task in tasks if run in task.runs]
+            found: dict[tuple[Keys, str], list[str | None]] = {}
+            for name in taken:
+                needs = unmet_needs(
+                    self._registry,
+                    cast("Any", run.drafter),
+                    encoder_decoder=encoders[name],
+                    batch_size=config.batch_size,
+                    folder=self._folder,
+                )
+                for keys, error in needs:
+                    found.setdefault((keys, str(error)), []).append(name)
+            for (keys, problem), names in found.items():
+                where = "" if names == taken else f"in task {', '.join(map(repr, names))}: "
+                self._note(("runs", place, "drafter", *keys), where + problem)
 
     def _check_lossless(self, config: StudyConfig, runs: list[Run]) -> None:
         if not config.lossless:
@@ -243,10 +245,9 @@ def _chosen(task: str, pattern: str) -> bool:
     return fnmatchcase(task, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
-def _taking_part(task: str, config: StudyConfig, runs: Sequence[Run]) -> dict[int, Run]:
-    """Return the runs that take part in a task, by their places in the study."""
-    said = zip(config.runs, runs, strict=True)
-    return {place: run for place, (one, run) in enumerate(said) if _takes_part(one, task)}
+def _taking_part(task: str, config: StudyConfig, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that take part in a task."""
+    return [run for one, run in zip(config.runs, runs, strict=True) if _takes_part(one, task)]
 
 
 _Settings = TypeVar("_Settings", bound="BaseModel")

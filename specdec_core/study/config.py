@@ -39,6 +39,8 @@ class InflateConfig(_Part):
     """How many layers to add; their output projections are zero."""
     width: Annotated[int, Field(ge=1)] | None = None
     """Size of their feed-forward parts; that of the model when left out."""
+    encoder_width: Annotated[int, Field(ge=1)] | None = None
+    """The same for the layers of an encoder, where `width` would make reading the source too dear."""
 
 
 class TargetConfig(ModelSettings):
@@ -112,8 +114,11 @@ class RunConfig(_Part):
     name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
     """Name of the run in tables and results; made from drafter and gamma when left out."""
     drafter: Any
+    """Who guesses tokens: the settings of an installed drafter."""
     gamma: Any
+    """How many tokens are drafted in a step: the settings of a controller."""
     lenience: Any = None
+    """How lenient the comparison is: the settings of a controller; left out, it is strict."""
     draft_sampling: SamplingSettings | None = None
     """The drafter's own sampling settings (section 6); left out, those of the target."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None

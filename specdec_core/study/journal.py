@@ -15,6 +15,7 @@ from typing import Any
 from specdec_core.errors import ConfigError, SpecdecError
 
 JOURNAL = "repeats.jsonl"
+"""The file with one object a repeat, from which a study goes on."""
 
 
 class StorageError(SpecdecError):
@@ -45,6 +46,7 @@ class Repeat:
         metrics: The raw counters of the decoder's metrics.
         failures: What went wrong in plugins, as plain data.
         outputs: What was decoded from each prompt.
+        device: Where the target computed; that of the study's first target where a journal does not say.
     """
 
     task: str | None
@@ -53,6 +55,7 @@ class Repeat:
     metrics: Mapping[str, Any]
     failures: tuple[Mapping[str, Any], ...]
     outputs: tuple[Output, ...]
+    device: str | None = None
 
     @property
     def key(self) -> tuple[str | None, str, int]:

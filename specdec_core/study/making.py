@@ -1,33 +1,57 @@
-"""Making what a study describes: target, drafters, controllers, and the decoder of a run."""
+"""Making what a study describes: target, prompts, drafters, controllers, and the decoder of a run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from specdec_core.border import Drafter, PluginConfig, PluginKind
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, check_prompts
 from specdec_core.errors import PluginError
-from specdec_core.models import LoadedModel, inflate, load_model
+from specdec_core.models import LoadedModel, inflate, load_model, pack
 from specdec_core.registry import Registry, unmet_needs
 from specdec_core.settings import SamplingSettings
 from specdec_core.study.config import TargetConfig
+from specdec_core.study.prompts import PromptText, encode_prompts
 from specdec_core.study.source import dotted
 from specdec_core.study.study import Run
 
 
 def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
-    """Load a study's target, and inflate it where the study says so.
+    """Load a study's target, inflated and packed where the study says so.
 
     Args:
         config: What the study says.
         folder: Where a relative folder is meant from.
 
     Raises:
-        ModelError: It cannot be loaded, decoded exactly, or inflated.
+        ModelError: It cannot be loaded, decoded exactly, inflated or packed.
     """
-    target = load_model(**config.model_dump(exclude={"inflate"}), folder=folder)
-    return target if config.inflate is None else inflate(target, config.inflate.layers, config.inflate.width)
+    settings = config.model_dump(exclude={"inflate", "packed"})
+    if config.inflate is None:
+        return load_model(**settings, packed=config.packed, folder=folder)
+    larger = inflate(load_model(**settings, folder=folder), **config.inflate.model_dump())
+    return pack(larger) if config.packed else larger
+
+
+def ready_prompts(
+    target: LoadedModel, prompts: Sequence[PromptText], chat_template: str | None = None
+) -> list[str | list[int]]:
+    """Return prompts as a decoder of the target takes them, all of them checked.
+
+    Args:
+        target: The target, loaded.
+        prompts: What was read.
+        chat_template: What writes chats out in the place of the tokenizer's own template; None for that.
+
+    Raises:
+        PromptError: There is no tokenizer or no template for a chat, or the target cannot take some of them: then
+            with a line for each of the first.
+    """
+    encoded = encode_prompts(prompts, target.tokenizer, model=target.name, chat_template=chat_template)
+    check_prompts(target, encoded, [repr(prompt.id) for prompt in prompts])
+    return encoded
 
 
 def make_decoder(

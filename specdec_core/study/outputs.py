@@ -32,7 +32,7 @@ def quality_of(task: Task, repeats: Mapping[int, Repeat], plain: Mapping[int, Re
     Args:
         task: What was decoded.
         repeats: The run's finished repeats, by number.
-        plain: Those of plain decoding.
+        plain: Those of plain decoding, which may be the run itself.
     """
     both = [number for number in repeats if number in plain]
     if not both:
@@ -41,7 +41,7 @@ def quality_of(task: Task, repeats: Mapping[int, Repeat], plain: Mapping[int, Re
     texts = all(output.text is not None for output in (*mine, *others))
     references = [prompt.references if texts else () for prompt in task.prompts]
     # What is plain decoding itself, or must be the same, has no difference to test.
-    same = repeats is plain or task.sampling.argmax
+    same = repeats == plain or task.sampling.argmax
     quality = assess(_written(mine), _written(others), references, argmax=same)
     tokens, expected = ([one.tokens for n in both for one in run[n].outputs] for run in (repeats, plain))
     return replace(

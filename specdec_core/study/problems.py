@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 Where: TypeAlias = Callable[[Keys, bool], str]
 """Returns the place of a value, or with True of its key, given the keys that lead to it."""
 
+_KINDS = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+}
+"""What the types of Python are called in YAML, by what pydantic calls the problem."""
+
 
 def describe(
     error: ValidationError,
@@ -60,6 +68,8 @@ def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any]) -> str
         return inside + unknown_name(f"value of {item['loc'][-1]}", str(given), expected)
     reason = item["msg"].removeprefix("Value error, ")
     named = f"{dotted(path)}: " if path else ""
+    if kind in _KINDS:
+        return f"{named}this should be {_KINDS[kind]}; given {_short(given)}."
     if kind in {"plugin", "value_error"}:
         return f"{named}{reason}"
     return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given)}."

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from specdec_core.study.summary import RunSummary
 
 RESULTS = "results.jsonl"
+"""The file with one object a run."""
 OUTPUTS = "outputs.jsonl"
+"""The file with the texts."""
 SUMMARY = "summary.csv"
+"""The file with a row a run."""
 PAGE = "report.html"
+"""The file to read."""
 
 _IN_COLUMNS = {"time_shares": "time", "quality": "quality"}
 """Mappings of numbers that get a column each, and what their names begin with."""

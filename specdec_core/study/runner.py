@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from specdec_core.decoding import Decoder, Metrics, Prompt, check_prompts
+from specdec_core.decoding import Decoder, Metrics, Prompt
 from specdec_core.errors import ConfigError, PromptError, SpecdecError
 from specdec_core.models import LoadedModel
 from specdec_core.randomness import row_seed
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config import TargetConfig
-from specdec_core.study.identity import describe_study
+from specdec_core.study.identity import describe_device, describe_study
 from specdec_core.study.journal import Journal, Output, Repeat, StorageError
-from specdec_core.study.making import load_target, make_decoder
-from specdec_core.study.prompts import encode_prompts
+from specdec_core.study.lock import only_one
+from specdec_core.study.making import load_target, make_decoder, ready_prompts
 from specdec_core.study.study import Run, Study, Task
 
 _WARM_UP_TOKENS = 8
@@ -66,13 +67,8 @@ class StudyResult:
 
     def of_run(self, task: Task, run: str) -> dict[int, Repeat]:
         """Return the finished repeats of a run, by number."""
-        return {
-            key[2]: one for key, one in sorted(self.repeats.items(), key=_number) if key[:2] == (task.name, run)
-        }
-
-
-def _number(item: tuple[RepeatKey, Repeat]) -> int:
-    return item[0][2]
+        found = {key[2]: one for key, one in self.repeats.items() if key[:2] == (task.name, run)}
+        return dict(sorted(found.items()))
 
 
 def run_study(
@@ -94,16 +90,18 @@ def run_study(
 
     Raises:
         SpecdecError: When a target cannot be loaded or decode its prompts, or results cannot be kept beside
-            what the folder holds. What goes wrong in another run is noted in the result, and the others go on.
+            what the folder holds, or another study is running there. What goes wrong in another run is noted in
+            the result, and the others go on.
     """
     registry = registry or default_registry()
     targets = _Targets(study.folder, observer)
-    identity = describe_study(study, targets.of(study.tasks[0]).device, registry)
-    journal = Journal(output, identity, fresh=fresh) if output is not None else None
-    if journal is not None:
-        _check_counters(journal)
-    session = _Session(study, targets, registry, observer, journal)
-    session.run()
+    with only_one(output) if output is not None else nullcontext():
+        identity = describe_study(study, targets.of(study.tasks[0]).device, registry)
+        journal = Journal(output, identity, fresh=fresh) if output is not None else None
+        if journal is not None:
+            _check_counters(journal)
+        session = _Session(study, targets, registry, observer, journal)
+        session.run()
     return StudyResult(study, session.finished, session.failed, identity)
 
 
@@ -214,35 +212,27 @@ class _Session:
             metrics += result.metrics
             failures += [asdict(failure) for failure in result.failures]
             outputs += [Output(one.tokens, one.text) for one in result.rows]
-        repeat = Repeat(task.name, run.name, number, asdict(metrics), tuple(failures), tuple(outputs))
+        device = describe_device(self._targets.of(task).device)
+        repeat = Repeat(task.name, run.name, number, asdict(metrics), tuple(failures), tuple(outputs), device)
         if self._journal is not None:
             self._journal.add(repeat)
         self.finished[task.name, run.name, number] = repeat
         self._observer.measured(task.titled(run.name), number, metrics.tokens_per_second)
 
     def _batches(self, task: Task) -> Iterator[_Batch]:
-        """Yield the prompts in batches, and the seed of each: the same in every repeat, run and batch size."""
-        prompts = _encoded(task, self._targets.of(task))
+        """Yield the prompts in batches, and the seed of each: the same in every repeat, run and batch size.
+
+        Raises:
+            PromptError: The target cannot take some prompts; each line begins with the name of the task.
+        """
+        try:
+            prompts = ready_prompts(self._targets.of(task), task.prompts, task.chat_template)
+        except PromptError as error:
+            raise PromptError("\n".join(map(task.titled, str(error).splitlines()))) from error
         size = self._study.config.batch_size
         for start in range(0, len(prompts), size):
             batch = prompts[start : start + size]
             yield batch, [row_seed(task.generation.seed, start + n) for n in range(len(batch))]
-
-
-def _encoded(task: Task, target: LoadedModel) -> list[str | list[int]]:
-    """Return the prompts of a task as its target takes them.
-
-    Raises:
-        PromptError: Some it cannot take; each line begins with the name of the task.
-    """
-    try:
-        prompts = encode_prompts(
-            task.prompts, target.tokenizer, model=target.name, chat_template=task.chat_template
-        )
-        check_prompts(target, prompts, [repr(prompt.id) for prompt in task.prompts])
-    except PromptError as error:
-        raise PromptError("\n".join(map(task.titled, str(error).splitlines()))) from error
-    return prompts
 
 
 _Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]

@@ -20,6 +20,12 @@ PLAIN = "plain"
 """Name of the baseline: the target alone, first of the runs of every task."""
 
 Label: TypeAlias = str | int | float
+"""What results call a controller: its name, or the number that a study gives in its place."""
+
+
+def titled(task: str | None, text: str) -> str:
+    """Return a text with a task's name before it, where it has one."""
+    return text if task is None else f"{task}: {text}"
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Task:
 
     def titled(self, text: str) -> str:
         """Return a text with the task's name before it, where it has one."""
-        return text if self.name is None else f"{self.name}: {text}"
+        return titled(self.name, text)
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings but the runs, defaults included, as plain data."""

@@ -176,8 +176,8 @@ def _summary(result: StudyResult, run: Run, study: _Measured) -> RunSummary:
         **_timed(run, study),
     }
     numbers.update(_expected(run, numbers, study.expectations(run.name), study.longest))
-    repeats, plain = result.of_run(study.task, run.name), result.of_run(study.task, PLAIN)
-    quality = quality_of(study.task, repeats, plain if run.drafter is not None else repeats)
+    repeats = result.of_run(study.task, run.name)
+    quality = quality_of(study.task, repeats, result.of_run(study.task, PLAIN))
     return RunSummary(
         task=study.task.name,
         name=run.name,
@@ -188,7 +188,7 @@ def _summary(result: StudyResult, run: Run, study: _Measured) -> RunSummary:
         repeats=len(measured),
         quality=None if quality is None else asdict(quality),
         seed=study.task.generation.seed,
-        device=result.identity["device"],
+        device=next(iter(repeat.device for repeat in repeats.values()), None) or result.identity["device"],
         error=result.failed.get((study.task.name, run.name)),
         failures=tuple(failure for repeat in repeats.values() for failure in repeat.failures),
         versions=result.identity["versions"],

@@ -47,7 +47,7 @@ def test_a_table_with_the_baseline_first_and_results(compare, tmp_path):
     names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
     assert names[names.index("plain") :][:3] == ["plain", "echo-2", "echo-3"]
     assert "[6/6]" in result.stderr
-    kept = ["outputs.jsonl", "repeats.jsonl", "report.html", "results.jsonl", "summary.csv"]
+    kept = [".lock", "outputs.jsonl", "repeats.jsonl", "report.html", "results.jsonl", "summary.csv"]
     assert sorted(path.name for path in output.iterdir()) == kept
     assert finished(output) == ALL
     again = compare("--output", output)

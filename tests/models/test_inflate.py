@@ -113,6 +113,22 @@ def test_every_weight_that_is_added_is_read():
     assert sum(name.startswith("decoder.block.4.") for name in read) == 10
 
 
+def test_an_encoder_may_be_given_narrower_layers():
+    loaded = wrap_model(tiny_model("t5"))
+    larger = inflate(loaded, layers=2, width=96, encoder_width=8)
+    assert torch.equal(logits_of(larger.model), logits_of(loaded.model))
+    widths = {
+        name: [block.layer[-1].DenseReluDense.wi.out_features for block in getattr(larger.model, name).block[2:]]
+        for name in ("encoder", "decoder")
+    }
+    assert widths == {"encoder": [8, 8], "decoder": [96, 96]}
+
+
+def test_a_width_for_an_encoder_that_is_not_there():
+    with pytest.raises(ModelError, match=r"has no encoder to inflate\. Leave `encoder_width` out"):
+        inflate(wrap_model(tiny_model("llama")), layers=1, encoder_width=8)
+
+
 def test_what_was_trained_on_its_hidden_states_fits_the_inflated_model():
     loaded = wrap_model(tiny_model("t5"))
     larger = inflate(loaded, layers=1)

@@ -30,9 +30,9 @@ def problems(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # folders are meant from the study
 
-    def find(target, drafter):
+    def find(target, drafter, text=STUDY):
         path = tmp_path / "study.yaml"
-        path.write_text(STUDY.replace("{target}", target).replace("{drafter}", drafter))
+        path.write_text(text.replace("{target}", target).replace("{drafter}", drafter))
         try:
             load_study(path)
         except ConfigError as error:
@@ -119,3 +119,22 @@ def test_both_are_told_where_both_are_wrong():
     assert found == [("drafters", 0, "model"), ("drafters", 1, "drafter", "model")]
     assert not list(unmet_needs(default_registry(), config))
     assert not list(unmet_needs(default_registry(), config, encoder_decoder=False))
+
+
+MIXED = """\
+target: ./llama
+prompts: [a]
+tasks: [{name: plain}, {name: small, target: ./t5}, {name: large, target: ./t5-small}]
+runs:
+  - {drafter: {name: transformer, model: ./llama}, gamma: 1}
+  - {drafter: {name: transformer, model: ./t5}, gamma: 2, tasks: [small, large]}
+  - {drafter: {name: transformer, model: ./t5}, gamma: 3, tasks: [plain]}
+"""
+
+
+def test_where_only_some_tasks_do_not_fit_they_are_named(problems):
+    found = problems("./llama", "ngram", MIXED)
+    assert found == [
+        f"5:42: in task 'small', 'large': drafter 'transformer': ./llama {BLIND}",
+        f"7:42: drafter 'transformer': ./t5 {STARVED}",
+    ]

@@ -156,7 +156,24 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "target: builtin:tarjet",
             "1:9: unknown built-in model 'builtin:tarjet'. Did you",
         ),
-        ("target: builtin:target", "target: ./nowhere", "1:9: there is no folder"),
+        ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: there is no such folder ("),
+        ("target: builtin:target", "target: a/b/c", "1:9: a/b/c: there is no such folder ("),
+        ("runs:", "tasks: other\nruns:", "3:8: tasks: this should be a list; given 'other'."),
+        (
+            "runs:",
+            "sampling: [1]\nruns:",
+            "3:11: sampling: this should be a mapping of keys to values; given [1].",
+        ),
+        (
+            "runs:",
+            "tasks: [{name: x, grid: 3}]\nruns:",
+            "3:25: tasks[0].grid: this should be a mapping of keys to values; given 3.",
+        ),
+        (
+            "runs:",
+            "tasks: [{name: x, grid: {a: 3}}]\nruns:",
+            "3:29: tasks[0].grid.a: this should be a list; given 3.",
+        ),
         (
             "target: builtin:target",
             "target: {model: x, dtype: int3}",

@@ -174,7 +174,7 @@ def test_results_and_journal_hold_all_of_it(load):
         ("middle", "4:14: runs[0].drafter: missing key 'drafter'."),
         ("{name: pack, drafters: [true]}", "4:38: runs[0].drafter.drafters[0]: a drafter is given by its name"),
         ("{name: pack, drafters: [3]}", "4:38: runs[0].drafter.drafters[0]: a bare number says nothing"),
-        ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: input should be a valid tuple"),
+        ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: this should be a list; given 'echo'."),
         ("{name: pack, drafters: [echo], pace: -1}", "4:51: runs[0].drafter.pace: input should be greater than"),
         (
             "{name: pack, drafters: [echo], pace: {name: fixd}}",

@@ -8,7 +8,6 @@ import torch
 
 from specdec_core import ConfigError, ModelError, PromptError
 from specdec_core.models import load_model
-from specdec_core.study import load_study
 from specdec_core.study.config import TargetConfig
 from specdec_core.study.making import load_target
 from specdec_core.study.report import write_results
@@ -54,16 +53,6 @@ class Notes:
 
     def of(self, kind):
         return [event[1:] for event in self.events if event[0] == kind]
-
-
-@pytest.fixture
-def study(tmp_path, toys, model_folder):
-    def load(text=STUDY, *settings):
-        path = tmp_path / "study.yaml"
-        path.write_text(text.format(folder=model_folder))
-        return load_study(path, settings)
-
-    return load
 
 
 def test_runs_take_turns_and_the_baseline_goes_first(study):
@@ -245,11 +234,11 @@ def test_a_run_that_needs_no_second_step(study):
     assert "too few steps were timed" in summary.verdict
 
 
-def test_what_the_target_cannot_do_ends_the_study(study):
+def test_what_the_target_cannot_do_ends_the_study(study, tmp_path):
     with pytest.raises(PromptError):
         run_study(study(STUDY, f"prompts=[{'a ' * 300}]"), Notes())
     with pytest.raises(ModelError):
-        run_study(study(STUDY, "target=no-such-owner/no/such/model"), Notes())
+        run_study(study(STUDY, f"target={tmp_path}"), Notes())
 
 
 def test_the_fields_of_a_summary_are_documented():

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from specdec_core import ConfigError, PromptError
-from specdec_core.study import load_study
+from specdec_core.study import runner
 from specdec_core.study.outputs import outputs_of
 from specdec_core.study.runner import run_study
 from specdec_core.study.summary import summarise
@@ -40,15 +40,9 @@ SCORED = [
 
 
 @pytest.fixture
-def study(tmp_path, toys, model_folder):
+def study(study, tmp_path):
     (tmp_path / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SCORED))
-
-    def load(text=STUDY, *settings):
-        path = tmp_path / "study.yaml"
-        path.write_text(text.format(folder=model_folder))
-        return load_study(path, settings)
-
-    return load
+    return study
 
 
 def test_a_task_says_what_differs_from_the_study(study):
@@ -175,6 +169,13 @@ def test_what_was_written_is_scored_and_compared(study):
         for t in (0, 1)
     )
     assert argmax != sampled
+
+
+def test_plain_sampling_is_not_tested_against_itself(study):
+    short, *_ = by_task(summarise(run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Notes())))
+    assert short[0].quality["differences"] == {}
+    assert short[0].quality["exact"] == 1.0
+    assert set(short[1].quality["differences"]) >= {"chrf"}
 
 
 def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
@@ -372,3 +373,17 @@ def test_every_prompt_has_a_seed_of_its_own(study):
     result = run_study(study(text), Notes())
     first = result.repeats["oddly", "plain", 1].outputs
     assert len({one.tokens for one in first}) > 1, "in batches of one, too"
+
+
+def test_each_task_says_where_its_target_computed(study, monkeypatch):
+    def shown(device):
+        return f"device {len(models)}"
+
+    models = []
+    load = runner.load_target
+    monkeypatch.setattr(runner, "load_target", lambda *given: models.append(given) or load(*given))
+    monkeypatch.setattr(runner, "describe_device", shown)
+    result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Notes())
+    large, small = by_task(summarise(result))
+    assert {one.device for one in large} == {"device 1"}
+    assert {one.device for one in small} == {"device 2"}

@@ -34,6 +34,7 @@ FEWEST_PROMPTS = 6
 as what was seen: all as they are, and all swapped. With 5 prompts that is 0.06."""
 
 RESAMPLES = 2000
+"""How often prompts are drawn anew for an interval."""
 _SWAPS = 9999
 _ALL_WAYS = 13
 """Up to this many prompts, all 2^n ways to swap are tried, fewer than 9,999."""

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from specdec_core.study.quality.agreement import check_pairs
 
 METRICS = ("bleu", "chrf", "rouge1", "rouge2", "rougeL")
+"""What outputs are scored by, each from 0 to 100."""
 _BY_PROMPT = ("chrf", "rougeL")
 _BLEU_ORDER, _CHRF_ORDER = 4, 6
 _Floats = NDArray[np.float64]
@@ -61,7 +62,7 @@ class Counted:
     signature: str
 
 
-def score(outputs: Sequence[str], references: _References) -> Scores:
+def score(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
     """Return the scores of texts against their references.
 
     BLEU and chrF have sacrebleu's defaults. ROUGE is averaged over the prompts, takes of several references the
@@ -83,7 +84,7 @@ def score(outputs: Sequence[str], references: _References) -> Scores:
     )
 
 
-def count(outputs: Sequence[str], references: _References) -> dict[str, Counted]:
+def count(outputs: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, Counted]:
     """Return what each of `METRICS` counts in the outputs; the arguments and errors are those of `score`."""
     check_pairs(len(outputs), len(references))
     without = [index for index, texts in enumerate(references) if not texts]
