@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.border import (
+    BORDER_VERSION,
     AutoregressiveDrafter,
     Background,
     BatchInfo,
@@ -90,6 +91,7 @@ _LAZY = {
 """Public names whose modules import torch, and where they are."""
 
 __all__ = [
+    "BORDER_VERSION",
     "AutoregressiveDrafter",
     "Background",
     "BatchInfo",

@@ -17,6 +17,9 @@ from specdec_drafters.configs import (
     TransformerTrainerConfig,
 )
 
+SPECDEC_BORDER = "1.0"
+"""The border that these were built for."""
+
 
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:

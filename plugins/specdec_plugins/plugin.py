@@ -17,6 +17,9 @@ from specdec_plugins.configs import (
     ScheduleLenienceConfig,
 )
 
+SPECDEC_BORDER = "1.0"
+"""The border that these were built for."""
+
 
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:

@@ -34,8 +34,10 @@ from specdec_core.border.spec import (
     PluginSpec,
 )
 from specdec_core.border.trainer import Trainer, TrainerConfig, TrainingObserver, TrainingReport
+from specdec_core.border.version import BORDER_VERSION
 
 __all__ = [
+    "BORDER_VERSION",
     "AutoregressiveDrafter",
     "Background",
     "BatchInfo",

@@ -101,6 +101,7 @@ class GammaController(ABC):
     """Chooses gamma, the number of tokens drafted in a step (section 3.5 of arXiv 2211.17192)."""
 
     Config: ClassVar[type[PluginConfig]] = PluginConfig
+    """The model of its settings."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -143,6 +144,7 @@ class LenienceController(ABC):
     """Chooses lenience, the factor l that q is multiplied with before the comparison (appendix A.5)."""
 
     Config: ClassVar[type[PluginConfig]] = PluginConfig
+    """The model of its settings."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -63,6 +63,7 @@ class Overlay:
 
 
 Distribution: TypeAlias = PointMass | Sparse | Dense | Overlay
+"""The four forms of q: what the tokens of a proposal were drawn from."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict
 
 PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "trainer"]
+"""What a plugin is; `gamma` and `lenience` are controllers."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pluggy
 from specdec_core.border import PluginConfig, PluginSpec, TrainerConfig
 from specdec_core.registry.flat import flat_settings
 from specdec_core.registry.hookspecs import HOOK_OF_KIND, PROJECT, HookSpecs
+from specdec_core.registry.stated_border import border_note, check_border
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -77,8 +78,15 @@ def discover(found: Iterable[EntryPoint] | None = None) -> list[Announcement]:
 def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, source: Source) -> Announcement:
     try:
         plugin = entry_point.load()
-        manager.register(plugin, name=f"{source.distribution}:{source.entry_point}")
     except Exception as error:  # whatever a stranger's module raises
+        return Announcement(source, reason=border_note(entry_point, source.distribution, error, _describe(error)))
+    try:
+        # Before its hooks are looked at: a plugin for another border may have some that this one does not know.
+        mismatch = check_border(plugin, source.distribution)
+        if mismatch is not None:
+            return Announcement(source, reason=mismatch)
+        manager.register(plugin, name=f"{source.distribution}:{source.entry_point}")
+    except Exception as error:
         return Announcement(source, reason=_describe(error))
     try:
         manager.check_pending()

@@ -9,6 +9,8 @@ and in it implements any of the hooks below, each marked with `hookimpl`::
 
     from specdec_core import PluginSpec, hookimpl
 
+    SPECDEC_BORDER = "1.0"
+
     @hookimpl
     def specdec_drafters():
         return [PluginSpec("drafter", "mine", "my_package.mine:Mine", MineConfig, "Guesses.")]
@@ -17,6 +19,11 @@ Every hook is called once in a process, when the registry is first asked for any
 runs alike. So the announced module, and the modules that hold the config models, must import without torch;
 the class behind `factory` is imported only when a run needs it. A hook that raises, or returns something else
 than what is said here, marks its plugin as broken: it is listed with the reason and stops nothing else.
+
+`SPECDEC_BORDER` states the oldest version of the border that the plugin works with, `MAJOR.MINOR`; this one's is
+`specdec_core.BORDER_VERSION`. A plugin that states another major version, or a newer minor one, is broken: the
+reason names both versions and what to do. It is read before the hooks are called, and from the source where the
+module cannot be imported. A plugin that states none is taken as it is.
 """
 
 from __future__ import annotations
@@ -34,6 +41,7 @@ PROJECT = "specdec"
 """Name of the pluggy project and of the entry-point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
+"""Marks a hook; for this module alone."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
 """Marks a function as an implementation of one of the hooks below."""
 

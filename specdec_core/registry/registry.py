@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 PluginState: TypeAlias = Literal["ready", "broken", "conflict", "off"]
+"""What can be had of a plugin: `conflict` where two have one name, `off` where SPECDEC_PLUGINS leaves it out."""
 
 _BASES: dict[PluginKind, type] = {
     "drafter": Drafter,
