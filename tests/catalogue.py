@@ -66,6 +66,11 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
 DRAFTERS = [who for who in _CATALOGUE if who != "copy-long"]
 
 
+def plugin_of(who: str) -> str:
+    """Return the name of the plugin that one of `DRAFTERS` is."""
+    return _CATALOGUE[who][0]
+
+
 class Catalogue:
     """Makes each drafter once.
 
@@ -89,9 +94,9 @@ class Catalogue:
             "heads": {"model": str(folder / "heads.safetensors")},
         }
 
-    def make(self, who: str) -> Drafter:
-        """Return one of `DRAFTERS`."""
-        if who not in self._made:
+    def make(self, who: str, *, afresh: bool = False) -> Drafter:
+        """Return one of `DRAFTERS`, made before or `afresh`."""
+        if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
             settings = {key: self._written(value) for key, value in settings.items()} | self._needed.get(name, {})
             registry = default_registry()

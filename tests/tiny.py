@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import transformers
+
+from specdec_core.testing.instruments.tiny import IDS, gpt2_config, random_model, t5_config
 
 DECODER_ONLY = ("gpt2", "llama", "qwen3", "mistral", "gemma3")
 ENCODER_DECODER = ("t5", "bart")
@@ -24,16 +25,9 @@ _ROPE = {
 
 
 def _config(family: str, vocab: int, **settings: Any) -> Any:
-    ids = {
-        "vocab_size": vocab,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
-        "tie_word_embeddings": False,
-        **settings,
-    }
-    if family == "gpt2":
-        return transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=256, **ids)
+    if family in ("gpt2", "t5"):
+        return {"gpt2": gpt2_config, "t5": t5_config}[family](vocab, **settings)
+    ids = {**IDS, "vocab_size": vocab, **settings}
     if family == "llama":
         return transformers.LlamaConfig(**_ROPE, **ids)
     if family == "qwen3":
@@ -43,9 +37,6 @@ def _config(family: str, vocab: int, **settings: Any) -> Any:
     if family == "gemma3":
         kinds = ["sliding_attention", "full_attention"]
         return transformers.Gemma3TextConfig(**_ROPE, sliding_window=5, layer_types=kinds, **ids)
-    if family == "t5":
-        sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
-        return transformers.T5Config(**sizes, decoder_start_token_id=0, **ids)
     if family == "bart":
         sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in _BART.items()}
         return transformers.BartConfig(
@@ -89,13 +80,6 @@ def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4
         sharpness: Factor on the output weights; fresh models are nearly uniform, which would hide errors.
         settings: Others of its config.
     """
-    torch.manual_seed(seed)
-    model = getattr(transformers, _CLASSES[family])(_config(family, vocab, **settings)).eval()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.dim() > 1:
-                weight.mul_(3.0 if "norm" not in name else 1.0)
-        head = model.get_output_embeddings()
-        if head is not None:
-            head.weight.mul_(sharpness / (head.weight.std() * 32**0.5))
-    return model
+    return random_model(
+        _config(family, vocab, **settings), seed, sharpness, getattr(transformers, _CLASSES[family])
+    )

@@ -13,8 +13,6 @@ from specdec_core.border import (
     Drafter,
     DraftRequest,
     DraftSession,
-    GammaController,
-    GammaSession,
     LenienceController,
     LenienceSession,
     PluginConfig,
@@ -24,6 +22,17 @@ from specdec_core.border import (
     TargetInfo,
 )
 from specdec_core.randomness import draw
+from specdec_core.testing.instruments.parts import Gamma
+
+__all__ = [
+    "NO_CONFIG",
+    "CountingDrafter",
+    "Gamma",
+    "Lenience",
+    "SparseDrafter",
+    "TableDrafter",
+    "target_info",
+]
 
 NO_CONFIG = PluginConfig()
 
@@ -79,39 +88,6 @@ class _SparseSession(DraftSession):
         numbers = torch.rand(batch * width, generator=self.generator, dtype=torch.float64)
         which = draw(weights.reshape(-1, 2), numbers).view(batch, width, 1)
         return Proposal(ids.gather(2, which)[..., 0], request.budget, Sparse(ids, weights))
-
-
-class Gamma(GammaController):
-    """Cycles through the given gammas, a different one for each row; may stop drafts by confidence."""
-
-    def __init__(self, *gammas: int, stop_below: float = 0.0) -> None:
-        super().__init__(NO_CONFIG)
-        self.gammas = gammas
-        self.stop_below = stop_below
-
-    @property
-    def max_gamma(self) -> int:
-        return max(self.gammas)
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return (_ConfidentSession if self.stop_below else _GammaSession)(self, batch.batch_size)
-
-
-class _GammaSession(GammaSession):
-    def __init__(self, controller: Gamma, batch: int) -> None:
-        self.controller, self.batch, self.step = controller, batch, 0
-
-    def gamma(self) -> Sequence[int]:
-        gammas = self.controller.gammas
-        self.step += 1
-        return [gammas[(self.step + row) % len(gammas)] for row in range(self.batch)]
-
-
-class _ConfidentSession(_GammaSession):
-    watches_confidence = True
-
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        return [value >= self.controller.stop_below for value in confidence]
 
 
 class Lenience(LenienceController):

@@ -1,0 +1,96 @@
+"""Plain parts that plugins are tried together with: they name no plugin that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specdec_core.border import (
+    BatchInfo,
+    Drafter,
+    DraftLoop,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    GammaSession,
+    Outcome,
+    PluginConfig,
+    Proposal,
+    SessionInfo,
+)
+from specdec_core.models import LoadedModel
+
+
+class Gamma(GammaController):
+    """Cycles through the given gammas, a different one for each row; may stop drafts by confidence.
+
+    Args:
+        gammas: The gammas.
+        stop_below: Stop a row once q of the token it has just drafted is below this; 0 asks nobody.
+    """
+
+    def __init__(self, *gammas: int, stop_below: float = 0.0) -> None:
+        super().__init__(PluginConfig())
+        self.gammas = gammas
+        self.stop_below = stop_below
+
+    @property
+    def max_gamma(self) -> int:
+        """The largest of the gammas."""
+        return max(self.gammas)
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        """Begin a batch."""
+        return (_ConfidentSession if self.stop_below else _GammaSession)(self, batch.batch_size)
+
+
+class _GammaSession(GammaSession):
+    def __init__(self, controller: Gamma, batch: int) -> None:
+        self.controller, self.batch, self.step = controller, batch, 0
+
+    def gamma(self) -> Sequence[int]:
+        gammas = self.controller.gammas
+        self.step += 1
+        return [gammas[(self.step + row) % len(gammas)] for row in range(self.batch)]
+
+
+class _ConfidentSession(_GammaSession):
+    watches_confidence = True
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        return [value >= self.controller.stop_below for value in confidence]
+
+
+class Hierarchy(Drafter):
+    """Drafts with a model that another drafter guesses for, by the core's own inner loop.
+
+    Args:
+        model: The model.
+        drafter: Who guesses for it.
+        gamma: How much.
+    """
+
+    def __init__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> None:
+        super().__init__(PluginConfig(), drafter.target)
+        self.model, self.drafter, self.gamma = model, drafter, gamma
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Begin a batch on both levels."""
+        assert session.loop is not None
+        return _HierarchySession(session.loop(self.model, self.drafter, self.gamma))
+
+
+class _HierarchySession(DraftSession):
+    def __init__(self, loop: DraftLoop) -> None:
+        self.loop = loop
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return self.loop.propose(request)
+
+    def commit(self, outcome: Outcome) -> None:
+        self.loop.commit(outcome)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self.loop.rollback(lengths)
+
+    def close(self) -> None:
+        self.loop.close()

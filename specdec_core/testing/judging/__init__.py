@@ -1,0 +1,1 @@
+"""The checks themselves, by the kind of plugin and by what they look at."""

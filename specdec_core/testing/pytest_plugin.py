@@ -1,0 +1,121 @@
+"""The plugin of pytest: `pytest --specdec drafter:recent` judges an installed plugin, without any test file.
+
+Importing it imports no torch; a session that does not use the option is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import specdec_core
+from specdec_core.border import PluginKind
+from specdec_core.errors import SpecdecError
+from specdec_core.testing.checking import Check, checks
+from specdec_core.testing.choosing import parse_plugin, parse_settings
+from specdec_core.testing.subject import Subject, named
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("specdec", "specdec: conformance of plugins")
+    group.addoption(
+        "--specdec",
+        action="append",
+        default=[],
+        metavar="KIND:NAME",
+        help="Judge an installed plugin, e.g. drafter:recent, and run no other tests but those that are named.",
+    )
+    group.addoption(
+        "--specdec-settings",
+        default="",
+        metavar="YAML",
+        help="Its settings as a study would state them, e.g. '{window: 8}'.",
+    )
+    group.addoption(
+        "--specdec-require",
+        action="append",
+        default=[],
+        metavar="CHECK",
+        help="An optional check that shall count; may be repeated.",
+    )
+    group.addoption("--specdec-device", default="cpu", metavar="DEVICE", help="Where the kit's targets compute.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep pytest from collecting all tests around, where nothing but plugins was asked for."""
+    if config.getoption("--specdec") and config.args_source is not pytest.Config.ArgsSource.ARGS:
+        config.args = []
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name the versions, where plugins are judged."""
+    if not config.getoption("--specdec"):
+        return None
+    return f"specdec: {specdec_core.__version__}, plugin border {specdec_core.BORDER_VERSION}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add a test for each check of each plugin that was named."""
+    try:
+        for plugin in config.getoption("--specdec"):
+            subject = _subject(plugin, config)
+            collector = _Conformance.from_parent(session, name=plugin, nodeid=plugin, subject=subject)
+            items.extend(session.genitems(collector))
+    except SpecdecError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _subject(plugin: str, config: pytest.Config) -> Subject:
+    kind, name = parse_plugin(plugin, "--specdec")
+    settings = parse_settings(config.getoption("--specdec-settings"), "--specdec-settings")
+    subject = named(kind, name, settings, device=config.getoption("--specdec-device"))
+    _require_known(kind, config)
+    return subject
+
+
+def _require_known(kind: PluginKind, config: pytest.Config) -> None:
+    from specdec_core.testing.checking import require_known
+
+    require_known(kind, config.getoption("--specdec-require"), "--specdec-require")
+
+
+class _Conformance(pytest.Collector):
+    """The checks of one plugin."""
+
+    def __init__(self, *, subject: Subject, **node: Any) -> None:
+        super().__init__(**node)
+        self.subject = subject
+
+    def collect(self) -> Iterator[pytest.Item]:
+        require = self.config.getoption("--specdec-require")
+        for check in checks(self.subject.kind):
+            required = check.required or check.name in require
+            yield cast(
+                "pytest.Item",
+                _CheckItem.from_parent(
+                    self, name=check.name, check=check, subject=self.subject, required=required
+                ),
+            )
+
+
+class _CheckItem(pytest.Item):
+    """One check of one plugin."""
+
+    def __init__(self, *, check: Check, subject: Subject, required: bool, **node: Any) -> None:
+        super().__init__(**node)
+        self._check, self._subject, self._required = check, subject, required
+
+    def runtest(self) -> None:
+        from specdec_core.testing.kits import report_to_pytest
+
+        report_to_pytest(self._check, self._subject, None, required=self._required)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, self.nodeid

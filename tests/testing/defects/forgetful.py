@@ -1,0 +1,350 @@
+"""Drafters whose state is not what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from specdec_core.border import DraftRequest, DraftSession, Outcome, Proposal, SessionInfo, TargetInfo
+from tests.testing.defects.healthy import Cached, CachedSession, Guessing
+
+
+class KeepsRejected(Cached):
+    """Leaves its rejected tokens in the cache, and only appends what came instead.
+
+    Seen wherever the target crops its cache and the drafter is forgotten.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _KeepsRejectedSession(self, session.batch_size)
+
+
+class _KeepsRejectedSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        self.rows[index] += outcome.committed[index][-1:]
+
+
+class CropsOneTooMany(Cached):
+    """Takes one accepted token too many out of the cache.
+
+    Seen in caches that are cropped by the length of the text, the last token of which was not read yet.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _CropsOneTooManySession(self, session.batch_size)
+
+
+class _CropsOneTooManySession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        row, accepted = self.rows[index], outcome.accepted[index] if outcome.used else 0
+        del row[self.begin[index] + max(accepted - 1, 0) :]
+        row += outcome.committed[index][accepted:]
+
+
+class ForgetsTheBonus(Cached):
+    """Where all its tokens were accepted, leaves it at them, and never reads the bonus token.
+
+    Seen in loops that treat "all accepted" as a case of its own.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _ForgetsTheBonusSession(self, session.batch_size)
+
+
+class _ForgetsTheBonusSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        super().keep(index, outcome)
+        drafted = outcome.drafted[index]
+        if outcome.used and drafted and outcome.accepted[index] == drafted < len(outcome.committed[index]):
+            self.rows[index].pop()
+
+
+class HearsOnlyOfItsOwn(Cached):
+    """Ignores what was committed in a step in which another's draft was verified, or none.
+
+    Seen where drafters are chained; llama.cpp tells those that were not used, too.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _HearsOnlyOfItsOwnSession(self, session.batch_size)
+
+
+class _HearsOnlyOfItsOwnSession(CachedSession):
+    def commit(self, outcome: Outcome) -> None:
+        if outcome.used:
+            super().commit(outcome)
+
+
+class TakesOthersForItsOwn(Cached):
+    """Keeps as many of its own tokens as came, whether or not it was its draft that was verified (`used`)."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _TakesOthersForItsOwnSession(self, session.batch_size)
+
+
+class _TakesOthersForItsOwnSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        row, begin = self.rows[index], self.begin[index]
+        accepted = min(max(len(outcome.committed[index]) - 1, 0), len(row) - begin)
+        del row[begin + accepted :]
+        row += outcome.committed[index][accepted:]
+
+
+class ExpectsABonus(Cached):
+    """Fails where an end of sequence inside the draft cuts what is committed short.
+
+    Seen in bookkeeping that counts on `accepted + 1` tokens in every step.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _ExpectsABonusSession(self, session.batch_size)
+
+
+class _ExpectsABonusSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        accepted, new = outcome.accepted[index], outcome.committed[index]
+        if new:
+            new[accepted]  # the recovered or bonus token
+        super().keep(index, outcome)
+
+
+class ExpectsEveryRow(Cached):
+    """Fails where a row has ended, and nothing is committed to it any more."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _ExpectsEveryRowSession(self, session.batch_size)
+
+
+class _ExpectsEveryRowSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        assert outcome.committed[index][-1] >= 0
+        super().keep(index, outcome)
+
+
+class RollsBackNothing(Cached):
+    """Has a `rollback`, since a hierarchy asks for one, and does nothing in it."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _RollsBackNothingSession(self, session.batch_size)
+
+
+class _RollsBackNothingSession(CachedSession):
+    def rollback(self, lengths: Sequence[int]) -> None:
+        return
+
+
+class OneStateForAllRows(Cached):
+    """All rows share the cache of the first.
+
+    Seen in drafters that were written for one sequence, and then given a batch.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        made = CachedSession(self, session.batch_size)
+        made.rows = [made.rows[0]] * session.batch_size
+        return made
+
+
+class OneStateForAllSessions(Cached):
+    """The cache is the drafter's, and not the session's: a second batch reads on in that of the first.
+
+    Seen in class variables, and in objects that were made for one call and then kept.
+    """
+
+    kept: ClassVar[dict[int, list[list[int]]]] = {}
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        made = CachedSession(self, session.batch_size)
+        made.rows = self.kept.setdefault(session.batch_size, made.rows)
+        return made
+
+
+class ForgetsToClean(Cached):
+    """A batch takes over the cache of one that was closed, with what stands in it.
+
+    Seen where buffers are pooled, and only the happy end of a batch empties them.
+    """
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        self.pool: list[list[list[int]]] = []
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        made = _PooledSession(self, session.batch_size)
+        if self.pool:
+            left = self.pool.pop()
+            made.rows = (left + made.rows)[: session.batch_size]
+        return made
+
+
+class _PooledSession(CachedSession):
+    drafter: ForgetsToClean
+
+    def close(self) -> None:
+        self.drafter.pool.append(self.rows)
+
+
+class NeverFrees(Cached):
+    """Keeps every session for good, so that memory grows with every batch."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        self.sessions: list[DraftSession] = []
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        self.sessions.append(super().open(session))
+        return self.sessions[-1]
+
+
+class RemembersThePrompt(Guessing):
+    """Looks up what follows in an index that is built at the first request, and is never brought up to date.
+
+    Seen in look-up drafters that index the prompt alone without saying so.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _RemembersThePromptSession(self)
+
+
+class _RemembersThePromptSession(DraftSession):
+    def __init__(self, drafter: RemembersThePrompt) -> None:
+        self.drafter = drafter
+        self.texts: list[tuple[int, ...]] | None = None
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        if self.texts is None:
+            self.texts = [tuple(row) for row in request.tokens]
+        pairs = zip(self.texts, request.budget, strict=True)
+        return Proposal.from_rows([self.drafter.guess(text, budget) for text, budget in pairs])
+
+
+class CropsAllRowsAlike(Cached):
+    """Crops the caches of all rows to the draft tokens of the row that kept most.
+
+    Seen in the transformers library, whose caches are cropped by one length for the whole batch.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _CropsAllRowsAlikeSession(self, session.batch_size)
+
+
+class _CropsAllRowsAlikeSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        row, most = self.rows[index], max(outcome.accepted) if outcome.used else 0
+        del row[self.begin[index] + most :]
+        row += outcome.committed[index][outcome.accepted[index] if outcome.used else 0 :]
+
+
+class CountsWhatCame(Cached):
+    """Takes all but the last committed token for its own draft, also in rows that another drafter served.
+
+    Seen in chains of drafters that share a batch row by row.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _CountsWhatCameSession(self, session.batch_size)
+
+
+class _CountsWhatCameSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        row, new = self.rows[index], outcome.committed[index]
+        own = min(max(len(new) - 1, 0), len(row) - self.begin[index]) if outcome.used else 0
+        del row[self.begin[index] + own :]
+        row += new[own:]
+
+
+class LeavesWaitingRows(Cached):
+    """Draws for all rows, and takes the tokens back only in those that had a budget.
+
+    Seen in loops over a batch of which some rows wait.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _LeavesWaitingRowsSession(self, session.batch_size)
+
+
+class _LeavesWaitingRowsSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        if outcome.used and not outcome.drafted[index]:
+            self.rows[index] += outcome.committed[index]
+        else:
+            super().keep(index, outcome)
+
+
+class NeedsAFirstDraft(Cached):
+    """Makes its cache at the first request, and fails where a step was committed before."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _NeedsAFirstDraftSession(self, session.batch_size)
+
+
+class _NeedsAFirstDraftSession(CachedSession):
+    read = False
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        self.read = True
+        return super().propose(request)
+
+    def commit(self, outcome: Outcome) -> None:
+        if not self.read:
+            raise AttributeError("'NoneType' object has no attribute 'crop'")
+        super().commit(outcome)
+
+
+class RunsFull(Cached):
+    """Has a buffer for 24 tokens a row, and drops without a word what does not fit.
+
+    Seen in preallocated caches without a check.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _RunsFullSession(self, session.batch_size)
+
+
+class _RunsFullSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        super().keep(index, outcome)
+        del self.rows[index][24:]
+
+
+class FailsToClose(Cached):
+    """Frees what it made at the first request, and fails where there was none."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _FailsToCloseSession(self, session.batch_size)
+
+
+class _FailsToCloseSession(CachedSession):
+    def propose(self, request: DraftRequest) -> Proposal:
+        self.cache = list(self.rows)
+        return super().propose(request)
+
+    def close(self) -> None:
+        del self.cache
+
+
+class ShortensItsDrafts(Guessing):
+    """Has a rule of its own for the length of drafts, shorter after each rejection, where a budget was asked for.
+
+    Seen in the assisted generation of transformers, where the adaptive rule lives inside the drafter.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _ShortensItsDraftsSession(self)
+
+
+class _ShortensItsDraftsSession(DraftSession):
+    def __init__(self, drafter: ShortensItsDrafts) -> None:
+        self.drafter = drafter
+        self.rejections = 0
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        budgets = [max(budget - self.rejections, min(budget, 1)) for budget in request.budget]
+        pairs = zip(request.tokens, budgets, strict=True)
+        return Proposal.from_rows([self.drafter.guess(row, budget) for row, budget in pairs])
+
+    def commit(self, outcome: Outcome) -> None:
+        self.rejections += any(map(int.__lt__, outcome.accepted, outcome.drafted))
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Keep the count: tokens are not what this remembers."""

@@ -1,0 +1,204 @@
+"""Drafters whose proposals have the wrong form, or that fail where nothing is to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdec_core.border import Dense, DraftRequest, DraftSession, Proposal, SessionInfo
+from tests.testing.defects.healthy import Guessing, Sampling
+
+
+class ReturnsThePrefix(Guessing):
+    """The proposal begins with the tokens that are committed already.
+
+    Seen in the transformers library, whose candidate generators return prefix and candidates in one tensor.
+    """
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return [*tokens, *super().guess(tokens, budget)]
+
+
+class FixedLength(Guessing):
+    """Always drafts four tokens, whatever the budget says.
+
+    Seen in vLLM, where `num_speculative_tokens` is a constant of the server.
+    """
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return super().guess(tokens, 4)
+
+
+class PadsRows(Guessing):
+    """Every row gets as many tokens as the one with the largest budget.
+
+    Seen in batched loops that pad (transformers #29769, whose author found that too costly).
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return super().propose(replace(request, budget=(max(request.budget),) * len(request.budget)))
+
+
+class NegativePadding(Guessing):
+    """A draft that is shorter than the budget is filled up with -1, and the length counts it.
+
+    Seen in batched code that marks places without a token so.
+    """
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        guesses = super().guess(tokens, budget)
+        return [*guesses[:-1], -1] if guesses else guesses
+
+
+class PaddedVocabulary(Guessing):
+    """Drafts ids of the padded embedding, behind the last one of the vocabulary.
+
+    Seen where vocabularies differ by padding (llama.cpp accepts a difference of up to 128).
+    """
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return [
+            token + self.target.vocab_size if n == 1 else token
+            for n, token in enumerate(super().guess(tokens, budget))
+        ]
+
+
+class NeedsABudget(Guessing):
+    """Fails where no row may draft.
+
+    Seen in steps that end on the last token, in which there is nothing to stack.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        rows = [torch.tensor(self.guess(row, n)) for row, n in zip(request.tokens, request.budget, strict=True)]
+        longest = max(len(row) for row in rows)
+        assert longest > 0, "stack expects a non-empty TensorList"
+        made = super().propose(request)
+        return replace(made, lengths=request.budget)
+
+
+class NeedsTwoTokens(Guessing):
+    """Looks at the last two tokens, where there may be one.
+
+    Seen in look-up drafters, on prompts of one token.
+    """
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return [(tokens[-1] + tokens[-2] + n) % self.target.vocab_size for n in range(budget)]
+
+
+class HalfIntegers(Guessing):
+    """Tokens are int32, as the tables they come from."""
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        made = super().propose(request)
+        return replace(made, tokens=made.tokens.int())
+
+
+class ForgetsTheBatch(Guessing):
+    """Tokens are `[K]` where there is one row, and not `[1, K]`.
+
+    Seen in drafters that were written for one sequence.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        made = super().propose(request)
+        return replace(made, tokens=made.tokens[0]) if len(request.budget) == 1 else made
+
+
+class PromisesMore(Guessing):
+    """The lengths are the budgets, though fewer tokens were found."""
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        made = super().propose(replace(request, budget=tuple(min(n, 1) for n in request.budget)))
+        return replace(made, lengths=request.budget)
+
+
+class ReturnsNothing(Guessing):
+    """Returns None where it has no guess.
+
+    Seen in look-up drafters, and in a getter that logs and returns None.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        if not any(request.budget) or any(row[-1] in row[:-1] for row in request.tokens):
+            return super().propose(request)
+        return None  # type: ignore[return-value]
+
+
+class OwnVocabulary(Sampling):
+    """q is of the drafter's own vocabulary, which is smaller than the target's.
+
+    Seen with drafters of another tokenizer (vLLM #7252, transformers #35029).
+    """
+
+    def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
+        return replace(made, q=Dense(torch.softmax(logits, dim=-1)[..., :-1]))
+
+
+class DraftsOn(Sampling):
+    """Draws as many tokens as the budget allows, though a controller has stopped the draft.
+
+    Seen where gamma is read once, and confidence is the drafter's own business.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        prefixes = [list(row) for row in request.tokens]
+        for _ in range(max(request.budget)):
+            for prefix, token in zip(prefixes, request.sample(self.all_logits(prefixes)).tolist(), strict=True):
+                prefix.append(token)
+        return request.proposal()
+
+
+class OneRowOnly(Guessing):
+    """Refuses batches, and does not say so in its capabilities.
+
+    Seen in the transformers library, where assisted generation raises for more than one sequence.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        if session.batch_size > 1:
+            raise ValueError("assisted generation is only supported for batch_size = 1")
+        return super().open(session)
+
+
+class SharesOneBudget(Guessing):
+    """Every row drafts as many tokens as the one with the smallest budget that is not 0.
+
+    Seen in batches that move in step.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        least = min((n for n in request.budget if n), default=0)
+        return super().propose(replace(request, budget=tuple(min(n, least) for n in request.budget)))
+
+
+class ManyRowsAtMost(Guessing):
+    """Has buffers for eight rows, and does not declare it."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        if session.batch_size > 8:
+            raise IndexError(f"index {session.batch_size - 1} is out of bounds for dimension 0 with size 8")
+        return super().open(session)
+
+
+class SmallTable(Guessing):
+    """Has a table of 64 places, whatever the capacity of the session.
+
+    Seen in drafters with fewer positions than the target.
+    """
+
+    places = tuple(range(64))
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        self.places[len(tokens) - 1]
+        return super().guess(tokens, budget)
+
+
+class UndeclaredNeed(Sampling):
+    """Wants the target's hidden states, which its capabilities do not say."""
+
+    needs_hidden_states = True

@@ -1,0 +1,169 @@
+"""Drafters that change what is not theirs, or whose drafts depend on what they should not."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from specdec_core.border import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
+from tests.testing.defects.healthy import PLACES, Guessing, Sampling, SizeConfig, context
+
+
+class WritesIntoTheRequest(Guessing):
+    """Appends its guesses to the committed tokens that it was shown.
+
+    Seen in TensorRT-LLM, whose drafters answer by writing into the request.
+    """
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        text = cast(list[int], tokens)
+        for _ in range(budget):
+            text.append((text[-1] + 1) % self.target.vocab_size)
+        return text[len(text) - budget :]
+
+
+class PrunesTheHead(Sampling):
+    """Zeroes rows of the target's output embedding that it does not draft.
+
+    Seen in the transformers library, which prunes the LM head of the assistant in place.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        if self.target.features is not None:
+            with torch.no_grad():
+                self.target.features.output_embeddings[-1].zero_()
+        return super().open(session)
+
+
+class WritesBackGamma(Guessing):
+    """Writes how many tokens it drafted last into its own settings, and drafts no more from then on.
+
+    Seen in the transformers library, where gamma is written back into the assistant's config.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        made = super().propose(request)
+        if made.longest:
+            self.config = SizeConfig(most=max(made.longest - 1, 1))
+        return made
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return super().guess(tokens, min(budget, self.config.most))
+
+
+class ReseedsTorch(Sampling):
+    """Seeds torch's global generator at every step.
+
+    Seen in a small peer that reseeds inside the acceptance loop.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        torch.manual_seed(0)
+        return super().propose(request)
+
+
+class DrawsGlobally(Sampling):
+    """Adds noise from torch's global generator to its logits, which nobody seeds.
+
+    Seen wherever `torch.multinomial` is called without a generator.
+    """
+
+    def all_logits(self, prefixes: Sequence[Sequence[int]]) -> Tensor:
+        return super().all_logits(prefixes) + torch.randn(len(prefixes), self.target.vocab_size)
+
+
+class LooksAtTheClock(Guessing):
+    """Guesses otherwise at other times."""
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        start = time.perf_counter_ns() // 100 + os.urandom(1)[0]
+        return [(start + n) % self.target.vocab_size for n in range(budget)]
+
+
+class ShufflesWithPython(Guessing):
+    """Breaks ties by Python's global random numbers."""
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return [random.randrange(self.target.vocab_size) for _ in range(budget)]
+
+
+class SortsRows(Guessing):
+    """Works on rows sorted by length, as is good for padding, and hands them back in that order.
+
+    Seen in batched inference that packs by length.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        order = sorted(range(len(request.tokens)), key=lambda row: -len(request.tokens[row]))
+        made = super().propose(request)
+        lengths = made.lengths
+        return Proposal(
+            made.tokens[order],
+            tuple(min(lengths[row], n) for row, n in zip(order, request.budget, strict=True)),
+            made.q,
+        )
+
+
+class CopiesFromNeighbours(Guessing):
+    """Looks for its guess in the texts of all rows of the batch.
+
+    Seen in suffix trees that all requests of a server share.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        common = [token for row in request.tokens for token in row]
+        guesses = [super(CopiesFromNeighbours, self).guess(common, n) for n in request.budget]
+        return Proposal.from_rows(guesses)
+
+
+class SwitchesGradientsOff(Sampling):
+    """Switches gradients off for the whole process, and not for its own forward.
+
+    Seen in scripts that were made into libraries.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        torch.set_grad_enabled(False)
+        return super().open(session)
+
+
+class LeavesLayersOut(Sampling):
+    """Drafts with half of its layers, and does not put the others back where it returns early.
+
+    Seen in the transformers library, whose early exit edits `num_hidden_layers` without `finally`.
+    """
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        self.layers = 2
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        whole, self.layers = self.layers, self.layers // 2
+        if not all(request.budget):
+            return Proposal.empty(len(request.budget))  # nothing to do for some: left for the next step
+        made = super().propose(request)
+        self.layers = whole
+        return made
+
+    def logits(self, prefix: Sequence[int]) -> Tensor:
+        return self.table[(context(prefix) + self.layers) % PLACES]
+
+
+class UsesUpItself(Drafter):
+    """A drafter whose second session fails, since the first one took its table away."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(SizeConfig(), target)
+        self.inner: Sampling | None = Sampling(target)
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        inner, self.inner = self.inner, None
+        if inner is None:
+            raise RuntimeError("the table is in use")
+        return inner.open(session)

@@ -1,0 +1,280 @@
+"""The kit's frame: checks, outcomes, messages, and what is judged. Planted defects test what the checks see."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from specdec_core import Capabilities, ConfigError, DeterministicDrafter, PluginConfig, PluginError
+from specdec_core.testing import (
+    CheckFailure,
+    DrafterSubject,
+    checking,
+    checks,
+    named,
+    run_checks,
+    running,
+    subject_of,
+)
+from specdec_core.testing.checking import Check, check
+from specdec_core.testing.running import judge
+from tests.toys import CountingDrafter
+
+
+class Raising(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        raise RuntimeError("this drafter is tired")
+
+
+def subject(kind=CountingDrafter, **given):
+    return DrafterSubject(
+        lambda target: kind(6) if kind is CountingDrafter else kind(PluginConfig(), target), **given
+    )
+
+
+def passing(_):
+    """Holds."""
+
+
+def failing(_):
+    """Does not hold."""
+    raise CheckFailure("did it", "this", "that", "do it otherwise")
+
+
+def made(run, name="one", *, required=True, unfit=lambda _: None):
+    return Check(name, "drafter", run.__doc__, run, required, unfit)
+
+
+class TestACheck:
+    @pytest.fixture(autouse=True)
+    def _no_other_checks(self, monkeypatch):
+        monkeypatch.setitem(checking._CHECKS, "drafter", {})
+        monkeypatch.setitem(checking._MODULES, "drafter", ())
+
+    def test_is_registered_in_order_with_the_first_line_of_its_docstring(self):
+        @check("second", kind="drafter", required=False)
+        def second(subject):
+            """It is second.
+
+            More on it.
+            """
+
+        @check("first", kind="drafter")
+        def first(subject):
+            """It is first."""
+
+        assert [(one.name, one.summary, one.required) for one in checks("drafter")] == [
+            ("second", "It is second.", False),
+            ("first", "It is first.", True),
+        ]
+
+    def test_needs_a_docstring(self):
+        with pytest.raises(ValueError, match="'silent' has no docstring"):
+            check("silent", kind="drafter")(lambda subject: None)
+
+    def test_of_a_name_that_another_module_has_is_refused(self):
+        check("taken", kind="drafter")(passing)
+        with pytest.raises(ValueError, match="two drafter checks are named 'taken'"):
+            check("taken", kind="drafter")(_elsewhere())
+
+    def test_does_not_apply_for_the_first_reason_there_is(self):
+        check("choosy", kind="drafter", unless=[lambda _: None, lambda _: "too small", lambda _: "too late"])(
+            passing
+        )
+        (one,) = checks("drafter")
+        assert one.unfit(None) == "too small"
+
+
+def _elsewhere():
+    def run(subject):
+        """Holds, elsewhere."""
+
+    run.__module__ = "some.other.module"
+    return run
+
+
+def test_there_are_no_checks_of_trainers():
+    with pytest.raises(
+        ConfigError, match=r"unknown kind of plugin with checks 'trainer'.*drafter, gamma, lenience"
+    ):
+        checks("trainer")
+    with pytest.raises(ConfigError, match="unknown kind of plugin with checks 'trainr'"):
+        subject_of("trainr", lambda: None)
+
+
+@pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience"])
+def test_names_are_in_kebab_case_and_summaries_are_sentences(kind):
+    for one in checks(kind):
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.name)
+        assert re.fullmatch(r"[A-Z`].*\.", one.summary), one.name
+        assert len(one.summary) <= 115
+
+
+def test_a_failure_says_what_was_done_what_came_back_and_what_was_expected():
+    text = str(CheckFailure("first\nthen", "this", "that", "do it otherwise"))
+    assert text.splitlines() == [
+        "did:      first",
+        "          then",
+        "got:      this",
+        "expected: that",
+        "hint:     do it otherwise",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("run", "given", "outcome", "message"),
+    [
+        (passing, {}, "passed", ""),
+        (failing, {}, "failed", "got:      this"),
+        (passing, {"unfit": lambda _: "one row only"}, "skipped", "one row only"),
+        (failing, {"required": False}, "optional", "got:      this"),
+        (failing, {"expected": "known since May"}, "expected", "known since May"),
+        (
+            passing,
+            {"expected": "known since May"},
+            "failed",
+            "it passed, but was expected to fail: known since May",
+        ),
+        (passing, {"expected": "known", "unfit": lambda _: "one row only"}, "skipped", "one row only"),
+    ],
+)
+def test_outcomes(run, given, outcome, message):
+    expected = given.pop("expected", None)
+    one = made(run, **given)
+    result = judge(one, subject(), expected, required=one.required)
+    assert result.outcome == outcome
+    assert message in result.message
+    assert result.seconds >= 0
+
+
+def test_an_error_within_a_check_is_a_failure_of_that_check():
+    def broken(_):
+        """Holds."""
+        raise KeyError("lost")
+
+    result = judge(made(broken), subject(), required=True)
+    assert result.outcome == "failed"
+    assert "KeyError: 'lost'" in result.message
+
+
+@pytest.fixture
+def two_checks(monkeypatch):
+    both = (made(passing, "fine"), made(failing, "wrong", required=False))
+    monkeypatch.setattr(running, "checks", lambda kind: both)
+    monkeypatch.setattr(checking, "checks", lambda kind: both)
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_a_report_has_a_result_a_check():
+    report = run_checks(subject())
+    assert [one.outcome for one in report.results] == ["passed", "optional"]
+    assert report.passed
+    assert report.outcome("wrong") == "optional"
+    assert report.counts == {"passed": 1, "failed": 0, "skipped": 0, "expected": 0, "optional": 1}
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_an_optional_check_counts_where_it_is_required():
+    report = run_checks(subject(), require=["wrong"])
+    assert not report.passed
+    assert "wrong: Does not hold.\ndid:      did it" in str(report)
+
+
+@pytest.mark.usefixtures("two_checks")
+def test_checks_are_selected():
+    assert [one.check.name for one in run_checks(subject(), select=["fine"]).results] == ["fine"]
+
+
+@pytest.mark.parametrize("where", ["select", "expected_failures", "require"])
+def test_a_check_that_does_not_exist(where):
+    given = {"budget-respcted": "why"} if where == "expected_failures" else ["budget-respcted"]
+    with pytest.raises(ConfigError, match=rf"{where}: unknown drafter check.*Did you mean 'budget-respected'"):
+        run_checks(subject(), **{where: given})
+
+
+def test_a_drafter_that_raises_is_shown_with_its_own_lines_only():
+    report = run_checks(subject(Raising), select=["budget-respected"])
+    (one,) = report.failures
+    assert "RuntimeError: this drafter is tired" in one.message
+    assert 'raise RuntimeError("this drafter is tired")' in one.message
+    assert "specdec_core/testing" not in one.message
+    assert "asked for [4, 4, 4, 4] tokens" in one.message
+
+
+def test_a_drafter_that_cannot_be_made():
+    def make(target):
+        raise OSError("no weights here")
+
+    (one,) = run_checks(DrafterSubject(make), select=["zero-budget"]).failures
+    assert "made the drafter for the decoder-only target of 6 token ids" in one.message
+    assert "OSError: no weights here" in one.message
+    assert "must be given some of that vocabulary" in one.message
+
+
+def test_what_is_made_is_no_drafter():
+    (one,) = run_checks(DrafterSubject(lambda target: "drafter"), select=["zero-budget"]).failures
+    assert "got:      str: 'drafter'" in one.message
+    assert "make must be a function that takes a TargetInfo and returns a Drafter" in one.message
+
+
+def test_a_drafter_that_cannot_be_made_is_tried_once():
+    tries = []
+
+    def make(target):
+        tries.append(target)
+        raise OSError("no weights here")
+
+    run_checks(DrafterSubject(make), select=["zero-budget", "budget-respected", "ragged-rows"])
+    assert len(tries) == 1
+
+
+class TestCapabilities:
+    def test_say_which_checks_apply(self):
+        one_row = subject(capabilities=Capabilities(max_batch=1))
+        report = run_checks(one_row, select=["ragged-rows", "rows-apart", "budget-respected", "largest-batch"])
+        assert report.outcome("ragged-rows") == report.outcome("rows-apart") == "skipped"
+        assert report.outcome("budget-respected") == report.outcome("largest-batch") == "passed"
+
+    @pytest.mark.parametrize("encoder_decoder", [True, False])
+    def test_say_which_targets_are_tried(self, encoder_decoder):
+        can = Capabilities(decoder_only=not encoder_decoder, encoder_decoder=encoder_decoder)
+        (one,) = subject(capabilities=can).worlds
+        assert one.encoder_decoder == encoder_decoder
+        assert one.info.encoder_decoder == encoder_decoder
+
+    def test_say_whether_there_is_a_tokenizer(self):
+        (one, _) = subject(capabilities=Capabilities(needs_tokenizer=True)).worlds
+        assert one.info.tokenizer("2 3 5")["input_ids"] == [2, 3, 5]
+        assert one.info.tokenizer.decode([2, 3]) == "2 3"
+        assert subject().world.info.tokenizer is None
+
+
+class TestNamed:
+    def test_an_installed_plugin_is_found_with_what_it_announced(self):
+        one = named("drafter", "heads", {"model": "no-file.safetensors"})
+        assert one.capabilities.needs_hidden_states
+        assert one.spec is not None
+        assert one.spec.name == "heads"
+
+    def test_settings_are_read_as_in_a_study(self):
+        one = named("drafter", "chain", {"drafters": ["random", {"name": "prompt-copy", "min_match": 1}]})
+        assert [inner.name for inner in one.drafter(one.world).config.drafters] == ["random", "prompt-copy"]
+
+    def test_a_name_that_does_not_exist(self):
+        with pytest.raises(PluginError, match=r"unknown drafter 'promt-copy'.*Did you mean 'prompt-copy'"):
+            named("drafter", "promt-copy")
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"min_mach": 2}, "unknown key 'min_mach'.*Did you mean 'min_match'"),
+            (
+                {"min_match": 0},
+                "drafter 'prompt-copy': min_match: input should be greater than or equal to 1; given 0",
+            ),
+        ],
+    )
+    def test_settings_that_it_does_not_take(self, settings, message):
+        with pytest.raises(ConfigError, match=message):
+            named("drafter", "prompt-copy", settings)
