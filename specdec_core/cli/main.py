@@ -8,10 +8,12 @@ import typer
 from typer.core import TyperGroup
 
 import specdec_core
+from specdec_core.cli.check import check
 from specdec_core.cli.compare import compare
 from specdec_core.cli.console import INTERRUPTED, error_console
 from specdec_core.cli.generate import generate
 from specdec_core.cli.measure import measure
+from specdec_core.cli.new import new
 from specdec_core.cli.plugins import plugins
 from specdec_core.cli.schema import schema
 from specdec_core.cli.theory import theory_app
@@ -59,7 +61,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"specdec {specdec_core.__version__}")
+        typer.echo(f"specdec {specdec_core.__version__}, plugin border {specdec_core.BORDER_VERSION}")
         raise typer.Exit
 
 
@@ -81,11 +83,12 @@ def _options(
     specdec measure --drafter "{name: transformer, model: builtin:drafter}" --tokens 1000
     ```
 
-    Exit codes: 0 all went well; 2 something you can mend, said on standard error; 130 stopped with Ctrl-C.
+    Exit codes: 0 all went well; 1 a check of `specdec check` failed; 2 something you can mend, said on standard
+    error; 130 stopped with Ctrl-C.
     """
 
 
-for _command in (compare, measure, generate, plugins, validate, schema):
+for _command in (compare, measure, generate, new, check, plugins, validate, schema):
     app.command()(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

@@ -1,0 +1,350 @@
+"""`specdec new`: what it writes is a plugin that works, and what it refuses leaves everything as it was."""
+
+import errno
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+import ruamel.yaml
+from typer.testing import CliRunner
+
+import specdec_core
+from specdec_core import BORDER_VERSION, Registry
+from specdec_core.cli.main import app
+from specdec_core.registry import HOOK_OF_KIND
+from specdec_core.study import load_study
+from specdec_core.testing import DrafterSubject, run_checks
+from tests.docs.pages import ROOT, load
+
+SHAPES = {
+    "deterministic": (),
+    "autoregressive": ("--style", "autoregressive"),
+    "session": ("--style", "session"),
+    "gamma": ("--kind", "gamma"),
+    "lenience": ("--kind", "lenience"),
+}
+
+
+NAMES = [
+    *("last-word", "last_word", "x1"),
+    # The classes that these lead to are there already, among what a module imports.
+    *("plugin", "drafter", "nested", "deterministic", "autoregressive", "gamma", "lenience"),
+    # These mean something else to Python or YAML.
+    *("none", "true", "null", "no", "class", "list", "counter", "field", "session", "tests"),
+]
+
+
+@pytest.fixture
+def new(tmp_path, monkeypatch):
+    """Runs the command in an empty folder; returns what came of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SPECDEC_PLUGINS", raising=False)
+
+    def run(*arguments):
+        return CliRunner().invoke(app, ["new", *map(str, arguments)])
+
+    return run
+
+
+@pytest.fixture
+def refused(new, tmp_path):
+    """Runs a command that must be refused; returns what it said, and holds that nothing was written or lost."""
+
+    def run(*arguments):
+        before = everything(tmp_path)
+        result = new(*arguments)
+        assert result.exit_code == 2, result.output
+        assert result.stdout == ""
+        assert everything(tmp_path) == before
+        return " ".join(result.stderr.split())
+
+    return run
+
+
+def everything(folder):
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def announced(folder):
+    """The specifications that a package's module announces, found as its pyproject.toml says."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ((entry, module),) = project["entry-points"]["specdec"].items()
+    made = load(folder / f"{module}.py")
+    hooks = [hook for hook in HOOK_OF_KIND.values() if hasattr(made, hook)]
+    assert made.SPECDEC_BORDER == BORDER_VERSION
+    return entry, module, made, [spec for hook in hooks for spec in getattr(made, hook)()]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "last-word",
+        "x1",
+        "last_word",
+        "plugin",
+        "drafter",
+        "nested",
+        "deterministic",
+        "autoregressive",
+        "lenience",
+        "gamma",
+        "none",
+        "true",
+        "null",
+        "no",
+        "class",
+        "counter",
+        "field",
+        "session",
+        "tests",
+    ],
+)
+def test_a_name_becomes_a_module_that_announces_it(new, tmp_path, shape, name):
+    result = new(name, "--output", "made", *SHAPES[shape])
+    assert result.exit_code == 0, result.output
+    entry, module, made, (spec,) = announced(tmp_path / "made")
+    assert (entry, spec.name) == (name, name)
+    assert spec.kind == (shape if shape in HOOK_OF_KIND else "drafter")
+    factory, _, made_class = spec.factory.partition(":")
+    assert factory == module == f"specdec_{name.replace('-', '_')}"
+    assert getattr(made, made_class).Config is spec.config
+    assert spec.config.__module__ == made.__name__
+    assert not {made_class, spec.config.__name__} & set(specdec_core.__all__)
+    (test,) = (tmp_path / "made" / "tests").iterdir()
+    compile(test.read_text(encoding="utf-8"), test, "exec")
+    study = ruamel.yaml.YAML(typ="safe").load(tmp_path / "made" / "study.yaml")
+    assert study["runs"][0]["name"] == study["runs"][0][spec.kind]["name"] == name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_its_study_is_read_and_has_others_beside_it(new, tmp_path, monkeypatch, shape):
+    assert new("last-word", *SHAPES[shape]).exit_code == 0
+    folder = tmp_path / "specdec-last-word"
+    monkeypatch.syspath_prepend(str(folder))
+    own = [entry for entry in entry_points(group="specdec") if entry.dist and entry.dist.name == "specdec-core"]
+    registry = Registry([*own, EntryPoint("last-word", "specdec_last_word", "specdec")])
+    runs = load_study(folder / "study.yaml", registry=registry).runs
+    sys.modules.pop("specdec_last_word")
+    assert sum(run.name.startswith("last-word") for run in runs) in (1, 2)
+    assert len(runs) >= 4
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_its_own_tests_pass(new, tmp_path, monkeypatch, shape):
+    assert new("last-word", *SHAPES[shape]).exit_code == 0
+    monkeypatch.syspath_prepend(str(tmp_path / "specdec-last-word"))
+    tests = load(tmp_path / "specdec-last-word" / "tests" / "test_last_word.py")
+    sys.modules.pop("specdec_last_word")
+    (kit,) = [made for name, made in vars(tests).items() if name.startswith("TestLastWord")]
+    assert kit.plugin == "last-word"
+    assert kit.kind == (shape if shape in HOOK_OF_KIND else "drafter")
+    (own,) = [made for name, made in vars(tests).items() if name.startswith("test_")]
+    own()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("shape", ["autoregressive", "session"])
+def test_it_passes_the_kit(new, tmp_path, shape):
+    # The other shapes go the whole way, from an installation to a table, in .ci/newcomer.
+    assert new("last-word", "--output", "made", *SHAPES[shape]).exit_code == 0
+    _, _, made, (spec,) = announced(tmp_path / "made")
+    drafter = getattr(made, spec.factory.partition(":")[2])
+    report = run_checks(DrafterSubject(lambda target: drafter(spec.config(), target)))
+    assert report.passed, str(report)
+    assert {result.outcome for result in report.results} <= {"passed", "skipped"}, str(report)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_it_says_what_was_written_and_what_comes_next(new, tmp_path, shape):
+    result = new("last-word", "--output", "a folder/of mine", *SHAPES[shape])
+    folder = tmp_path / "a folder" / "of mine"
+    written = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    listed, _, coming = result.stdout.partition("Next:")
+    assert sorted(re.findall(r"^  (\S+)  ", listed, re.MULTILINE)) == written
+    assert "a folder/of mine:" in listed
+    change, *commands = [line.partition("  #")[0].strip() for line in coming.strip().splitlines()]
+    assert change == "cd 'a folder/of mine'"
+    readme = (folder / "README.md").read_text(encoding="utf-8")
+    assert commands == re.findall(r"^```sh\n(.*?)\n```$", readme, re.MULTILINE | re.DOTALL)
+    assert [command.split()[0] for command in commands] == ["pip", "specdec", "pytest", "specdec"]
+
+
+def test_what_is_written_is_clean_by_the_rules_of_this_repository(new, tmp_path):
+    for shape, options in SHAPES.items():
+        assert new(f"last-{shape}", *options).exit_code == 0
+    # Seen from the package: specdec is somebody else's.
+    settings = [
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        "--config",
+        f"src = {[str(p) for p in tmp_path.iterdir()]}",
+    ]
+    check = ["check", "--no-cache", "--extend-per-file-ignores", "**/tests/**:D"]
+    for command in (check, ["format", "--check", "--no-cache"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *settings, "."], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_empty_folder_may_be_used(new, tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert new("last-word", "--output", "mine").exit_code == 0
+    assert (tmp_path / "mine" / "pyproject.toml").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"mine"}
+
+
+def test_a_name_may_be_a_drafters_and_a_controllers(new):
+    assert new("random", "--kind", "gamma").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "owner"),
+    [
+        ("random", "drafter", "specdec-core .* brings the drafter 'random'"),
+        ("prompt_copy", "drafter", "specdec-core .* brings the drafter 'prompt-copy'"),
+        ("fixed", "gamma", "specdec-core .* brings the gamma controller 'fixed'"),
+        ("constant", "lenience", "specdec-core .* brings the lenience controller 'constant'"),
+        ("core", "drafter", "the distribution specdec-core .* is installed"),
+        ("drafters", "drafter", "there is a module specdec_drafters"),
+    ],
+)
+def test_a_name_that_is_taken(refused, name, kind, owner):
+    said = refused(name, "--kind", kind)
+    assert re.match(f"the name '{name}' is taken: {owner}", said)
+    assert said.endswith(f"Choose another, for example 'my-{name}', or uninstall that one first.")
+
+
+def test_a_name_that_another_distribution_has_taken(refused, toys):
+    assert "the name 'echo' is taken: specdec-toys 1.0 brings the drafter 'echo'" in refused("echo")
+    toys.install("dist-a", "twin_plugin", "from toy_plugin import specdec_drafters\n")
+    assert re.search(r"'echo' is taken: (specdec-toys|dist-a) 1\.0 brings", refused("echo"))
+
+
+def test_a_package_of_the_same_name_that_is_installed(refused, toys):
+    toys.install("specdec-other-toys", "other_plugin", "")
+    assert "the distribution specdec-other-toys 1.0 is installed" in refused("other_toys", "--kind", "lenience")
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("9lives", "my-9lives"),
+        ("LastWord", "last-word"),
+        ("last word", "last-word"),
+        ("last--word", "last-word"),
+        ("last-", "last"),
+        ("_last", "last"),
+        ("naïve", "naive"),
+        ("a/b", "a-b"),
+        ("../up", "up"),
+        ("last.word", "last-word"),
+        ("", "my-drafter"),
+        ("言葉", "my-drafter"),
+        ("last\nword", "last-word"),
+        ("last-word\n", "last-word"),
+        ("{{ names }}", "names"),
+    ],
+)
+def test_a_name_that_can_be_none(refused, new, name, better):
+    said = refused("--output", "made", "--", name)
+    assert " ".join(repr(name).split()) + " is no name for a plugin: a name has small letters (a-z)" in said
+    assert said.endswith(f"for example {better!r}.")
+    assert new(better).exit_code == 0
+
+
+def test_a_folder_that_is_not_empty(refused, tmp_path):
+    for folder in ("specdec-last-word", "other"):
+        (tmp_path / folder).mkdir()
+        for name in "abcdefg":
+            (tmp_path / folder / name).write_text("dear", encoding="utf-8")
+    there = "is not empty: there is a, b, c, d, e and 2 more, which stays as it is; give another --output."
+    assert refused("last-word") == f"output specdec-last-word {there}"
+    assert refused("last-word", "-o", "other") == f"output other {there}"
+
+
+def test_a_second_time(new, refused):
+    assert new("last-word").exit_code == 0
+    assert "output specdec-last-word is not empty: there is .gitignore, README.md" in refused("last-word")
+
+
+def test_a_folder_that_cannot_be(refused, tmp_path):
+    assert "output . is the folder you are in" in refused("last-word", "-o", ".")
+    (tmp_path / "text.py").write_text("dear", encoding="utf-8")
+    assert "output text.py is a file, and a folder goes there" in refused("last-word", "-o", "text.py")
+    assert "text.py is no folder; give another --output" in refused("last-word", "-o", "text.py/deep/mine")
+    assert "File name too long" in refused("last-word", "-o", "a" * 300)
+
+
+def test_a_parent_that_cannot_be_written(refused, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr("specdec_core.output.os.access", lambda *_: False)
+        assert "nothing may be written in" in refused("last-word")
+
+    def deny(*_, dir, **__):  # noqa: A002  (as the library has it)
+        raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+
+    monkeypatch.setattr(tempfile, "mkdtemp", deny)
+    assert "output a/mine cannot be written: Permission denied" in refused("last-word", "-o", "a/mine")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_what_fails_in_the_middle_leaves_nothing_behind(new, tmp_path, monkeypatch, error):
+    write, written = Path.write_text, []
+
+    def fail(self, *arguments, **options):
+        written.append(self)
+        if len(written) > 2:
+            raise error
+        return write(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    result = new("last-word", "-o", "deep/down/mine")
+    assert result.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 2)
+    assert len(written) == 3
+    assert everything(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--kind", "gamma", "--style", "session"),
+            "--style says how a drafter is written, and this is a gamma contr",
+        ),
+        (("--kind", "trainer"), "'trainer' is not one of 'drafter', 'gamma', 'lenience'"),
+        (("--style", "recursive"), "'recursive' is not one of 'deterministic', 'autoregressive', 'session'"),
+    ],
+)
+def test_options_that_cannot_be(refused, options, said):
+    assert said in re.sub(r"[\s│╭╮╰╯─]+", " ", refused("last-word", *options))
+
+
+def test_the_help_teaches(new):
+    shown = new("--help").stdout
+    assert "For example:" in shown
+    assert "specdec new last-word" in shown
+    for option in ("--kind", "--style", "--output"):
+        assert option in shown
+
+
+def test_it_imports_no_torch(tmp_path):
+    code = """
+import sys
+from specdec_core.cli.main import app
+try:
+    app(["new", "last-word"])
+except SystemExit as done:
+    assert not done.code
+heavy = [name for name in ("torch", "transformers", "numpy") if name in sys.modules]
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "specdec-last-word" / "README.md").is_file()

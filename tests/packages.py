@@ -1,0 +1,38 @@
+"""Plugin packages as if they were installed: found by processes of their own, beside what really is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def install(site: Path, packages: Iterable[Path]) -> None:
+    """Write into a folder what pip would write of packages of one module each."""
+    site.mkdir(exist_ok=True)
+    for package in packages:
+        project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        module = project["name"].replace("-", "_")
+        (site / f"{module}.py").write_bytes((package / f"{module}.py").read_bytes())
+        info = site / f"{module}-{project['version']}.dist-info"
+        info.mkdir()
+        metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (info / "METADATA").write_text(metadata, encoding="utf-8")
+        points = "".join(f"{name} = {value}\n" for name, value in project["entry-points"]["specdec"].items())
+        (info / "entry_points.txt").write_text(f"[specdec]\n{points}", encoding="utf-8")
+
+
+def run(site: Path, *arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder, with the packages that were installed into a site."""
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
