@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from specdec_core.measurement.file import Acceptance
 
 RESAMPLES = 2000
+"""How often prompts, or blocks, are drawn anew for an interval."""
 FEWEST_PROMPTS = 10
 """With fewer, blocks of tokens are resampled in the place of prompts."""
 

@@ -11,7 +11,9 @@ from specdec_core.errors import ConfigError
 from specdec_core.output import writing_file
 
 Rate = Annotated[float, Field(ge=0, le=1)]
+"""A share, from 0 to 1."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A time in seconds."""
 
 
 class _Part(BaseModel):

@@ -21,7 +21,17 @@ from specdec_core.settings import GenerationSettings
 
 @dataclass
 class Notes:
-    """Samples while they are taken, a list entry each."""
+    """Samples while they are taken, a list entry each.
+
+    Attributes:
+        gamma: K, the longest draft.
+        eos_ids: Ids that end a sequence: what is behind one in a draft is not counted.
+        prompts: The number of the prompt.
+        asked: How many tokens were asked for.
+        drafted: How many were drafted.
+        beta: `[K, L]`, for each of L leniences the probability that a draw of q is accepted (section 3.1).
+        own: `[K, L]`, that of the token that was drawn.
+    """
 
     gamma: int
     eos_ids: frozenset[int]

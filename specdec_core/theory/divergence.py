@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
+"""Numbers of double precision, in an array of any shape."""
 
 _TOLERANCE = 1e-4
 """How far a sum may be from 1: float32 over a large vocabulary is within, a forgotten token is not."""

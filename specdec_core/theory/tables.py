@@ -15,6 +15,7 @@ from specdec_core.theory import paper
 from specdec_core.theory.speed import operations_increase, optimal_gamma, walltime_improvement
 
 Cell: TypeAlias = str | int | float | None
+"""What stands in a cell of a table; None where the paper gives nothing."""
 
 
 @dataclass(frozen=True)

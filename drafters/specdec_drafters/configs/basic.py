@@ -23,11 +23,12 @@ class PromptCopyConfig(PluginConfig):
     """How much of the end of a sequence must be met again before it is copied."""
 
     min_match: Annotated[int, Field(ge=1)] = 2
-    """The fewest tokens that must agree; shorter matches draft nothing."""
+    """The fewest tokens that must agree; shorter matches draft nothing. More, where copies are often refused."""
     max_match: Annotated[int, Field(ge=1)] = 16
-    """The most tokens compared."""
+    """The most tokens compared: places that agree in as many count as equal."""
     prefer: Literal["recent", "frequent"] = "recent"
-    """What is copied where several places match: the latest, or at each token what followed most often."""
+    """What is copied where several places agree in equally many tokens: the latest, or at each token what followed
+    most often."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """The most tokens copied in a step; without it, as many as the gamma controller allows."""
 

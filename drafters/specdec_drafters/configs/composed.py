@@ -18,7 +18,7 @@ class ChainConfig(PluginConfig):
     """Who is asked, in order, and when the next one is."""
 
     drafters: tuple[NestedDrafter, ...]
-    """Who is asked, in order: names, or mappings with `name` and settings."""
+    """Who is asked, in order, one at least: names, or mappings with `name` and settings."""
     shortest: Annotated[int, Field(ge=1)] = 1
     """A draft of fewer tokens is replaced by the next drafter's, unless it was drawn at random."""
 

@@ -28,7 +28,6 @@ METRICS = ("bleu", "chrf", "rouge1", "rouge2", "rougeL")
 _BY_PROMPT = ("chrf", "rougeL")
 _BLEU_ORDER, _CHRF_ORDER = 4, 6
 _Floats = NDArray[np.float64]
-_References = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
