@@ -97,6 +97,8 @@ def _value(schema: Mapping[str, Any]) -> str:
         return " or ".join(dict.fromkeys(_value(part) for part in options))
     if "enum" in schema or "const" in schema:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if not {"type", "$ref"} & schema.keys():
+        return "plugin"  # its own settings are on its page
     kind = "path" if schema.get("format") == "path" else schema.get("type", "mapping")
     if len(schema.get("prefixItems", ())) == 2:
         return "pair"

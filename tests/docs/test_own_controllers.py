@@ -11,21 +11,27 @@ import pytest
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.registry import Registry
 from specdec_core.settings import GenerationSettings
-from specdec_core.study import run_model
+from specdec_core.study import load_study, run_model
 from tests.docs.pages import ROOT
 from tests.installed import site  # noqa: F401
-from tests.lossless import PROMPT, SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import PROMPT, VOCAB, small_target
 from tests.toys import TableDrafter
 
+PACKAGE = ROOT / "docs" / "examples" / "specdec-follow"
 LENGTH = GenerationSettings(max_new_tokens=12, ignore_eos=True)
 
 
 @pytest.fixture
-def made(site):  # noqa: F811
-    """Makes a run's controllers from what a study would say of them."""
-    shutil.copy(ROOT / "docs" / "examples" / "own_controllers.py", site.folder)
+def registry(site):  # noqa: F811
+    """What ships, and the package of the page as if it were installed."""
+    shutil.copy(PACKAGE / "specdec_follow.py", site.folder)
     own = [entry for entry in entry_points(group="specdec") if entry.dist and entry.dist.name == "specdec-core"]
-    registry = Registry([*own, EntryPoint("own_controllers", "own_controllers", "specdec")])
+    return Registry([*own, EntryPoint("follow", "specdec_follow", "specdec")])
+
+
+@pytest.fixture
+def made(registry):
+    """Makes a run's controllers from what a study would say of them."""
 
     def make(kind, written):
         run = run_model(registry).model_validate({"drafter": "random", "gamma": 1, **{kind: written}})
@@ -35,14 +41,9 @@ def made(site):  # noqa: F811
     return make
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("setting", ["argmax", "temperature-1"])
-def test_the_gamma_controller_leaves_the_targets_distribution(made, setting, batch, device):
-    target = small_target(device)
-    follow = made("gamma", {"name": "follow", "most": 3})
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=follow, sampling=SETTINGS[setting], strict=True)
-    count = 30 if setting == "argmax" else 600
-    assert p_value(sample(decoder, batch, count), enumerate_continuations(target, SETTINGS[setting])) > 1e-4
+def test_the_study_of_the_package_names_them(registry):
+    runs = load_study(PACKAGE / "study.yaml", registry=registry).runs
+    assert [run.name for run in runs] == ["plain", "always-4", "follow", "late"]
 
 
 def test_it_asks_for_one_token_more_than_were_accepted(made):

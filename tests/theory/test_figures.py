@@ -10,7 +10,6 @@ import pytest
 
 from specdec_core.errors import ConfigError
 from specdec_core.theory.figures import FIGURES, check_figure, draw_figure
-from tests.docs.pages import ROOT, load
 
 NAMES = {2: ["γ = 1", "γ = 10", "γ = ∞"], 3: ["c = 0.01", "c = 0.1"], 4: ["γ = 3", "speed", "operations"]}
 
@@ -71,28 +70,3 @@ def test_matplotlib_is_imported_when_something_is_drawn():
     code = "import sys, specdec_core.theory.figures; assert not {'matplotlib', 'torch'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-
-
-SITE = load(ROOT / "docs" / "figures.py")
-
-
-@pytest.mark.parametrize("number", FIGURES)
-def test_the_site_shows_what_is_drawn(number):
-    import matplotlib as mpl
-
-    pinned = re.search(r"^matplotlib==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    assert pinned
-    if mpl.__version__ != pinned[1]:
-        pytest.skip(f"drawn with matplotlib {pinned[1]}, which sets text as no other version does")
-    assert not SITE.stale(number), "python docs/figures.py draws it anew"
-
-
-def test_a_figure_that_is_not_the_same_is_noticed(tmp_path):
-    text = SITE.place(3).read_text(encoding="utf-8")
-    found = re.search(r"d=\"M (\d+\.\d+) ", text)
-    moved = f"{float(found[1]) + 1:.6f}"
-    assert SITE.alike(text, text)
-    assert not SITE.alike(text, text.replace(found[1], moved))
-    assert SITE.alike(text, text.replace(found[1], f"{float(found[1]) + 1e-5:.6f}"))
-    assert not SITE.alike(text, text.replace("#0072B2".lower(), "#000000"))
-    assert not SITE.alike(text, text + "<!-- more -->")

@@ -1,4 +1,4 @@
-"""Controllers of your own: how many tokens to draft, and how strictly to judge them."""
+"""The controllers `follow` and `late`: how many tokens to draft, and how strictly to judge them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,6 +17,8 @@ from specdec_core import (
     StepReport,
     hookimpl,
 )
+
+SPECDEC_BORDER = "1.0"
 
 
 # --8<-- [start:gamma]
@@ -90,13 +92,15 @@ class LateSession(LenienceSession):
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:
     """Announce the controller of gamma."""
-    return [PluginSpec("gamma", "follow", "own_controllers:Follow", FollowConfig)]
+    summary = "One token more than were accepted last time."
+    return [PluginSpec("gamma", "follow", "specdec_follow:Follow", FollowConfig, summary)]
 
 
 @hookimpl
 def specdec_lenience_controllers() -> list[PluginSpec]:
     """Announce the controller of lenience."""
-    return [PluginSpec("lenience", "late", "own_controllers:Late", LateConfig)]
+    summary = "Strict where a text begins, lenient then."
+    return [PluginSpec("lenience", "late", "specdec_follow:Late", LateConfig, summary)]
 
 
 # --8<-- [end:hooks]

@@ -1,0 +1,194 @@
+"""Look at every page of the built site in a browser: python .ci/check_site.py SITE [--jobs N].
+
+Each page is opened from its file in headless Chromium, without a network, wide and narrow, light and dark. What
+is wrong with it is printed, and the exit code is 1: what the browser's console says, a request that leaves the
+folder or fails, an image or a formula that is not shown, a page wider than the screen, text that can hardly be
+seen. Then a word is searched for, as a reader would.
+
+Needs selenium, and the programs chromium and chromedriver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from selenium import webdriver
+from selenium.common.exceptions import TimeoutException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.wait import WebDriverWait
+
+WIDTHS = {"wide": 1300, "narrow": 390}
+SCHEMES = {"light": "default", "dark": "slate"}
+LEAST_CONTRAST = 3.0
+"""WCAG asks for 3 of large text and 4.5 of other; the theme's own faint signs are between."""
+SEARCHED = "lenience"
+PATIENCE = 20
+"""Seconds until results of a search must be there."""
+
+LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
+"""Returns what is wrong with the page as it stands, a line each."""
+
+
+@contextmanager
+def browser() -> Iterator[webdriver.Chrome]:
+    """Start a Chromium that reaches nothing but files.
+
+    Raises:
+        SystemExit: There is no Chromium, or no driver for it.
+    """
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        raise SystemExit("chromium and chromedriver are needed: apt-get install chromium chromium-driver")
+    # Selenium looks for nothing by itself, and counts nobody.
+    os.environ.update(SE_OFFLINE="true", SE_AVOID_STATS="true")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",  # the container it runs in is one
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--no-first-run",
+        "--host-resolver-rules=MAP * ~NOTFOUND",
+        f"--window-size={WIDTHS['wide']},900",
+    ):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        chrome.set_page_load_timeout(60)
+        chrome.set_script_timeout(60)
+        yield chrome
+    finally:
+        chrome.quit()
+
+
+def faults_of(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
+    """Return what is wrong with a page, a line each.
+
+    Args:
+        chrome: A browser, on whatever page.
+        page: The page's file.
+        site: The folder that requests may not leave.
+    """
+    chrome.get(page.as_uri())
+    found = []
+    for scheme, name in SCHEMES.items():
+        for size, width in WIDTHS.items():
+            shape = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+            lines = chrome.execute_async_script(LOOK, name, LEAST_CONTRAST)
+            found += [f"{size}, {scheme}: {line}" for line in lines]
+    return found + list(said(chrome)) + list(strayed(chrome, site))
+
+
+def said(chrome: webdriver.Chrome) -> Iterator[str]:
+    """Yield what the console says of the page."""
+    for entry in chrome.get_log("browser"):
+        if entry["level"] in ("SEVERE", "WARNING"):
+            yield f"console: {entry['message']}"
+
+
+def strayed(chrome: webdriver.Chrome, site: Path) -> Iterator[str]:
+    """Yield the requests that left the site's folder, and those that failed."""
+    asked: dict[str, str] = {}
+    for entry in chrome.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        parameters = message["params"]
+        if message["method"] == "Network.requestWillBeSent":
+            url = asked[parameters["requestId"]] = parameters["request"]["url"]
+            if not _within(url, site):
+                yield f"request: {url}"
+        elif message["method"] == "Network.loadingFailed" and not parameters.get("canceled"):
+            url = asked.get(parameters["requestId"], "?")
+            if _within(url, site):
+                yield f"not loaded: {url} ({parameters.get('errorText')})"
+
+
+def _within(url: str, site: Path) -> bool:
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).is_relative_to(site)
+    return parts.scheme in ("data", "blob", "about")
+
+
+def faults_of_search(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
+    """Search from a page as a reader would, and return what is wrong with that."""
+    chrome.get(page.as_uri())
+    shape = {"width": WIDTHS["wide"], "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+    box = chrome.find_element(By.CSS_SELECTOR, "input.md-search__input")
+    box.click()
+    box.send_keys(SEARCHED)
+    links = "a.md-search-result__link"
+    try:
+        WebDriverWait(chrome, PATIENCE).until(lambda c: c.find_elements(By.CSS_SELECTOR, links))
+    except TimeoutException:
+        return [f"searching for {SEARCHED!r} finds nothing", *said(chrome), *strayed(chrome, site)]
+    results = chrome.find_elements(By.CSS_SELECTOR, links)
+    text = " ".join(result.text for result in results)
+    found = [] if SEARCHED in text.lower() else [f"the results for {SEARCHED!r} do not hold it: {text[:200]}"]
+    first = urlsplit(results[0].get_attribute("href"))
+    if not Path(unquote(first.path)).is_file():
+        found.append(f"the first result leads to {first.path}, which is not there")
+    return [*found, *said(chrome), *strayed(chrome, site)]
+
+
+def pages_of(site: Path) -> list[Path]:
+    """Return the pages that readers open; the one for what is not found needs a server."""
+    found = sorted(page for page in site.rglob("*.html") if "assets" not in page.relative_to(site).parts)
+    return [page for page in found if page.name != "404.html"]
+
+
+def check(site: Path, pages: Sequence[Path]) -> dict[str, list[str]]:
+    """Return what is wrong, by page, with some of the pages."""
+    with browser() as chrome:
+        return {page.relative_to(site).as_posix(): faults_of(chrome, page, site) for page in pages}
+
+
+def check_search(site: Path) -> dict[str, list[str]]:
+    """Return what is wrong with the search, by the page that was searched from: at the top, and in a folder."""
+    pages = [site / "index.html", next(page for page in pages_of(site) if page.parent != site)]
+    with browser() as chrome:
+        return {f"search from {page.name}": faults_of_search(chrome, page, site) for page in pages}
+
+
+def main() -> None:
+    """Look at the site, and say what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("site", type=Path, help="folder that `mkdocs build` wrote")
+    parser.add_argument("--jobs", type=int, default=2, help="browsers at once")
+    options = parser.parse_args()
+    site, begun = options.site.resolve(), time.monotonic()
+    pages = pages_of(site)
+    if not pages:
+        raise SystemExit(f"there is no page in {site}")
+    found: dict[str, list[str]] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        parts = [pool.submit(check, site, pages[job :: options.jobs]) for job in range(options.jobs)]
+        for part in [*parts, pool.submit(check_search, site)]:
+            found.update(part.result())
+    for page, lines in sorted(found.items()):
+        for line in dict.fromkeys(lines):
+            print(f"{page}: {line}")  # noqa: T201
+    wrong = sum(map(bool, found.values()))
+    taken = time.monotonic() - begun
+    print(f"{len(pages)} pages, wide and narrow, light and dark, and search: {wrong} with faults ({taken:.0f} s)")  # noqa: T201
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

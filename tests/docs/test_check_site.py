@@ -1,0 +1,75 @@
+"""The look at the site in a browser sees what is wrong, and nothing in a page that is right."""
+
+import shutil
+
+import pytest
+
+from tests.docs.pages import ROOT, load
+
+pytest.importorskip("selenium", reason="the extra `browser` installs it")
+if not (shutil.which("chromium") and shutil.which("chromedriver")):
+    pytest.skip("there is no Chromium", allow_module_level=True)
+
+check_site = load(ROOT / ".ci" / "check_site.py")
+
+PAGE = """<!doctype html><html><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<link rel="icon" href="data:,"><style>body {{ margin: 0; color: #222; background: #fff }}</style></head>
+<body><article>{}</article></body></html>"""
+RIGHT = r"""<p>Text, <code>\(code\)</code>, <span class="arithmatex"><span class="katex">x</span></span></p>
+<img src="data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>">
+<div style="overflow: auto"><div style="width: 2000px">It scrolls by itself.</div></div>"""
+WRONG = {
+    "<script>console.error('so not')</script>": "console: ",
+    "<script>nobody()</script>": "nobody is not defined",
+    "<link rel='stylesheet' href='none.css'>": "not loaded: ",
+    "<img src='none.png'>": "image not shown: none.png",
+    "<img src='https://example.org/a.png'>": "request: https://example.org/a.png",
+    "<script>fetch('https://example.org/b').catch(() => {})</script>": "request: https://example.org/b",
+    "<img src='file:///etc/icon.png'>": "request: file:///etc/icon.png",
+    r"<p>Where \(x\) stands</p>": "formula left as it is",
+    r"<p>Where $$x$$ stands</p>": "formula left as it is",
+    "<div class='arithmatex'>x</div>": "formula not rendered",
+    "<span class='katex-error'>x</span>": "formula not read",
+    "<div style='width: 700px'>wide</div>": "narrow, light: wider than the screen, 700 of 390: div",
+    "<p style='color: #aaa; background: #bbb'>faint</p>": 'hardly seen, contrast 1.2: "faint"',
+}
+
+
+@pytest.fixture(scope="module")
+def chrome():
+    with check_site.browser() as chrome:
+        yield chrome
+
+
+@pytest.fixture
+def faults(chrome, tmp_path):
+    def look(content):
+        page = tmp_path / "page.html"
+        page.write_text(PAGE.format(content), encoding="utf-8")
+        return check_site.faults_of(chrome, page, tmp_path)
+
+    return look
+
+
+def test_a_page_that_is_right_passes(faults):
+    assert faults(RIGHT) == []
+
+
+@pytest.mark.parametrize(("content", "said"), WRONG.items(), ids=WRONG.values())
+def test_what_is_wrong_is_seen(faults, content, said):
+    lines = faults(RIGHT + content)
+    assert any(said in line for line in lines), lines
+
+
+def test_a_search_that_finds_nothing_is_seen(chrome, tmp_path, monkeypatch):
+    monkeypatch.setattr(check_site, "PATIENCE", 0.5)
+    page = tmp_path / "index.html"
+    page.write_text(PAGE.format("<input class='md-search__input'>"), encoding="utf-8")
+    assert check_site.faults_of_search(chrome, page, tmp_path) == ["searching for 'lenience' finds nothing"]
+
+
+def test_all_pages_are_looked_at_but_the_one_that_needs_a_server(tmp_path):
+    for name in ("index.html", "a/b.html", "404.html", "assets/frame.html"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(PAGE.format(""), encoding="utf-8")
+    assert [page.name for page in check_site.pages_of(tmp_path)] == ["b.html", "index.html"]
