@@ -1,0 +1,255 @@
+"""Write the tables of docs/paper.md: what the built-in models measured beside what the paper and the slides print.
+
+    python docs/paper_tables.py --take results    keep the results of the studies, then renew the tables
+    python docs/paper_tables.py                   renew the tables from the results that are kept
+    python docs/paper_tables.py --check           exit with 1 when the page is not what they say
+
+A table stands between `<!-- paper: NAME -->` and `<!-- end of paper -->`. The results are those of
+`specdec compare examples/paper/NAME-builtin.yaml --output results/NAME`; docs/data/paper keeps what the page shows
+of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_core.theory import paper
+
+FOLDER = Path(__file__).parent
+PAGE = FOLDER / "paper.md"
+DATA = FOLDER / "data" / "paper"
+STUDIES = ("table2", "table3", "table4", "table5", "adaptive-gamma", "hierarchy")
+KEPT = (
+    *("task", "name", "drafter", "gamma", "lenience", "repeats", "tokens", "target_calls", "alpha", "c"),
+    *("block_efficiency", "speedup", "speedup_min", "speedup_max", "speedup_expected", "speedup_expected_here"),
+    *("gamma_mean", "deviation", "quality", "device", "versions"),
+)
+TASKS = {"ende": "EnDe", "summaries": "CNNDM", "code": "LM1B"}
+"""Which task of the paper each of ours stands for, by the beginning of its name."""
+
+Result = dict[str, Any]
+Cell = str | float | int | None
+_PLACE = re.compile(r"(<!-- paper: (?P<name>\S+) -->\n).*?(<!-- end of paper -->)", re.DOTALL)
+
+
+def take(results: Path) -> None:
+    """Keep what the page needs of the folders of results."""
+    DATA.mkdir(parents=True, exist_ok=True)
+    for study in STUDIES:
+        lines = (results / study / "results.jsonl").read_text(encoding="utf-8").splitlines()
+        kept = [_slim(json.loads(line)) for line in lines]
+        (DATA / f"{study}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in kept), encoding="utf-8")
+
+
+def _slim(result: Result) -> Result:
+    kept = {name: result[name] for name in KEPT}
+    temperature = result["config"]["sampling"]["temperature"]
+    kept["temperature"] = int(temperature) if temperature == int(temperature) else temperature
+    for name in ("signatures", "note"):
+        (kept["quality"] or {}).pop(name, None)
+    return kept
+
+
+def read(study: str) -> list[Result]:
+    """Return the kept results of a study, plain decoding included."""
+    return [json.loads(line) for line in (DATA / f"{study}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def drafted(study: str) -> Iterator[Result]:
+    """Yield the kept results of a study but those of plain decoding."""
+    return (result for result in read(study) if result["drafter"] is not None)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Return rows as a Markdown table; numbers as they are rounded, None as a dash."""
+    lines = [list(headings), ["---"] * len(headings), *([_cell(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(cell: Cell) -> str:
+    if cell is None:
+        return "–"
+    return f"{cell:.2f}" if isinstance(cell, float) else str(cell)
+
+
+def _task(result: Result) -> str:
+    return str(result["task"]).partition("-")[0]
+
+
+def _speed(result: Result) -> str:
+    half = (result["speedup_max"] - result["speedup_min"]) / 2
+    return f"{result['speedup']:.2f}× ±{half:.2f}"
+
+
+def _score(result: Result) -> float:
+    """Return the score of a result's task: BLEU of translations, ROUGE-L of summaries."""
+    return float(result["quality"]["bleu" if _task(result) == "ende" else "rougeL"])
+
+
+def table2() -> str:
+    """Return walltimes by task, temperature, drafter and gamma, with the paper's row for T5-small."""
+    rows = []
+    for one in drafted("table2"):
+        row = _paper_row(one)
+        same = f"{one['quality']['exact']:.0%}" if one["temperature"] == 0 else "–"
+        drafter = "bigram" if one["drafter"] == "ngram" else "small T5"
+        cells = (
+            _task(one),
+            one["temperature"],
+            drafter,
+            one["gamma"],
+            one["alpha"],
+            _speed(one),
+            _score(one),
+            same,
+        )
+        rows.append((*cells, *row))
+    ours = ("task", "T", "drafter", "γ", "alpha", "speed-up", "BLEU / ROUGE-L", "as plain")
+    return table((*ours, "paper: γ", "alpha", "speed-up"), rows)
+
+
+def _paper_row(result: Result) -> tuple[Cell, ...]:
+    """Return what the paper has for T5-small at this task and temperature."""
+    if result["drafter"] == "ngram":
+        found = paper.BIGRAM
+        return (found.gamma, found.alpha, f"{found.speed}×") if _task(result) == "ende" else (None, None, None)
+    task, temperature = TASKS[_task(result)], result["temperature"]
+    (row,) = [r for r in paper.TABLE_4 if (r.task, r.drafter, r.temperature) == (task, "T5-small", temperature)]
+    return row.gamma, row.alpha, f"{row.measured}×"
+
+
+def table3() -> str:
+    """Return alpha by task, drafter and temperature, ours beside the paper's."""
+    found = {(_task(one), _kind(one), one["temperature"]): one["alpha"] for one in drafted("table3")}
+    rows = []
+    for task, drafter in dict.fromkeys(key[:2] for key in found):
+        ours = [found[task, drafter, temperature] for temperature in (0, 1)]
+        theirs = [_paper_alpha(task, drafter, temperature) for temperature in (0, 1)]
+        rows.append((task, drafter, *ours, TASKS[task], *theirs))
+    return table(("task", "drafter", "T=0", "T=1", "paper's task", "T=0", "T=1"), rows)
+
+
+def _kind(result: Result) -> str:
+    """Return which of the paper's drafters one of ours stands for."""
+    name = str(result["name"])
+    return next((kind for kind in ("unigram", "bigram") if name.endswith(kind)), "small model")
+
+
+def _paper_alpha(task: str, drafter: str, temperature: int) -> float:
+    small = {"LM1B": "GPT-like (6M)"}.get(TASKS[task], "T5-small")
+    wanted = (TASKS[task], small if drafter == "small model" else drafter, temperature)
+    (row,) = [row for row in paper.TABLE_3 if (row.task, row.drafter, row.temperature) == wanted]
+    return row.alpha
+
+
+def table4() -> str:
+    """Return what Theorem 3.8 expects, what is to be expected here, and what was measured."""
+    return table(
+        ("task", "T", "run", "γ", "alpha", "c", "Theorem 3.8", "expected here", "measured"),
+        (
+            (
+                *(_task(one), one["temperature"], one["name"], one["gamma"], one["alpha"], f"{one['c']:.3f}"),
+                *(f"{one['speedup_expected']:.2f}×", f"{one['speedup_expected_here']:.2f}×", _speed(one)),
+            )
+            for one in drafted("table4")
+        ),
+    )
+
+
+def table5() -> str:
+    """Return alpha by lenience, ours beside the paper's, and what it does to speed and quality."""
+    rows = []
+    for one in drafted("table5"):
+        name = str(one["name"]).partition("-lenience=")[0]
+        lenience = float(one["lenience"])
+        cells = (_task(one), one["temperature"], name, lenience, one["alpha"], _speed(one), _score(one))
+        rows.append((*cells, one["deviation"], _paper_lenience(one, name, lenience)))
+    ours = ("task", "T", "drafter", "l", "alpha", "speed-up", "BLEU / ROUGE-L", "deviation")
+    return table((*ours, "paper's alpha"), rows)
+
+
+def _paper_lenience(result: Result, drafter: str, lenience: float) -> float | None:
+    if _task(result) != "ende":
+        return None
+    name = "T5-small" if drafter == "t5-drafter" else drafter
+    known = (paper.ARGMAX_LENIENCE,) if result["temperature"] == 0 else paper.TABLE_5
+    alphas = [row.alphas for row in known if row.drafter == name]
+    return alphas[0][paper.LENIENCES.index(lenience)] if alphas else None
+
+
+def adaptive_gamma() -> str:
+    """Return fixed and adaptive gammas, ours beside the slides'."""
+    slides = {(row.task, row.gamma): row for row in (*paper.SLIDES_FIXED, *paper.SLIDES_ADAPTIVE)}
+    rows = []
+    for one in drafted("adaptive-gamma"):
+        known = one["gamma"] if isinstance(one["gamma"], int) else None
+        row = slides.get((TASKS[_task(one)], known)) if known or one["name"] == "running-average" else None
+        theirs = (None, None) if row is None else (row.alpha, f"{row.speed}×")
+        cells = (_task(one), one["name"], one["gamma_mean"], one["alpha"], _speed(one), _score(one))
+        rows.append((*cells, *theirs))
+    ours = ("task", "gamma", "drafted a step", "alpha", "speed-up", "BLEU / ROUGE-L")
+    return table((*ours, "slides: alpha", "speed-up"), rows)
+
+
+def hierarchy() -> str:
+    """Return a fast drafter, a better one and both together, ours beside the slides'."""
+    theirs = dict(zip(("fast", "better", "hierarchy"), paper.SLIDES_HIERARCHY, strict=True))
+    return table(
+        ("T", "drafter", "alpha", "c", "speed-up", "BLEU", "slides", "speed-up"),
+        (
+            (
+                *(one["temperature"], one["name"], one["alpha"], f"{one['c']:.3f}", _speed(one)),
+                *(float(one["quality"]["bleu"]), theirs[one["name"]].drafter, f"{theirs[one['name']].speed}×"),
+            )
+            for one in drafted("hierarchy")
+        ),
+    )
+
+
+def machine() -> str:
+    """Return where the numbers come from."""
+    (said,) = {(one["device"], json.dumps(one["versions"])) for study in STUDIES for one in read(study)}
+    versions = ", ".join(f"{name} {version}" for name, version in json.loads(said[1]).items())
+    return f"Measured on {said[0]}, with {versions}.\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "machine": machine,
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "table5": table5,
+    "adaptive-gamma": adaptive_gamma,
+    "hierarchy": hierarchy,
+}
+
+
+def renewed(text: str) -> str:
+    """Return the page with its tables as the kept results have them."""
+    return _PLACE.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}{found[3]}", text)
+
+
+def main() -> None:
+    """Keep results, and renew or check the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--take", type=Path, metavar="DIR", help="folder with the folders of results")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    options = parser.parse_args()
+    if options.take is not None:
+        take(options.take)
+    text = PAGE.read_text(encoding="utf-8")
+    stale = renewed(text) != text
+    if stale and not options.check:
+        PAGE.write_text(renewed(text), encoding="utf-8")
+    print(f"{PAGE.name}: {'stale' if options.check else 'renewed'}" if stale else f"{PAGE.name}: as measured")
+    sys.exit(stale and options.check)
+
+
+if __name__ == "__main__":
+    main()
