@@ -10,7 +10,7 @@ from specdec_core.testing.instruments.world import world
 from specdec_core.testing.kits import report_to_pytest
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
 
-# A hierarchy takes four times as long as others. What one on a chain may do wrong, one on a bigram or the chain may.
+# A hierarchy takes four times as long as others. What one on a chain may do wrong, one on a bigram may too.
 JUDGED = [who for who in DRAFTERS if who != "hierarchy-chain"]
 
 
