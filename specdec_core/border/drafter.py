@@ -231,7 +231,8 @@ class Outcome:
         accepted: How many of them were kept.
         committed: The tokens appended to each row: the accepted ones, then the recovered or bonus token.
             Empty for a row that had already finished. Shorter where an end of sequence came first.
-        finished: Whether each row has ended.
+        finished: Whether each row has ended. Within a hierarchy it may go on: after a `rollback`, the next commit
+            says so.
         used: False when another drafter's proposal (or none) was verified in this step. Where drafters share a
             batch row by row, `drafted` and `accepted` are 0 in the rows of others.
     """

@@ -37,7 +37,7 @@ def check(
     Of a check that fails, it says what was done, what came back and what was expected. Optional checks are run and
     reported, and count where --require says so. The same checks run under pytest: pytest --specdec KIND:NAME.
 
-    Exit codes: 0 nothing failed; 1 a check failed; 2 there is no such plugin, setting or check.
+    Exit codes: 0 nothing failed; 1 a check failed; 2 there is no such plugin, setting, check or device.
 
     For example:
 

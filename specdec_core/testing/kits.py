@@ -77,18 +77,26 @@ class _Kit:
         who = type(self)
         try:
             # A fixture is another object each time that it is looked up; whose it is tells.
-            made = any("make" in vars(base) for base in who.__mro__[: who.__mro__.index(_Kit)])
-            if self.plugin is None and not made:
+            own = [vars(base)["make"] for base in who.__mro__[: who.__mro__.index(_Kit)] if "make" in vars(base)]
+            if self.plugin is None and not own:
                 raise SpecdecError(_without_make(who))
-            if self.plugin is not None and made:
-                default_registry().spec(self.kind, self.plugin)
-            elif self.plugin is not None:
-                named(self.kind, self.plugin, self.settings)
+            if own and not _is_fixture(own[0]):
+                what = f"{who.__name__}.make is no fixture: put @pytest.fixture above it."
+                raise SpecdecError(f"{what} It must return {who.wanted}.")
+            self._judged(_later if own else None)  # refuses names, settings, capabilities and devices
             for where in ("expected_failures", "require"):
                 require_known(self.kind, getattr(self, where), f"{who.__name__}.{where}")
         except SpecdecError as error:
             raise pytest.Collector.CollectError(str(error)) from None
         metafunc.parametrize("check", checks(self.kind), ids=lambda one: one.name)
+
+
+def _later(*given: object) -> None:
+    """Stand for what the fixture `make` will return, before any fixture runs."""
+
+
+def _is_fixture(thing: object) -> bool:
+    return isinstance(thing, type(vars(_Kit)["make"]))
 
 
 def _without_make(who: type[_Kit]) -> str:
@@ -158,7 +166,7 @@ def parametrize_with_checks(
         device: Where the targets compute that it is tried with.
 
     Raises:
-        ConfigError: A name is not that of a check.
+        ConfigError: A name is not that of a check; or as for `Subject`.
     """
     subject = subject_of(kind, make, capabilities=capabilities or Capabilities(), seed=seed, device=device)
     return pytest.mark.parametrize("check", params(subject, expected_failures or {}, tuple(require)))

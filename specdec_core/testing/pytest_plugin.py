@@ -12,9 +12,8 @@ from typing import Any, cast
 import pytest
 
 import specdec_core
-from specdec_core.border import PluginKind
 from specdec_core.errors import SpecdecError
-from specdec_core.testing.checking import Check, checks
+from specdec_core.testing.checking import Check, checks, require_known
 from specdec_core.testing.choosing import parse_plugin, parse_settings
 from specdec_core.testing.subject import Subject, named
 
@@ -76,14 +75,8 @@ def _subject(plugin: str, config: pytest.Config) -> Subject:
     kind, name = parse_plugin(plugin, "--specdec")
     settings = parse_settings(config.getoption("--specdec-settings"), "--specdec-settings")
     subject = named(kind, name, settings, device=config.getoption("--specdec-device"))
-    _require_known(kind, config)
-    return subject
-
-
-def _require_known(kind: PluginKind, config: pytest.Config) -> None:
-    from specdec_core.testing.checking import require_known
-
     require_known(kind, config.getoption("--specdec-require"), "--specdec-require")
+    return subject
 
 
 class _Conformance(pytest.Collector):

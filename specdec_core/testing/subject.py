@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -38,6 +39,9 @@ class Subject:
         seed: Of all random numbers that the checks use.
         spec: How it announced itself; None where it was given as a function.
         device: Where the targets compute that it is tried with.
+
+    Raises:
+        ConfigError: The capabilities leave nothing to try, or torch cannot compute on the device.
     """
 
     kind: ClassVar[PluginKind]
@@ -46,6 +50,8 @@ class Subject:
     """What messages call it."""
     makes: ClassVar[str]
     """What `make` must be, for messages."""
+    keeps: ClassVar[tuple[str, ...]] = ("config",)
+    """What the constructor of the base class is given, and keeps under these names."""
 
     make: Callable[..., Any]
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -53,6 +59,10 @@ class Subject:
     spec: PluginSpec | None = None
     device: str = "cpu"
     _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _require_something_to_try(self.capabilities)
+        _require_device(self.device)
 
     def once(self, key: object, function: Callable[[], T]) -> T:
         """Return what the function returned the first time that it was asked for under this key.
@@ -79,17 +89,60 @@ class Subject:
             what: What it is made for, for messages.
 
         Raises:
-            CheckFailure: It cannot be made, or is something else.
+            CheckFailure: It cannot be made, is something else, or was not begun by its base class.
         """
         did = f"made the {self.word}{what}"
         expected = f"a {base.__name__}"
+        self._require_makes(did, *given)
         try:
             plugin = self.make(*given)
         except Exception as error:
             raise CheckFailure(did, told(error), expected, _MAKING.get(self.kind)) from error
         if not isinstance(plugin, base):
             raise CheckFailure(did, f"{type(plugin).__name__}: {plugin!r}", expected, f"make must be {self.makes}")
+        missing = [name for name in self.keeps if not hasattr(plugin, name)]
+        if missing:
+            got = f"a {type(plugin).__name__} with no {' and no '.join(f'`{name}`' for name in missing)}"
+            hint = f"In {type(plugin).__name__}.__init__ call super().__init__({', '.join(self.keeps)})."
+            raise CheckFailure(did, got, "what it was made with, as the base class keeps it", hint)
         return plugin
+
+    def _require_makes(self, did: str, *given: object) -> None:
+        """Fail where `make` cannot be called at all, which is no fault of the plugin."""
+        if not callable(self.make):
+            raise CheckFailure(did, f"make is a {type(self.make).__name__}", f"make is {self.makes}")
+        try:
+            signature = inspect.signature(self.make)
+        except (TypeError, ValueError):  # not every function of a C extension has one
+            return
+        try:
+            signature.bind(*given)
+        except TypeError as error:
+            what = "the class" if isinstance(self.make, type) else "the function"
+            name = getattr(self.make, "__name__", type(self.make).__name__)
+            raise CheckFailure(did, f"make is {what} {name}: {error}", f"make is {self.makes}") from None
+
+
+def _require_something_to_try(can: Capabilities) -> None:
+    if not (can.decoder_only or can.encoder_decoder):
+        raise ConfigError(
+            "capabilities say that it works for neither kind of target: decoder_only and encoder_decoder are both "
+            "False. At least one must be True."
+        )
+    if can.max_batch is not None and can.max_batch < 1:
+        raise ConfigError(f"capabilities: max_batch is {can.max_batch}; it must be at least 1, or None for any.")
+
+
+def _require_device(device: str) -> None:
+    if device == "cpu":
+        return  # whatever torch there is; it need not be imported yet
+    import torch
+
+    try:
+        torch.zeros(1, device=device).tolist()
+    except (RuntimeError, AssertionError):  # the latter where torch was built without CUDA
+        there = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+        raise ConfigError(f"device {device!r}: torch cannot compute there. There is: {there}.") from None
 
 
 _MAKING: dict[PluginKind, str] = {
@@ -107,6 +160,7 @@ class DrafterSubject(Subject):
     kind: ClassVar[PluginKind] = "drafter"
     word: ClassVar[str] = "drafter"
     makes: ClassVar[str] = "a function that takes a TargetInfo and returns a Drafter"
+    keeps: ClassVar[tuple[str, ...]] = ("config", "target")
 
     @property
     def worlds(self) -> tuple[World, ...]:
@@ -169,7 +223,7 @@ def subject_of(kind: PluginKind, make: Callable[..., Any], **given: Any) -> Subj
     """Return the subject of a kind; see `Subject` for what else may be given.
 
     Raises:
-        ConfigError: There are no checks for this kind.
+        ConfigError: There are no checks for this kind; or as for `Subject`.
     """
     if kind not in _SUBJECTS:
         raise ConfigError(unknown_name("kind of plugin with checks", kind, _SUBJECTS))
@@ -192,7 +246,7 @@ def named(
 
     Raises:
         PluginError: There is no plugin of this name; the message has the near misses.
-        ConfigError: It does not take these settings.
+        ConfigError: It does not take these settings; or as for `Subject`.
     """
     registry = default_registry()
     spec = registry.spec(kind, name)

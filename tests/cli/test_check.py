@@ -58,6 +58,11 @@ def test_settings_of_plugins_within_it():
         (["trainer:ngram"], "unknown kind of plugin 'trainer'"),
         (["drafter:radnom"], "unknown drafter 'radnom'. Did you mean 'random'"),
         (["drafter:prompt-copy", "--set", "min_match"], "--set min_match: expected key=value"),
+        (
+            ["drafter:random", "--device", "nonsense"],
+            "device 'nonsense': torch cannot compute there. There is: cpu",
+        ),
+        (["gamma:fixed", "--device", "cuda:99"], "device 'cuda:99': torch cannot compute there. There is: cpu"),
         (["drafter:prompt-copy", "--set", "min_mach=2"], "Did you mean 'min_match'"),
         (
             ["drafter:random", "--only", "zero-buget"],

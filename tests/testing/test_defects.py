@@ -5,16 +5,33 @@ from __future__ import annotations
 import inspect
 
 import pytest
+import torch
 
+from specdec_core.border import Capabilities
 from specdec_core.testing import checks, run_checks, subject_of
 from specdec_core.testing.running import judge
-from tests.testing.defects import DEFECTS, HEALTHY, dishonest, forgetful, gammas, leniences, misshapen, unmannerly
+from tests.testing.defects import (
+    DEFECTS,
+    HEALTHY,
+    dishonest,
+    forgetful,
+    gammas,
+    leniences,
+    misshapen,
+    unmannerly,
+    watching,
+)
 
 ALL = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, table in DEFECTS.items() for name in table]
 EARLIER = {"drafter": ("zero-budget", "many-steps"), "gamma": ("any-batch",), "lenience": ("any-batch",)}
 LASTING = [
     pytest.param(kind, name, id=name) for kind, table in DEFECTS.items() for name in table if table[name].lasts
 ]
+
+
+def subject(kind, make):
+    """Return what is judged, with the capabilities that a class says to declare."""
+    return subject_of(kind, make, capabilities=getattr(make, "declares", Capabilities()))
 
 
 def check_of(kind, name):
@@ -26,7 +43,7 @@ def check_of(kind, name):
 def test_a_planted_defect_is_caught(kind, name):
     defect = DEFECTS[kind][name]
     for caught_by in defect.caught_by:
-        result = judge(check_of(kind, caught_by), subject_of(kind, defect.make), required=True)
+        result = judge(check_of(kind, caught_by), subject(kind, defect.make), required=True)
         assert result.outcome == "failed", f"{caught_by} {result.outcome} {result.message}"
         # What was done, what came back, what was expected: said by the check, and not for it.
         said = {line.partition(":")[0]: line.partition(":")[2].strip() for line in result.message.splitlines()}
@@ -37,17 +54,22 @@ def test_a_planted_defect_is_caught(kind, name):
 @pytest.mark.parametrize(("kind", "name"), LASTING)
 def test_what_lasts_is_seen_after_other_checks(kind, name):
     defect = DEFECTS[kind][name]
-    subject = subject_of(kind, defect.make)
-    run_checks(subject, select=EARLIER[kind])
-    report = run_checks(subject, select=defect.caught_by)
+    judged = subject(kind, defect.make)
+    run_checks(judged, select=EARLIER[kind])
+    report = run_checks(judged, select=defect.caught_by)
     assert {one.check.name for one in report.failures} == set(defect.caught_by), str(report)
+
+
+def test_where_others_compute_is_put_back():
+    judge(check_of("drafter", "zero-budget"), subject("drafter", unmannerly.ComputesElsewhere), required=True)
+    assert torch.get_default_device() == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
     ("kind", "make"), [pytest.param(kind, make, id=make.__name__) for kind in HEALTHY for make in HEALTHY[kind]]
 )
 def test_who_has_no_defect_passes(kind, make):
-    report = run_checks(subject_of(kind, make))
+    report = run_checks(subject(kind, make))
     assert report.passed, str(report)
 
 
@@ -74,7 +96,7 @@ def test_defects_are_many_and_say_what_is_wrong(kind):
 
 def test_every_defect_that_is_written_is_in_the_table():
     planted = {defect.make for table in DEFECTS.values() for defect in table.values()}
-    for module in (dishonest, forgetful, gammas, leniences, misshapen, unmannerly):
+    for module in (dishonest, forgetful, gammas, leniences, misshapen, unmannerly, watching):
         written = {
             kind
             for name, kind in vars(module).items()

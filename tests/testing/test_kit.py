@@ -13,12 +13,14 @@ from specdec_core.testing import (
     checking,
     checks,
     named,
+    parametrize_with_checks,
     run_checks,
     running,
     subject_of,
 )
 from specdec_core.testing.checking import Check, check
 from specdec_core.testing.running import judge
+from tests.testing.defects import healthy
 from tests.toys import CountingDrafter
 
 
@@ -218,6 +220,61 @@ def test_what_is_made_is_no_drafter():
     assert "make must be a function that takes a TargetInfo and returns a Drafter" in one.message
 
 
+class Plain(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        return []
+
+
+class Unbegun(Plain):
+    def __init__(self, target):
+        pass
+
+
+class UnbegunGamma(healthy.Following):
+    def __init__(self):
+        pass
+
+
+class UnbegunLenience(healthy.Lenient):
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "got"),
+    [
+        ("drafter", Plain(PluginConfig(), None), "make is a Plain"),
+        ("drafter", Plain, "make is the class Plain: missing a required argument: 'target'"),
+        ("drafter", lambda: None, "make is the function <lambda>: too many positional arguments"),
+        ("gamma", healthy.Following(), "make is a Following"),
+        ("lenience", healthy.Lenient.open, "make is the function open: missing a required argument: 'self'"),
+    ],
+)
+def test_what_makes_it_cannot_be_called(kind, make, got):
+    one = subject_of(kind, make)
+    (failure,) = run_checks(one, select=["global-state-untouched"]).failures
+    assert f"got:      {got}\nexpected: make is {one.makes}" in failure.message
+    assert "hint" not in failure.message
+
+
+def test_a_class_may_be_what_makes_it():
+    assert isinstance(subject_of("gamma", healthy.Following).fresh(), healthy.Following)
+
+
+@pytest.mark.parametrize(
+    ("kind", "make", "got", "call"),
+    [
+        ("drafter", Unbegun, "no `config` and no `target`", "super().__init__(config, target)"),
+        ("gamma", UnbegunGamma, "no `config`", "super().__init__(config)"),
+        ("lenience", UnbegunLenience, "no `config`", "super().__init__(config)"),
+    ],
+)
+def test_what_does_not_call_its_base_class(kind, make, got, call):
+    (failure,) = run_checks(subject_of(kind, make), select=["global-state-untouched"]).failures
+    assert f"got:      a {make.__name__} with {got}\n" in failure.message
+    assert f"hint:     In {make.__name__}.__init__ call {call}." in failure.message
+
+
 def test_a_drafter_that_cannot_be_made_is_tried_once():
     tries = []
 
@@ -248,6 +305,26 @@ class TestCapabilities:
         assert one.info.tokenizer("2 3 5")["input_ids"] == [2, 3, 5]
         assert one.info.tokenizer.decode([2, 3]) == "2 3"
         assert subject().world.info.tokenizer is None
+
+    @pytest.mark.parametrize(
+        ("stated", "message"),
+        [
+            ({"decoder_only": False, "encoder_decoder": False}, "works for neither kind of target"),
+            ({"max_batch": 0}, "max_batch is 0; it must be at least 1, or None for any"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience"])
+    def test_that_leave_nothing_to_try(self, kind, stated, message):
+        with pytest.raises(ConfigError, match=message):
+            subject_of(kind, Plain, capabilities=Capabilities(**stated))
+
+
+@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99"])
+def test_a_device_that_torch_cannot_compute_on(device):
+    with pytest.raises(ConfigError, match=rf"device '{device}': torch cannot compute there. There is: cpu"):
+        named("drafter", "random", device=device)
+    with pytest.raises(ConfigError, match="torch cannot compute there"):
+        parametrize_with_checks("gamma", healthy.Following, device=device)
 
 
 class TestNamed:

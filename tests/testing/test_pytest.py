@@ -134,6 +134,7 @@ def test_a_class_without_its_fixture(run, kit, returns):
     ("line", "message"),
     [
         ('plugin = "prompt-copy"; settings = {"min_mach": 1}', "*unknown key 'min_mach'*"),
+        ('plugin = "random"; device = "nonsense"', "*device 'nonsense': torch cannot compute there*"),
         ('plugin = "promt-copy"', "*unknown drafter 'promt-copy'. Did you mean 'prompt-copy'*"),
         (
             'plugin = "random"; require = ("saves-cals",)',
@@ -149,6 +150,38 @@ def test_a_class_with_a_name_that_does_not_exist(run, line, message):
     result = run(f"    class TestMine(DrafterKit):\n        {line}\n")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines([message])
+
+
+@pytest.mark.parametrize(
+    ("kit", "make", "returns"),
+    [
+        ("DrafterKit", "def make(self): return None", "a function that takes a TargetInfo and returns a Drafter"),
+        ("GammaKit", "make = Mine", "a function without arguments that returns a GammaController"),
+    ],
+)
+def test_a_class_whose_make_is_no_fixture(run, kit, make, returns):
+    result = run(f"    class TestMine({kit}):\n        {make}\n")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    message = f"*TestMine.make is no fixture: put @pytest.fixture above it. It must return {returns}."
+    result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("capabilities = Capabilities(max_batch=0)", "*max_batch is 0; it must be at least 1*"),
+        ('device = "nonsense"', "*device 'nonsense': torch cannot compute there. There is: cpu*"),
+    ],
+)
+def test_a_class_with_nothing_to_try(run, line, message):
+    fixture = (
+        "        @pytest.fixture\n        def make(self): return lambda target: Mine(PluginConfig(), target)\n"
+    )
+    result = run(f"    class TestMine(DrafterKit):\n        {line}\n{fixture}")
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*Traceback*")
 
 
 EXPECTING = """
@@ -262,6 +295,7 @@ class TestTheOption:
             (["darfter:random"], "*unknown kind of plugin 'darfter'. Did you mean 'drafter'*"),
             (["drafter:random", "--specdec-settings", "[1]"], "*expected a mapping of settings*"),
             (["drafter:prompt-copy", "--specdec-settings", "{a: 1}"], "*unknown key 'a'*"),
+            (["drafter:random", "--specdec-device", "nonsense"], "*'nonsense': torch cannot compute there*"),
             (["drafter:random", "--specdec-require", "drafts"], "*--specdec-require: unknown drafter check*"),
         ],
     )

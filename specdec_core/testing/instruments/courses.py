@@ -160,6 +160,11 @@ class Course:
             self._lenience = self._opened(lambda: lenience.open(self.info), LenienceSession)
 
     @property
+    def session(self) -> GammaSession | LenienceSession | None:
+        """The controller's session; None where it opened none, and that was forgiven."""
+        return self._lenience if self._plays_lenience else self._gamma
+
+    @property
     def done(self) -> bool:
         """Whether all rows have ended for good."""
         return all(row.ended for row in self._rows) and not self.script.resumes

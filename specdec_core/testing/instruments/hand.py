@@ -63,6 +63,7 @@ class Hand:
         info: What the session was opened with.
         session: The session.
         drafts: What it drafted last.
+        hidden: The hidden states that came with the last request, if any, and a copy from before.
 
     Raises:
         CheckFailure: The session cannot be opened. Methods raise it where a call into the session fails, or a
@@ -104,6 +105,7 @@ class Hand:
         if not isinstance(self.session, DraftSession):
             raise self.failure(f"{type(self.session).__name__}: {self.session!r}", "a DraftSession")
         self.drafts: list[Draft] = [Draft((), ())] * len(rows)
+        self.hidden: tuple[Tensor, Tensor] | None = None
 
     def propose(
         self, budget: Sequence[int], *, seed: int | None = None, watcher: Watcher | None = None
@@ -122,7 +124,9 @@ class Hand:
             self._streams.restart(seed)
         self._story.append(f"asked for {_list(budget)} tokens after {_rows(self.rows)}")
         self._recorder.start(self.rows, tuple(budget), watcher)
-        request = DraftRequest(self.rows, tuple(budget), self._recorder, self._hidden())
+        states = self._hidden()
+        self.hidden = None if states is None else (states, states.clone())
+        request = DraftRequest(self.rows, tuple(budget), self._recorder, states)
         proposal = self._call(lambda: self.session.propose(request), "a Proposal")
         fault = _no_proposal(proposal, len(self.rows), self.world.target.vocab_size)
         if fault is not None:
@@ -199,7 +203,7 @@ class Hand:
             max_gamma=self.info.max_gamma,
             seed=self._seed,
             numbers=self._numbers,
-            midway=True,
+            midway=self._midway,
         )
 
     def failure(self, got: str, expected: str, hint: str | None = None) -> CheckFailure:

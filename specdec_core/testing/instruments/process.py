@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,12 +29,20 @@ _SHARED: dict[str, _Shared] = {
     "numpy's random numbers": _Shared(lambda: np.random.get_state(legacy=False), np.random.set_state, repr),
     "torch's number of threads": _Shared(torch.get_num_threads, torch.set_num_threads),
     "torch's default dtype": _Shared(torch.get_default_dtype, torch.set_default_dtype),
-    "torch's default device": _Shared(lambda: str(torch.get_default_device()), lambda _: None),
+    "torch's default device": _Shared(torch.get_default_device, torch.set_default_device, str),
+    "torch's matmul precision": _Shared(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "torch's gradient mode": _Shared(torch.is_grad_enabled, torch.set_grad_enabled),
     "torch's deterministic mode": _Shared(
         torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms
     ),
+    "the environment's variables": _Shared(lambda: dict(os.environ), lambda before: _set_environment(before)),
 }
+
+
+def _set_environment(before: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def shared_state() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class World:
         name: `decoder-only` or `encoder-decoder`.
         target: The model, with random weights.
         info: What drafters are told of it. There is nothing in it to make nested plugins with.
-        state: All of the model that a plugin could change, as it was made.
+        state: All of the model and its tokenizer that a plugin could change, as it was made.
     """
 
     name: str
@@ -46,6 +46,10 @@ class World:
     def encoder_decoder(self) -> bool:
         """Whether the target reads a source."""
         return self.target.encoder_decoder
+
+    def changed(self) -> list[str]:
+        """Return the names of what is now unlike it was made, of the model and its tokenizer."""
+        return changed(self.state, self.target.model, self.target.tokenizer)
 
     def begin(self, prompt: Sequence[int] = PROMPT) -> list[int]:
         """Return the tokens that a row begins with: the prompt or, with an encoder, the start token."""
@@ -69,14 +73,14 @@ def world(encoder_decoder: bool = False, device: str = "cpu", *, tokenizer: bool
         if tokenizer:
             target = replace(target, tokenizer=number_tokenizer(target.vocab_size))
         name = "encoder-decoder" if encoder_decoder else "decoder-only"
-        _WORLDS[key] = World(name, target, target.info(), state_of(target.model))
+        _WORLDS[key] = World(name, target, target.info(), state_of(target.model, target.tokenizer))
     return _WORLDS[key]
 
 
 def drop_spoilt() -> None:
     """Forget the small targets that somebody changed; they are made again when they are asked for."""
     for key, one in list(_WORLDS.items()):
-        if changed(one.state, one.target.model):
+        if one.changed():
             del _WORLDS[key]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -145,6 +147,32 @@ def require_batches_apart(subject: ControllerSubject) -> None:
     _compare(f"decoded {own} alone, and while another batch was decoded", alone, answers(beside))
     after = answers(subject.course(own, controller).play(40))
     _compare(f"decoded {own} with a new controller, and with one that had decoded before", alone, after)
+
+
+def require_batches_freed(subject: ControllerSubject) -> None:
+    """Play batches to their ends with one controller, let them go, and see whether their sessions are gone."""
+    controller: Any = subject.fresh()
+    for argmax in (False, True):
+        course = subject.course(Script(script(1, 2, room=20).rows, argmax), controller).play(40)
+        session, story = _reference(course.session), course.failure("", "").did
+        del course
+        if session is None or session() is None:
+            continue
+        gc.collect()  # it may refer to itself, which is no harm
+        if session() is not None:
+            raise CheckFailure(
+                f"{story}\nlet go of its session",
+                "the session is still alive: something refers to it",
+                "nothing does, so that batch after batch takes no more memory",
+                "Keep on the controller the numbers that it learns from a batch, and not the session.",
+            )
+
+
+def _reference(session: object) -> Callable[[], object | None] | None:
+    try:
+        return weakref.ref(session)
+    except TypeError:  # a class with __slots__ may not allow it
+        return None
 
 
 def require_nothing_changed(subject: ControllerSubject) -> None:

@@ -30,7 +30,7 @@ def require_as_fresh(hand: Hand, seed: int) -> None:
     q is compared as far as the same tokens were drafted: a drafter may use up random numbers differently after
     other steps, as a hierarchy does, which changes draws and no distribution.
     """
-    budget = [0 if over else 4 for over in hand.finished]
+    budget = [0 if over else hand.info.max_gamma for over in hand.finished]
     used = hand.draft(budget, seed=seed)
     other = hand.again()
     fresh = other.draft(budget, seed=seed)
@@ -214,6 +214,18 @@ def end_inside_a_draft(subject: DrafterSubject) -> None:
                     hand.keep([0] * batch, [2] * batch)
 
 
+@check("long-drafts", kind="drafter")
+def long_drafts(subject: DrafterSubject) -> None:
+    """It drafts in sessions of at most 1 and of at most 12 tokens a step, and then as a fresh session would."""
+    for most in (1, 12):
+        for hand in hands(subject, max_gamma=most):
+            batch = len(hand.rows)
+            for _ in range(3):
+                hand.draft([most] * batch)
+                hand.keep([most] * batch, [3] * batch)
+            require_as_fresh(hand, subject.seed)
+
+
 @check("many-steps", kind="drafter")
 def many_steps(subject: DrafterSubject) -> None:
     """After a dozen steps of all kinds in any order, it drafts as a fresh session would."""
@@ -246,10 +258,13 @@ def rolled_back(subject: DrafterSubject) -> None:
         batch = len(hand.rows)
         before = [len(row) for row in hand.rows]
         hand.keep([3] * batch, _last(hand, number))
-        hand.draft([4] * batch)
-        hand.keep([number % 3] * batch, _last(hand, number + 1))
+        for more in range(1 + number):
+            hand.draft([2] * batch)
+            over = [(number + row) % 2 == 0 for row in range(batch)] if more == number else None
+            hand.keep([number % 3] * batch, _last(hand, number + 1), finished=over)
         far = [n + (number + row) % 3 for row, n in enumerate(before)]
         hand.rollback([min(n, len(row)) for n, row in zip(far, hand.rows, strict=True)])
+        hand.finished = [False] * batch  # the level above goes on with rows that had ended here
         hand.pass_by([[token] for token in _last(hand, number + 2)])
 
     _after(subject, back)

@@ -70,7 +70,8 @@ def lossless(subject: DrafterSubject) -> None:
 def lossless_top_k(subject: DrafterSubject) -> None:
     """Decoding at temperature 0.7 with top-k 3 samples the target's adjusted distribution (chi-square)."""
     settings = SamplingSettings(temperature=0.7, top_k=3)
-    _require_lossless(subject, subject.world, subject.drafter(subject.world), Gamma(3, 1), settings, 5000)
+    for world in subject.worlds:
+        _require_lossless(subject, world, subject.drafter(world), Gamma(3, 1), settings, 5000)
 
 
 @check("lossless-when-stopped", kind="drafter")
@@ -78,8 +79,8 @@ def lossless_when_stopped(subject: DrafterSubject) -> None:
     """It does so too where a gamma controller stops drafts at tokens of small q (chi-square)."""
     gamma = Gamma(3, stop_below=0.3)
     what = ", drafts stopped where q is below 0.3,"
-    drafter = subject.drafter(subject.world)
-    _require_lossless(subject, subject.world, drafter, gamma, SamplingSettings(), 5000, what)
+    for world in subject.worlds:
+        _require_lossless(subject, world, subject.drafter(world), gamma, SamplingSettings(), 5000, what)
 
 
 @check("same-as-plain", kind="drafter")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -15,7 +16,6 @@ from specdec_core.settings import SamplingSettings
 from specdec_core.testing.checking import CheckFailure, check
 from specdec_core.testing.instruments.drafts import Draft
 from specdec_core.testing.instruments.hand import Hand
-from specdec_core.testing.instruments.model_state import changed
 from specdec_core.testing.instruments.process import changes, shared_state
 from specdec_core.testing.instruments.world import World
 from specdec_core.testing.judging.drafter_commits import require_alike
@@ -23,12 +23,18 @@ from specdec_core.testing.judging.drafter_proposals import ROWS, SETTINGS, hands
 from specdec_core.testing.subject import DrafterSubject, handed_to
 
 
-def _run(hand: Hand, steps: int = 4) -> Iterator[list[tuple[int, ...]]]:
-    """Take some steps; yield what each row drafted in each."""
+def _drafts(hand: Hand, steps: int = 4) -> Iterator[list[Draft]]:
+    """Take some steps; yield each row's draft in each."""
     batch = len(hand.rows)
     for step in range(steps):
-        yield [draft.tokens for draft in hand.draft([4] * batch)]
+        yield hand.draft([4] * batch)
         hand.keep([step % 3] * batch, [2 + step % 3] * batch)
+
+
+def _run(hand: Hand, steps: int = 4) -> Iterator[list[tuple[int, ...]]]:
+    """Take some steps; yield what each row drafted in each."""
+    for drafts in _drafts(hand, steps):
+        yield [draft.tokens for draft in drafts]
 
 
 def _all(hand: Hand) -> list[list[tuple[int, ...]]]:
@@ -54,7 +60,7 @@ def rows_apart(subject: DrafterSubject) -> None:
     """A row drafts the same, whatever rows stand beside it."""
     for sampling in SETTINGS.values():
         for hand in hands(subject, sampling=sampling):
-            together = _all(hand)
+            together = list(_drafts(hand))
             for row, tokens in enumerate(hand.first_rows):
                 alone = Hand(
                     hand.world,
@@ -65,10 +71,9 @@ def rows_apart(subject: DrafterSubject) -> None:
                     seed=subject.seed,
                     numbers=[row],
                 )
-                own, beside = [step[0] for step in _all(alone)], [step[row] for step in together]
+                for beside, (own,) in zip(together, _drafts(alone), strict=True):
+                    _require_same(hand, row, beside[row], own, "what the row drafts alone")
                 alone.close()
-                if own != beside:
-                    raise hand.failure(f"the drafts {beside} in row {row}", f"what the row drafts alone: {own}")
 
 
 @check("budgets-apart", kind="drafter", unless=one_row)
@@ -80,20 +85,20 @@ def budgets_apart(subject: DrafterSubject) -> None:
             even = hand.draft([3] * batch, seed=subject.seed)
             hand.keep([0] * batch, [2] * batch)
             even = hand.draft([3] * batch, seed=subject.seed)
-            other = hand.again()
-            uneven = other.draft(
-                [3 if row == 0 else (0, 1, 4)[row % 3] for row in range(batch)], seed=subject.seed
-            )
-            other.close()
-            _same_draft(other, 0, uneven[0], even[0])
+            for row in range(batch):
+                other = hand.again()
+                budget = [3 if one == row else (0, 1, 4)[(one + row) % 3] for one in range(batch)]
+                uneven = other.draft(budget, seed=subject.seed)
+                other.close()
+                _require_same(other, row, uneven[row], even[row], "what it drafts beside rows of the same budget")
 
 
-def _same_draft(hand: Hand, row: int, got: Draft, wanted: Draft) -> None:
+def _require_same(hand: Hand, row: int, got: Draft, wanted: Draft, what: str) -> None:
+    """Fail unless a row drafted these tokens, from this q."""
+    unasked = [Draft((), ())] * row
+    require_alike(hand, [*unasked, got], [*unasked, wanted], what)
     if got.tokens != wanted.tokens:
-        raise hand.failure(
-            f"the draft {list(got.tokens)} in row {row}",
-            f"what it drafts beside rows of the same budget: {list(wanted.tokens)}",
-        )
+        raise hand.failure(f"the draft {list(got.tokens)} in row {row}", f"{what}: {list(wanted.tokens)}")
 
 
 @check("two-sessions", kind="drafter")
@@ -141,7 +146,7 @@ def drafter_unchanged(subject: DrafterSubject) -> None:
 
 @check("tokens-untouched", kind="drafter")
 def tokens_untouched(subject: DrafterSubject) -> None:
-    """The tokens, budgets and sources that it is handed are not changed."""
+    """The tokens, sources and hidden states that it is handed are not changed."""
     for hand in hands(subject):
         batch = len(hand.rows)
         sources = copy.deepcopy(hand.sources)
@@ -149,6 +154,9 @@ def tokens_untouched(subject: DrafterSubject) -> None:
             before = copy.deepcopy(hand.rows)
             hand.draft([4] * batch)
             _unchanged(hand, "after propose()", hand.rows, before)
+            if hand.hidden is not None and not torch.equal(*hand.hidden):
+                hint = "They are the core's own, and read only. Copy what is to be changed: `hidden.clone()`."
+                raise hand.failure("after propose(): other hidden states in the request", "those that came", hint)
             hand.keep([step % 3] * batch, [2] * batch)
             wanted = [[*row, *new] for row, new in zip(before, hand.committed, strict=True)]
             _unchanged(hand, "after commit()", hand.rows, wanted)
@@ -174,12 +182,12 @@ def config_untouched(subject: DrafterSubject) -> None:
 
 @check("target-untouched", kind="drafter")
 def target_untouched(subject: DrafterSubject) -> None:
-    """The target's weights, config and mode are as they were, after the drafter was made and used."""
+    """The target's weights, config, mode and tokenizer are as they were, after the drafter was made and used."""
     for world in subject.worlds:
         hand = Hand(world, subject.fresh(world), [world.begin()] * subject.batch(2), seed=subject.seed)
         _all(hand)
         hand.close()
-        names = changed(world.state, world.target.model)
+        names = world.changed()
         if names:
             raise hand.failure(f"changed of the target: {', '.join(names[:5])}", "the target as it was")
 
@@ -191,15 +199,19 @@ def global_state_untouched(subject: DrafterSubject) -> None:
         for world in subject.worlds:
             before = shared_state()
             drafter = subject.fresh(world)
+            _require_as_before(before, f"made the drafter for {world}")
             hand = Hand(world, drafter, [world.begin()] * subject.batch(2), sampling=sampling, seed=subject.seed)
-            _all(hand)
+            for _ in _run(hand, steps=20):
+                pass
             hand.close()
-            names = changes(before)
-            if names:
-                hint = (
-                    "Draw with `request.sample`; for random numbers of another kind keep a generator of your own."
-                )
-                raise hand.failure(f"changed: {', '.join(names)}", "all as before", hint)
+            _require_as_before(before, hand.failure("", "").did)
+
+
+def _require_as_before(before: Mapping[str, Any], did: str) -> None:
+    names = changes(before)
+    if names:
+        hint = "Draw with `request.sample`; for random numbers of another kind keep a generator of your own."
+        raise CheckFailure(did, f"changed: {', '.join(names)}", "all as before", hint)
 
 
 @check("closing", kind="drafter")
@@ -216,7 +228,11 @@ def closing(subject: DrafterSubject) -> None:
 @check("closing-frees", kind="drafter")
 def closing_frees(subject: DrafterSubject) -> None:
     """What a session held is gone once it was closed and let go: the drafter does not keep it."""
-    world = subject.world
+    for world in subject.worlds:
+        _require_freed(subject, world)
+
+
+def _require_freed(subject: DrafterSubject, world: World) -> None:
     drafter = subject.drafter(world)
     sizes = []
     for _ in range(2):
@@ -270,7 +286,7 @@ def _tensor_bytes() -> int:
 
 @check("stops-when-told", kind="drafter")
 def stops_when_told(subject: DrafterSubject) -> None:
-    """Where a gamma controller stops a draft that is being drawn, no further token is asked for."""
+    """Where a gamma controller stops a draft that is being drawn, no further token is proposed."""
     for sampling in SETTINGS.values():
         for hand in hands(subject, sampling=sampling):
             batch = len(hand.rows)

@@ -101,6 +101,12 @@ def batches_apart(subject: GammaSubject) -> None:
     shared.require_batches_apart(subject)
 
 
+@check("batches-freed", kind="gamma")
+def batches_freed(subject: GammaSubject) -> None:
+    """What a session held is gone once its batch is done and let go: the controller does not keep it."""
+    shared.require_batches_freed(subject)
+
+
 @check("lossless", kind="gamma", unless=_form_is_wrong)
 def lossless(subject: GammaSubject) -> None:
     """In the decoding loop, sampled texts have the target's distribution (chi-square)."""

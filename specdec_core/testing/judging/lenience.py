@@ -77,12 +77,18 @@ def batches_apart(subject: LenienceSubject) -> None:
     shared.require_batches_apart(subject)
 
 
+@check("batches-freed", kind="lenience")
+def batches_freed(subject: LenienceSubject) -> None:
+    """What a session held is gone once its batch is done and let go: the controller does not keep it."""
+    shared.require_batches_freed(subject)
+
+
 @check("lossless-as-promised", kind="lenience", unless=(_promises_nothing, _form_is_wrong))
 def lossless_as_promised(subject: LenienceSubject) -> None:
     """Where the settings say that it is lossless, l is always 1, and texts have the target's distribution."""
     for one in shared.histories(subject):
         course = subject.course(one)
-        for _ in range(60):
+        for _ in range(shared.STEPS):
             course.step()
             answer = course.leniences[-1]
             if answer is not None and any(value != 1 for row in answer for value in row):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_core.border import PluginKind
-from tests.testing.defects import dishonest, forgetful, gammas, healthy, leniences, misshapen, unmannerly
+from tests.testing.defects import dishonest, forgetful, gammas, healthy, leniences, misshapen, unmannerly, watching
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,10 @@ DRAFTERS = _table(
     (dishonest.CherryPicks, "q-is-what-was-drawn"),
     (dishonest.ExpectsProbabilities, "same-as-plain"),
     (dishonest.ListsByProbability, "q-well-formed"),
+    (dishonest.FirstRowsQ, "rows-apart"),
+    (dishonest.SureOfLongTexts, "q-is-what-was-drawn"),
+    (dishonest.SureBehindAnEncoder, "q-is-what-was-drawn"),
+    (dishonest.LeavesOutBehindAnEncoder, "lossless-when-stopped"),
     (misshapen.ReturnsThePrefix, "budget-respected"),
     (misshapen.FixedLength, "zero-budget budget-respected"),
     (misshapen.PadsRows, "ragged-rows"),
@@ -61,6 +65,10 @@ DRAFTERS = _table(
     (misshapen.ManyRowsAtMost, "largest-batch"),
     (misshapen.SmallTable, "full-capacity"),
     (misshapen.UndeclaredNeed, "hidden-states-declared"),
+    (misshapen.FourHeads, "long-drafts"),
+    (misshapen.NeedsRoomForTwo, "long-drafts"),
+    (misshapen.FewerThanDeclared, "largest-batch"),
+    (misshapen.BudgetsOnward, "budgets-apart"),
     (forgetful.KeepsRejected, "none-accepted"),
     (forgetful.CropsOneTooMany, "all-accepted"),
     (forgetful.CropsAllRowsAlike, "each-prefix-accepted"),
@@ -81,6 +89,9 @@ DRAFTERS = _table(
     (forgetful.FailsToClose, "closing"),
     (forgetful.RemembersThePrompt, "each-prefix-accepted"),
     (forgetful.ShortensItsDrafts, "none-accepted"),
+    (forgetful.UndoesTwoCommits, "rolled-back"),
+    (forgetful.LetsEndedRowsGo, "rolled-back"),
+    (forgetful.KeepsSources, "closing-frees"),
     (unmannerly.WritesIntoTheRequest, "tokens-untouched"),
     (unmannerly.PrunesTheHead, "target-untouched"),
     (unmannerly.WritesBackGamma, "config-untouched"),
@@ -93,7 +104,20 @@ DRAFTERS = _table(
     (unmannerly.CopiesFromNeighbours, "rows-apart decoded-rows-apart"),
     (unmannerly.LeavesLayersOut, "drafter-unchanged"),
     (unmannerly.UsesUpItself, "two-sessions"),
-    lasts=(unmannerly.PrunesTheHead, unmannerly.SwitchesGradientsOff, unmannerly.WritesBackGamma),
+    (unmannerly.SetsAPadToken, "target-untouched"),
+    (unmannerly.WritesIntoHiddenStates, "tokens-untouched"),
+    (unmannerly.TradesPrecision, "global-state-untouched"),
+    (unmannerly.SetsTheEnvironment, "global-state-untouched"),
+    (unmannerly.ComputesElsewhere, "global-state-untouched"),
+    (unmannerly.DrawsGloballyInTheEnd, "global-state-untouched"),
+    lasts=(
+        unmannerly.PrunesTheHead,
+        unmannerly.SwitchesGradientsOff,
+        unmannerly.WritesBackGamma,
+        unmannerly.SetsAPadToken,
+        unmannerly.TradesPrecision,
+        unmannerly.SetsTheEnvironment,
+    ),
 )
 
 GAMMAS = _table(
@@ -109,10 +133,10 @@ GAMMAS = _table(
     (gammas.RemembersTheFirstBatch, "any-batch"),
     (gammas.WritesBackGamma, "nothing-changed"),
     (gammas.ReplacesItsSettings, "nothing-changed"),
-    (gammas.ForgetsQuietRows, "keep-drafting"),
-    (gammas.OneAnswer, "keep-drafting"),
-    (gammas.FailsAtNaN, "keep-drafting"),
-    (gammas.WritesIntoConfidence, "nothing-changed"),
+    (watching.ForgetsQuietRows, "keep-drafting"),
+    (watching.OneAnswer, "keep-drafting"),
+    (watching.FailsAtNaN, "keep-drafting"),
+    (watching.WritesIntoConfidence, "nothing-changed"),
     (gammas.LooksAtTheClock, "repeatable"),
     (gammas.DrawsGlobally, "repeatable"),
     (gammas.WritesIntoTheReport, "nothing-changed"),
@@ -124,6 +148,7 @@ GAMMAS = _table(
     (gammas.LearnsByGradient, "lossless"),
     (gammas.NeedsSampling, "argmax-equals-plain"),
     (gammas.ReseedsTorch, "global-state-untouched"),
+    (gammas.KeepsItsBatches, "batches-freed"),
 )
 
 LENIENCES = _table(
@@ -134,6 +159,7 @@ LENIENCES = _table(
     (leniences.NoPositions, "lenience-a-row"),
     (leniences.TensorOfPositions, "lenience-a-row"),
     (leniences.SaysLossless, "lossless-as-promised"),
+    (leniences.LosslessForAWhile, "lossless-as-promised"),
     (leniences.OneStateForAllRows, "rows-apart"),
     (leniences.OneStateForAllBatches, "batches-apart"),
     (leniences.RemembersTheFirstBatch, "any-batch"),
@@ -146,13 +172,14 @@ LENIENCES = _table(
     (leniences.LearnsByGradient, "bound"),
     (leniences.PeeksAtTheDraft, "bound"),
     (leniences.ReseedsTorch, "global-state-untouched"),
+    (leniences.KeepsItsBatches, "batches-freed"),
 )
 
 DEFECTS: dict[PluginKind, dict[str, Defect]] = {"drafter": DRAFTERS, "gamma": GAMMAS, "lenience": LENIENCES}
 """Of each kind: name → how it is made, and what must catch it."""
 
 HEALTHY: dict[PluginKind, tuple[Callable[..., Any], ...]] = {
-    "drafter": (healthy.Sampling, healthy.Guessing, healthy.Cached),
+    "drafter": (healthy.Sampling, healthy.Guessing, healthy.Cached, healthy.Hidden),
     "gamma": (healthy.Following, healthy.Confident),
     "lenience": (healthy.Lenient, healthy.Strict),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -166,3 +167,49 @@ def _probability(made: Proposal) -> Tensor:
     """Return q of each row's whole draft, `[B]`."""
     assert isinstance(made.q, Dense)
     return made.q.probabilities.gather(2, made.tokens[..., None])[..., 0].prod(dim=1)
+
+
+class FirstRowsQ(Sampling):
+    """The first token of every row comes with the q of the first row.
+
+    Seen where one forward over the shared prompt is broadcast to a batch.
+    """
+
+    def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
+        if not isinstance(made.q, Dense):
+            return made
+        q = made.q.probabilities.clone()
+        q[:, 0] = q[0, 0].clone()
+        return replace(made, q=Dense(q))
+
+
+class SureOfLongTexts(Sampling):
+    """Behind more than ten tokens of text, q says that what was drawn was likelier than it was."""
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        made = super().propose(request)
+        return _surer(made, [len(row) > 10 for row in request.tokens])
+
+
+class SureBehindAnEncoder(Sampling):
+    """With an encoder and where tokens are cut off, q says that what was drawn was likelier than it was."""
+
+    def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
+        cut = isinstance(made.q, Dense) and bool((made.q.probabilities == 0).any())
+        return _surer(made, [cut and self.target.encoder_decoder] * len(made.lengths))
+
+
+class LeavesOutBehindAnEncoder(LeavesOutTheUnsure):
+    """Leaves out the token at which a controller stopped the draft, on targets with an encoder only."""
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return super().propose(request) if self.target.encoder_decoder else Sampling.propose(self, request)
+
+
+def _surer(made: Proposal, rows: Sequence[bool]) -> Proposal:
+    """Return a proposal whose q is mixed with what was drawn, in some rows."""
+    if not isinstance(made.q, Dense) or not any(rows):
+        return made
+    q = made.q.probabilities
+    mixed = (q + torch.nn.functional.one_hot(made.tokens, q.shape[-1])) / 2
+    return replace(made, q=Dense(torch.where(torch.tensor(rows)[:, None, None], mixed, q)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
+
 from specdec_core.border import DraftRequest, DraftSession, Outcome, Proposal, SessionInfo, TargetInfo
 from tests.testing.defects.healthy import Cached, CachedSession, Guessing
 
@@ -348,3 +350,55 @@ class _ShortensItsDraftsSession(DraftSession):
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep the count: tokens are not what this remembers."""
+
+
+class UndoesTwoCommits(Cached):
+    """Can take its last two commits back, and no more: it keeps a mark for each.
+
+    Seen where snapshots of a cache are kept in a ring.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _UndoesTwoCommitsSession(self, session.batch_size)
+
+
+class _UndoesTwoCommitsSession(CachedSession):
+    marks: tuple[list[int], ...] = ()
+
+    def commit(self, outcome: Outcome) -> None:
+        super().commit(outcome)
+        self.marks = (*self.marks, list(self.begin))[-3:]
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        least = self.marks[0] if len(self.marks) == 3 else [0] * len(lengths)
+        super().rollback(list(map(max, lengths, least)))
+        self.marks = ()
+
+
+class LetsEndedRowsGo(Cached):
+    """Drops what it has read of a row that ended, which a rollback may bring back.
+
+    Seen where slots of a batch are freed as soon as a sequence ends.
+    """
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _LetsEndedRowsGoSession(self, session.batch_size)
+
+
+class _LetsEndedRowsGoSession(CachedSession):
+    def keep(self, index: int, outcome: Outcome) -> None:
+        super().keep(index, outcome)
+        if outcome.finished[index]:
+            self.rows[index] = [0] * len(self.rows[index])
+
+
+class KeepsSources(Cached):
+    """Keeps something of every source that an encoder has read, so that memory grows with every batch there."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        self.read: list[torch.Tensor] = []
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        self.read += [torch.tensor(source) for source in session.sources or ()]
+        return super().open(session)

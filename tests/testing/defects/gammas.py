@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 
 from specdec_core.border import BatchInfo, GammaSession, StepReport
-from tests.testing.defects.healthy import Confident, ConfidentSession, Following, FollowingSession, SizeConfig
+from tests.testing.defects.healthy import Following, FollowingSession, SizeConfig
 
 
 class GrowsWithoutEnd(Following):
@@ -179,57 +179,6 @@ class ReplacesItsSettings(Following):
     def open(self, batch: BatchInfo) -> GammaSession:
         self.config = SizeConfig(most=self.config.most - (batch.batch_size == 1 and self.config.most > 1))
         return super().open(batch)
-
-
-class ForgetsQuietRows(Confident):
-    """Answers only for the rows that have just drafted a token."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return _ForgetsQuietRowsSession(self, batch)
-
-
-class _ForgetsQuietRowsSession(ConfidentSession):
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        return [value >= 0.3 for value in confidence if value == value]
-
-
-class OneAnswer(Confident):
-    """Says once for all rows whether to draft on."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return _OneAnswerSession(self, batch)
-
-
-class _OneAnswerSession(ConfidentSession):
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        return cast(Sequence[bool], all(value >= 0.3 for value in confidence))
-
-
-class FailsAtNaN(Confident):
-    """Counts confidences in tenths, and fails where a row has drafted none."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return _FailsAtNaNSession(self, batch)
-
-
-class _FailsAtNaNSession(ConfidentSession):
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        return [int(10 * value) >= 3 for value in confidence]
-
-
-class WritesIntoConfidence(Confident):
-    """Replaces NaN in the list that it was given."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return _WritesIntoConfidenceSession(self, batch)
-
-
-class _WritesIntoConfidenceSession(ConfidentSession):
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        values = cast(list[float], confidence)
-        for row, value in enumerate(values):
-            values[row] = value if value == value else 0.0
-        return super().keep_drafting(values)
 
 
 class LooksAtTheClock(Following):
@@ -402,3 +351,15 @@ class _CountsOnBeingAskedSession(FollowingSession):
         asked, self.asked = self.asked, None
         assert asked is not None, "observe() before gamma()"
         super().observe(report)
+
+
+class KeepsItsBatches(Following):
+    """Keeps the session of every batch, to learn from them all some day."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sessions: list[GammaSession] = []
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        self.sessions.append(super().open(batch))
+        return self.sessions[-1]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from specdec_core.border import (
     BatchInfo,
+    Capabilities,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -154,6 +156,26 @@ class CachedSession(DraftSession):
         for row, length in zip(self.rows, lengths, strict=True):
             del row[length:]
         self.begin = [len(row) for row in self.rows]
+
+
+class Hidden(Stateless):
+    """Draws from the target's hidden state, one row at a time, and declares both."""
+
+    needs_hidden_states = True
+    declares: ClassVar[Capabilities] = Capabilities(max_batch=1, needs_hidden_states=True)
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        if request.hidden is None:
+            return Proposal.empty(len(request.budget))
+        assert self.target.features is not None
+        logits = self.read(request.hidden) @ self.target.features.output_embeddings.T
+        while request.wants_more():
+            request.sample(logits)
+        return request.proposal()
+
+    def read(self, hidden: Tensor) -> Tensor:
+        """Return the states to draw from, `[B, D]`."""
+        return hidden
 
 
 class Following(GammaController):

@@ -103,6 +103,21 @@ class SaysLossless(Lenient):
         super().__init__(LosslessConfig())
 
 
+class LosslessForAWhile(Lenient):
+    """Its settings promise that l is 1 whatever happens, and it is not in a long text."""
+
+    def __init__(self) -> None:
+        super().__init__(LosslessConfig())
+
+    def open(self, batch: BatchInfo) -> LenienceSession:
+        return _LosslessForAWhileSession(self, batch)
+
+
+class _LosslessForAWhileSession(LenientSession):
+    def learn(self, row: int, report: StepReport) -> None:
+        self.values[row] = 1.0 if report.step < 100 else 0.4
+
+
 class OneStateForAllRows(Lenient):
     """A refusal in one row makes the judge lenient in all."""
 
@@ -278,3 +293,13 @@ class RemembersTheFirstBatch(Lenient):
         made = StrictSession(self, batch)
         made.values = [0.8] * self.rows
         return made
+
+
+class KeepsItsBatches(Lenient):
+    """Keeps the session of the last batch, to go on where that ended."""
+
+    last: LenienceSession | None = None
+
+    def open(self, batch: BatchInfo) -> LenienceSession:
+        self.last = super().open(batch)
+        return self.last

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from specdec_core.border import Dense, DraftRequest, DraftSession, Proposal, SessionInfo
+from specdec_core.border import Capabilities, Dense, DraftRequest, DraftSession, Proposal, SessionInfo
 from tests.testing.defects.healthy import Guessing, Sampling
 
 
@@ -179,9 +181,11 @@ class SharesOneBudget(Guessing):
 class ManyRowsAtMost(Guessing):
     """Has buffers for eight rows, and does not declare it."""
 
+    places = 8
+
     def open(self, session: SessionInfo) -> DraftSession:
-        if session.batch_size > 8:
-            raise IndexError(f"index {session.batch_size - 1} is out of bounds for dimension 0 with size 8")
+        if session.batch_size > self.places:
+            raise IndexError(f"index {session.batch_size - 1} is out of bounds, with size {self.places}")
         return super().open(session)
 
 
@@ -202,3 +206,40 @@ class UndeclaredNeed(Sampling):
     """Wants the target's hidden states, which its capabilities do not say."""
 
     needs_hidden_states = True
+
+
+class FourHeads(Guessing):
+    """Has four heads, and fails where more tokens are asked for.
+
+    Seen in multi-token prediction.
+    """
+
+    heads = (1, 2, 3, 4)
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        return [(tokens[-1] + self.heads[n]) % self.target.vocab_size for n in range(budget)]
+
+
+class NeedsRoomForTwo(Guessing):
+    """Fails in sessions of one token a step."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        if session.max_gamma < 2:
+            raise ValueError("num_beams has to be an integer strictly greater than 1")
+        return super().open(session)
+
+
+class FewerThanDeclared(ManyRowsAtMost):
+    """Has buffers for 32 rows, and declares that it takes 64."""
+
+    declares: ClassVar[Capabilities] = Capabilities(max_batch=64)
+    places = 32
+
+
+class BudgetsOnward(Guessing):
+    """No row drafts more than those before it: the least budget so far is carried on."""
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        least = accumulate((n or max(request.budget) for n in request.budget), min)
+        budget = tuple(map(min, request.budget, least))
+        return super().propose(replace(request, budget=budget))

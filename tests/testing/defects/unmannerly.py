@@ -6,13 +6,21 @@ import os
 import random
 import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
-from specdec_core.border import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
-from tests.testing.defects.healthy import PLACES, Guessing, Sampling, SizeConfig, context
+from specdec_core.border import (
+    Capabilities,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
+from tests.testing.defects.healthy import PLACES, Guessing, Hidden, Sampling, SizeConfig, context
 
 
 class WritesIntoTheRequest(Guessing):
@@ -167,3 +175,62 @@ class UsesUpItself(Drafter):
         if inner is None:
             raise RuntimeError("the table is in use")
         return inner.open(session)
+
+
+class SetsAPadToken(Sampling):
+    """Gives the target's tokenizer a padding token, and has it pad on the left.
+
+    Seen in many scripts: models for text have no padding token of their own.
+    """
+
+    declares: ClassVar[Capabilities] = Capabilities(needs_tokenizer=True)
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        tokenizer: Any = target.tokenizer
+        tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.padding_side = "left"
+
+
+class WritesIntoHiddenStates(Hidden):
+    """Scales the hidden states that it was handed in place."""
+
+    def read(self, hidden: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return hidden.div_(2)
+
+
+class TradesPrecision(Sampling):
+    """Has the whole process multiply in lower precision, for speed."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        torch.set_float32_matmul_precision("medium")
+
+
+class SetsTheEnvironment(Sampling):
+    """Sets a variable of the environment, for libraries that it loads.
+
+    Seen with `TOKENIZERS_PARALLELISM`.
+    """
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        os.environ["PLANTED_PARALLELISM"] = "false"
+
+
+class ComputesElsewhere(Sampling):
+    """Sets torch's default device, so that what others make lies elsewhere."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target)
+        torch.set_default_device("meta")
+
+
+class DrawsGloballyInTheEnd(Guessing):
+    """Takes from torch's global generator, in texts of more than 25 tokens only."""
+
+    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
+        if len(tokens) > 25:
+            torch.rand(1)
+        return super().guess(tokens, budget)
