@@ -82,7 +82,7 @@ def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, source: Source
         return Announcement(source, reason=border_note(entry_point, source.distribution, error, _describe(error)))
     try:
         # Before its hooks are looked at: a plugin for another border may have some that this one does not know.
-        mismatch = check_border(plugin, source.distribution)
+        mismatch = check_border(plugin, entry_point, source.distribution)
         if mismatch is not None:
             return Announcement(source, reason=mismatch)
         manager.register(plugin, name=f"{source.distribution}:{source.entry_point}")

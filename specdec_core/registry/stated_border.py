@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint
@@ -13,14 +14,18 @@ import specdec_core
 from specdec_core.border import version
 
 
-def check_border(plugin: object, distribution: str) -> str | None:
+def check_border(plugin: object, entry_point: EntryPoint, distribution: str) -> str | None:
     """Return why the border that a loaded plugin states cannot be had here; None where it can, or states none.
 
     Args:
-        plugin: The module (or object) that its entry point names.
+        plugin: The module that its entry point names, or an object of that module.
+        entry_point: Where it was announced. Its module is asked where the object itself states nothing.
         distribution: The distribution that it comes from.
     """
-    return _mismatch(getattr(plugin, version.STATEMENT, None), distribution)
+    stated = getattr(plugin, version.STATEMENT, None)
+    if stated is None:
+        stated = getattr(sys.modules.get(entry_point.module), version.STATEMENT, None)
+    return _mismatch(stated, distribution)
 
 
 def border_note(entry_point: EntryPoint, distribution: str, error: Exception, described: str) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdec_core.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")
+_LONGEST = 60  # files are called after it, and a file's name may have 255 bytes
 _ALLOWED = (
     "a name has small letters (a-z) and digits, begins with a letter, and may have a single '-' or '_' between "
     "words, so that a package, a module and a class can be called after it"
@@ -47,10 +48,15 @@ def names_of(kind: PluginKind, name: str) -> Names:
     """Return what goes by a name.
 
     Raises:
-        ConfigError: The name cannot be one: what is allowed, and one that can.
+        ConfigError: The name cannot be one: what is allowed, and one that can; or how long it may be.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{name!r} is no name for a plugin: {_ALLOWED}; for example {_suggestion(name)!r}.")
+    if len(name) > _LONGEST:
+        raise ConfigError(
+            f"{name[:20] + '...'!r} has {len(name)} characters: a name for a plugin has {_LONGEST} at most, "
+            "because a package, its files and a class are called after it. Choose a shorter one."
+        )
     distribution = f"specdec-{name.replace('_', '-')}"
     ending = kind.capitalize()
     camel = "".join(part.capitalize() for part in re.split("[-_]", name))
@@ -106,7 +112,8 @@ def _suggestion(name: str) -> str:
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", plain).lower()
     slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
-    return slug if slug[:1].isalpha() else f"my-{slug or 'drafter'}"
+    found = slug if slug[:1].isalpha() else f"my-{slug or 'drafter'}"
+    return found[:_LONGEST].rstrip("-")
 
 
 def _normal(name: str) -> str:

@@ -259,6 +259,16 @@ def test_a_name_that_can_be_none(refused, new, name, better):
     assert new(better).exit_code == 0
 
 
+def test_a_name_that_is_too_long(refused, new):
+    said = refused("a" * 240, "-o", "short")
+    assert "'aaaaaaaaaaaaaaaaaaaa...' has 240 characters: a name for a plugin has 60 at most" in said
+    assert said.endswith("Choose a shorter one.")
+    assert "60 at most" in refused("a" * 61)
+    better = re.search(r"for example '([a-z-]+)'\.$", refused("A" * 59 + " word"))[1]
+    assert new(better, "-o", "better").exit_code == 0
+    assert new("b" * 60, "-o", "longest").exit_code == 0
+
+
 def test_a_folder_that_is_not_empty(refused, tmp_path):
     for folder in ("specdec-last-word", "other"):
         (tmp_path / folder).mkdir()

@@ -90,6 +90,43 @@ def test_the_hooks_of_another_border_are_not_called(installed):
     assert installed('SPECDEC_BORDER = "3.0"', source)[1].startswith("dist-a is built for border 3.0")
 
 
+OBJECT = """
+    from specdec_core import PluginSpec, hookimpl
+
+    {stated}
+
+    class Plugin:
+        {own}
+
+        @hookimpl
+        def specdec_drafters(self):
+            return [PluginSpec("drafter", "mine", "mine_parts:Mine")]
+
+    plugin = Plugin()
+"""
+
+
+@pytest.mark.parametrize(
+    ("stated", "own", "built"),
+    [
+        ('SPECDEC_BORDER = "3.0"', "", "3.0"),
+        ("", 'SPECDEC_BORDER = "3.0"', "3.0"),
+        ('SPECDEC_BORDER = "2.3"', 'SPECDEC_BORDER = "3.0"', "3.0"),
+        ('SPECDEC_BORDER = "3.0"', 'SPECDEC_BORDER = "2.3"', None),
+        ('SPECDEC_BORDER = "2.3"', "", None),
+        ("", "", None),
+    ],
+)
+def test_an_object_that_is_announced_is_asked_first_and_then_its_module(site, monkeypatch, stated, own, built):
+    monkeypatch.setattr(version, "BORDER_VERSION", "2.3")
+    site.install("dist-a", "object_plugin", OBJECT.format(stated=stated, own=own))
+    (announced,) = site.folder.glob("*.dist-info/entry_points.txt")
+    announced.write_text("[specdec]\nmine = object_plugin:plugin\n")
+    (record,) = Registry().records()
+    assert record.state == ("broken" if built else "ready")
+    assert record.reason.startswith(f"dist-a is built for border {built} of specdec" if built else "")
+
+
 @pytest.mark.parametrize("stated", ['SPECDEC_BORDER = "3.0"', 'SPECDEC_BORDER: str = "3.0"'])
 def test_a_plugin_that_fails_on_a_name_of_its_border_is_read_without_being_run(installed, stated):
     state, reason = installed(stated, FOREIGN)
