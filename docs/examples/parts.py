@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Annotated
 
 from pydantic import Field
+from torch import Tensor
 
 from specdec_core import (
     Capabilities,
@@ -132,6 +133,47 @@ class TrailSession(DraftSession):
 
 
 # --8<-- [end:rollback]
+class Fading(Drafter):
+    """Scores tokens by those before: a sum of their embeddings, in which each token halves what was there."""
+
+    def __init__(self, config: PluginConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        if target.features is None:
+            raise ModelError("drafter 'fading': this target has no output embedding.")
+        self.output = target.features.output_embeddings[: target.vocab_size].float()  # [V, D]
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return FadingSession(self.output, session.batch_size)
+
+
+# --8<-- [start:session]
+class FadingSession(DraftSession):
+    def __init__(self, output: Tensor, batch_size: int) -> None:
+        self.output = output  # [V, D]
+        self.state = output.new_zeros(batch_size, output.shape[1])  # [B, D], after the tokens that were read
+        self.read = [0] * batch_size
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        self.catch_up(request.tokens)
+        state = self.state
+        while request.wants_more():
+            drawn = request.sample(state @ self.output.T)  # logits [B, V] -> tokens [B]
+            state = state / 2 + self.output[drawn]
+        return request.proposal()
+
+    def catch_up(self, tokens: Sequence[Sequence[int]]) -> None:
+        for row, committed in enumerate(tokens):
+            for token in committed[self.read[row] :]:
+                self.state[row] = self.state[row] / 2 + self.output[token]
+            self.read[row] = len(committed)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        for row, length in enumerate(lengths):
+            if length < self.read[row]:  # the state cannot be taken back: it is read again
+                self.state[row], self.read[row] = 0, 0
+
+
+# --8<-- [end:session]
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce them."""
@@ -143,4 +185,5 @@ def specdec_drafters() -> list[PluginSpec]:
         thought,
         PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
         PluginSpec("drafter", "trail", "parts:Trail"),
+        PluginSpec("drafter", "fading", "parts:Fading"),
     ]

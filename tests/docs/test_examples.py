@@ -116,7 +116,7 @@ def drafter_of(installed, tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", ["pairs", "second-thought", "cap", "trail"])
+@pytest.mark.parametrize("name", ["pairs", "second-thought", "cap", "trail", "fading"])
 def test_the_drafters_of_the_tutorial_give_the_targets_distribution(drafter_of, name, setting, batch, device):
     target, sampling = small_target(device), SETTINGS[setting]
     decoder = Decoder(target, drafter_of(name, target), gamma=Gamma(2), sampling=sampling, strict=True)
@@ -157,6 +157,18 @@ def test_the_trail_is_that_of_a_fresh_session_after_commits_and_rollbacks(drafte
     assert_as_fresh(drafter, info, session, tokens)
 
 
+def test_the_session_of_the_tutorial_is_that_of_a_fresh_one_after_commits_and_rollbacks(drafter_of):
+    target = small_target("cpu")
+    drafter, info = drafter_of("fading", target), info_for(2, VOCAB)
+    session, tokens = drafter.open(info), [[2, 3, 2, 4], [1, 5]]
+    session.propose(request_for(tokens, [2, 3]))
+    assert_as_fresh(drafter, info, session, tokens)
+    tokens = [[2, 3, 2, 4, 2, 5, 2], [1, 5, 1]]
+    assert_as_fresh(drafter, info, session, tokens)
+    session.rollback([5, 3])
+    assert_as_fresh(drafter, info, session, [[2, 3, 2, 4, 2], [1, 5, 1]])
+
+
 def test_the_trainer_of_the_tutorial_makes_what_its_drafter_reads(installed, monkeypatch, tmp_path):
     monkeypatch.setattr("specdec_core.cli.train.default_registry", lambda: installed)
     monkeypatch.chdir(tmp_path)
@@ -180,7 +192,7 @@ def test_the_plugins_of_the_tutorial_announce_themselves(installed):
     project = tomllib.loads((PAIRS / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["entry-points"]["specdec"] == {"pairs": "specdec_pairs"}
     made = {record.name: record.state for record in installed.records() if record.distribution != "specdec-core"}
-    assert set(made) == {"pairs", "second-thought", "cap", "trail"}
+    assert set(made) == {"pairs", "second-thought", "cap", "trail", "fading"}
     for name in ("second-thought", "trail"):
         spec = installed.spec("drafter", name)
         module, _, kind = spec.factory.partition(":")
