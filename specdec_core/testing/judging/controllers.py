@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from specdec_core.testing.checking import CheckFailure, Unfit
 from specdec_core.testing.controller_subject import GammaSubject, LenienceSubject
 from specdec_core.testing.instruments.courses import Course, RowScript, Script, script
+from specdec_core.testing.instruments.freed import is_kept, reference
 from specdec_core.testing.instruments.process import changes, shared_state
 
 ControllerSubject: TypeAlias = GammaSubject | LenienceSubject
@@ -154,25 +153,15 @@ def require_batches_freed(subject: ControllerSubject) -> None:
     controller: Any = subject.fresh()
     for argmax in (False, True):
         course = subject.course(Script(script(1, 2, room=20).rows, argmax), controller).play(40)
-        session, story = _reference(course.session), course.failure("", "").did
+        session, story = reference(course.session), course.failure("", "").did
         del course
-        if session is None or session() is None:
-            continue
-        gc.collect()  # it may refer to itself, which is no harm
-        if session() is not None:
+        if is_kept(session):
             raise CheckFailure(
                 f"{story}\nlet go of its session",
                 "the session is still alive: something refers to it",
                 "nothing does, so that batch after batch takes no more memory",
                 "Keep on the controller the numbers that it learns from a batch, and not the session.",
             )
-
-
-def _reference(session: object) -> Callable[[], object | None] | None:
-    try:
-        return weakref.ref(session)
-    except TypeError:  # a class with __slots__ may not allow it
-        return None
 
 
 def require_nothing_changed(subject: ControllerSubject) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from specdec_core.registry.nesting import nested_settings
 from specdec_core.settings import SamplingSettings
 from specdec_core.testing.checking import CheckFailure, check
 from specdec_core.testing.instruments.drafts import Draft
+from specdec_core.testing.instruments.freed import Reference, is_kept, reference
 from specdec_core.testing.instruments.hand import Hand
 from specdec_core.testing.instruments.process import changes, shared_state
 from specdec_core.testing.instruments.world import World
@@ -240,7 +240,7 @@ def _require_freed(subject: DrafterSubject, world: World) -> None:
             hand = Hand(world, drafter, [world.begin()] * subject.batch(4), seed=subject.seed)
             _all(hand)
             hand.close()
-            session, story = _reference(hand.session), hand.failure("", "").did
+            session, story = reference(hand.session), hand.failure("", "").did
             del hand
             _require_gone(session, story)
         gc.collect()
@@ -257,24 +257,14 @@ def _require_freed(subject: DrafterSubject, world: World) -> None:
 _KEEPING = "Keep what belongs to a batch in its session, and drop in close() what others hold of it."
 
 
-def _require_gone(session: Callable[[], object | None] | None, story: str) -> None:
-    if session is None or session() is None:
-        return
-    gc.collect()  # it may refer to itself, which is no harm
-    if session() is not None:
+def _require_gone(session: Reference | None, story: str) -> None:
+    if is_kept(session):
         raise CheckFailure(
             f"{story}\nlet go of it",
             "the session is still alive: something refers to it",
             "nothing does, so that what it holds is freed",
             _KEEPING,
         )
-
-
-def _reference(session: object) -> Callable[[], object | None] | None:
-    try:
-        return weakref.ref(session)
-    except TypeError:  # a class with __slots__ may not allow it
-        return None
 
 
 def _tensor_bytes() -> int:
