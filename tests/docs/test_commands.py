@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.errors import SpecdecError
@@ -116,6 +117,27 @@ def test_a_script_exists_with_its_options(page, words):
 def test_a_command_prints_what_the_page_says(output, monkeypatch):
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
     assert outputs.run(output.command) == output.text
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        o
+        for page in PAGES
+        for o in outputs.shown(page)
+        if "specdec generate" in o.command and "2>" not in o.command
+    ],
+    ids=lambda output: f"{name(output.page)}: {output.command[:60]}",
+)
+def test_what_is_generated_is_what_the_page_says(output):
+    # After a built-in model was trained again, the pages must be written again. Only the speed may differ.
+    def without_speed(text: str) -> str:
+        return re.sub(r"[\d.]+ tokens/s", "tokens/s", text)
+
+    result = CliRunner().invoke(app, shlex.split(output.command)[1:], env={"NO_COLOR": "1"})
+    assert result.exit_code == 0, result.output
+    printed = "\n".join(line.rstrip() for line in result.stdout.splitlines()).strip("\n")
+    assert without_speed(printed) == without_speed(output.text), "python docs/outputs.py --like generate"
 
 
 def test_every_shown_output_was_written():

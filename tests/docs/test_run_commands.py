@@ -1,10 +1,13 @@
-"""The commands that pages show run, at the smallest cost that they can have."""
+"""The commands that pages show run, each at the smallest cost that it can have."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import runpy
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,34 +17,45 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.registry import default_registry
+from specdec_core.shipped import builtin_model
 from tests.docs.pages import ROOT
 from tests.docs.test_commands import identity, shown_commands
 
 EXAMPLES = ROOT / "docs" / "examples"
 
-# What is not run here, and why. Its options are read by test_commands.py all the same.
+# Programs that are not run here, and where they are. Their options are read by test_commands.py all the same.
 OTHER_PROGRAMS = {
     "echo": "a part of the shell",
-    "pip": "installs; .ci/run and .ci/newcomer do it",
-    "python": "a measurement of minutes",
-    "python3.11": "makes an environment; .ci/run does it",
-    "pytest": "a run of tests within tests; .ci/newcomer, and tests/testing runs the kit so",
+    "pip": ".ci/run installs the checkout, .ci/newcomer new packages, test_write_a_plugin.py docs/examples",
+    "python3.11": ".ci/run makes its environment",
+    "pytest": "test_write_a_plugin.py tests docs/examples, tests/testing/test_pytest.py has --specdec",
     "run": "all of CI",
 }
-NOT_RUN = {
-    r"train (heads|transformer) .*--minutes": "trains for minutes; tests/cli runs them on little text",
-    r"owner/name|meta-llama/": "stands for a model of the hub",
-    r"^train ngram .*--text": "reads the whole standard library; the fixture `arpa` trains on little text",
-    r"^measure ": "takes long; tests/cli runs it on little",
-    r"^check ": "the whole kit; tests/cli runs it",
-    r"^compare (?!examples/quickstart)": "takes long; their studies are read by other tests",
-}
 
-# Put behind a command, so that it costs little. The last word counts where an option is given twice.
+# Put behind a command that has a pattern, the first that fits, so that it costs little: the last word counts where
+# an option is given twice.
+ONCE = "--set repeats=1 --set generation.max_new_tokens=4"
+HARDLY_INFLATED = "--inflate-layers 1 --inflate-width 8 --repeats 1"
+BRIEF = f"{HARDLY_INFLATED} --threads 1 --prompts 1 --new-tokens 8"
 SMALLER = {
-    "compare": "--set repeats=1 --set generation.max_new_tokens=8 --set prompts.limit=1",
-    "generate": "--max-new-tokens 8",
+    r"^compare examples/paper/": f"{ONCE} --set target=builtin:t5-target"
+    " --set tasks.ende.prompts.limit=1 --set tasks.summaries.prompts.limit=1",
+    r"^compare ": f"{ONCE} --set prompts.limit=1",
+    r"^generate ": "--max-new-tokens 8",
+    r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
+    r"^check drafter": "--only budget-respected",
+    r"^check gamma": "--only gamma-a-row",
+    r"^train ngram ": "--text text.py",
+    r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
+    " --minutes 0.001",
+    r"^python benchmarks/vs_transformers": f"{HARDLY_INFLATED} --tokens 4 --prompts 1 --temperatures 0",
+    r"^python benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
+    r"^python benchmarks/controllers": f"{BRIEF} --only prompt-copy --gammas 1 --temperatures 0",
+    r"^python benchmarks/drafters": f"{BRIEF} --only random --vocabs 100 --contexts 16 --steps 1",
+    r"^python benchmarks/packed": f"{HARDLY_INFLATED} --threads 1 --context 4 --drafted 0",
 }
+# A model of the hub that a page names, and that is a folder here: it has a chat template of its own.
+OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
 REFUSED = {"prompt-cpoy": "Did you mean 'prompt-copy'?"}
 
 STUDY = """\
@@ -53,25 +67,23 @@ runs:
 """
 
 
-def distinct() -> list[list[str]]:
-    """Each command of specdec once, without what is set in the environment."""
+def distinct(program: str) -> list[list[str]]:
+    """Each command of a program once, without what is set in the environment."""
     found: dict[str, list[str]] = {}
     for _, words in shown_commands():
         name = next(n for n, word in enumerate(words) if "=" not in word)
-        if Path(words[name]).name == "specdec":
+        if Path(words[name]).name == program:
             found.setdefault(shlex.join(words[name + 1 :]), words[name + 1 :])
     return list(found.values())
 
 
-def reason_not_to(words: list[str]) -> str | None:
-    """Why a command is not run here; None where it is."""
-    line = " ".join(words)
-    return next((reason for pattern, reason in NOT_RUN.items() if re.search(pattern, line)), None)
-
-
 def smaller(words: list[str]) -> list[str]:
     """The command with what makes it cost little."""
-    return [*words, *shlex.split(SMALLER.get(words[0], ""))]
+    line = " ".join(words)
+    return [
+        *words,
+        *next((shlex.split(more) for pattern, more in SMALLER.items() if re.search(pattern, line)), []),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +104,7 @@ def place(tmp_path, monkeypatch):
     for name in ("examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
     for plugin in ("recent", "follow"):
         monkeypatch.syspath_prepend(str(EXAMPLES / f"specdec-{plugin}"))
@@ -111,10 +124,21 @@ def place(tmp_path, monkeypatch):
         sys.modules.pop(module, None)
 
 
-@pytest.mark.parametrize("words", [words for words in distinct() if reason_not_to(words) is None], ids=identity)
+@pytest.fixture
+def talker(place):
+    """A model that was taken from a hub: the built-in target, with a chat template of its own."""
+    folder = place / "talker"
+    shutil.copytree(builtin_model("builtin:target"), folder)
+    shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
+    return folder
+
+
+@pytest.mark.parametrize("words", distinct("specdec"), ids=identity)
 def test_a_command_that_is_shown_runs(place, request, words):
     if any("stdlib.3.arpa" in word for word in words) and words[0] != "train":
         (place / "stdlib.3.arpa").symlink_to(request.getfixturevalue("arpa"))
+    if any(map(OF_THE_HUB.search, words)):
+        words = [OF_THE_HUB.sub(str(request.getfixturevalue("talker")), word) for word in words]
     given = "def main():" if "-" in words else None
     result = CliRunner().invoke(app, smaller(words), input=given)
     refusal = next((said for word, said in REFUSED.items() if word in words), None)
@@ -129,13 +153,25 @@ def test_a_command_that_is_shown_runs(place, request, words):
         assert refusal in " ".join(result.stderr.split())
 
 
-def test_what_is_not_run_stands_on_a_page():
-    lines = [" ".join(words) for words in distinct()]
-    for pattern in NOT_RUN:
+@pytest.mark.parametrize("words", distinct("python"), ids=identity)
+def test_a_script_that_is_shown_runs(monkeypatch, capsys, words):
+    script = ROOT / words[0]
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", smaller(["python", *words])[1:])
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    if script.parent.name == "benchmarks":
+        assert json.loads(printed)["benchmark"]
+
+
+def test_what_makes_commands_small_is_needed():
+    lines = [" ".join(words) for words in distinct("specdec")]
+    lines += [" ".join(["python", *words]) for words in distinct("python")]
+    for pattern in (*SMALLER, OF_THE_HUB.pattern, *REFUSED):
         assert any(re.search(pattern, line) for line in lines), pattern
-    assert set(REFUSED) <= {word for words in distinct() for word in words}
 
 
 def test_other_programs_are_known():
     programs = {Path(next(word for word in words if "=" not in word)).name for _, words in shown_commands()}
-    assert programs - {"specdec"} == set(OTHER_PROGRAMS)
+    assert programs - {"specdec", "python"} == set(OTHER_PROGRAMS)
