@@ -19,6 +19,7 @@ import specdec_core
 from specdec_core.registry import HookSpecs
 from specdec_core.registry.hookspecs import HOOK_OF_KIND
 from tests.docs.pages import ROOT
+from tests.docs.test_truth_keys import PLUGINS, SHIPPED
 
 # What commands are made of stands on the page of commands.
 INNER = ("specdec_core.cli", "specdec_core.scaffold")
@@ -108,7 +109,7 @@ def has_constructor(kind: type) -> bool:
         return False
     made = kind.__init__
     ours = inspect.isfunction(made) and not getattr(kind, "_is_protocol", False)
-    return ours and (dataclasses.is_dataclass(kind) or made.__module__.startswith("specdec_core"))
+    return ours and (dataclasses.is_dataclass(kind) or made.__module__.startswith("specdec_"))
 
 
 def faults(site, name: str, thing: object, entry) -> list[str]:
@@ -152,7 +153,7 @@ def faults_of_members(site, name: str, kind: type, entry) -> list[str]:
 
 def inside(site, kind: type) -> list[type]:
     """A class, and those of its bases that a reader cannot look up: what they give it belongs to it."""
-    ours = [base for base in kind.__mro__[1:] if base.__module__.startswith("specdec_core")]
+    ours = [base for base in kind.__mro__[1:] if base.__module__.startswith("specdec_")]
     return [kind, *(base for base in ours if home_of(base) not in site.entries)]
 
 
@@ -169,7 +170,7 @@ def home_of(kind: type) -> str:
 
 def own_fields(site, kind: type) -> list[str]:
     """The public fields that a class has itself; one that it states anew stands where it was stated first."""
-    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith("specdec_core")]
+    bases = [base for base in kind.__mro__[1:] if base.__module__.startswith("specdec_")]
     stated = {field for base in bases for field in inspect.get_annotations(base)}
     own = set(inspect.get_annotations(kind))
     hidden = {field for base in inside(site, kind)[1:] for field in inspect.get_annotations(base)}
@@ -211,6 +212,15 @@ def test_all_that_a_documented_module_defines_stands_there(built_site, module):
         entry = built_site.entries.get(f"{module}.{name}")
         missing += faults(built_site, f"{module}.{name}", thing if ours else None, entry)
     assert not missing
+
+
+@pytest.mark.parametrize(("kind", "name"), PLUGINS)
+def test_a_plugin_that_ships_stands_with_what_it_takes(built_site, kind, name):
+    spec = SHIPPED.spec(kind, name)
+    module, _, factory = spec.factory.partition(":")
+    made = getattr(importlib.import_module(module), factory)
+    for thing in (made, spec.config):
+        assert not faults(built_site, thing.__name__, thing, built_site.entries.get(home_of(thing)))
 
 
 HOOKS = [name for name, value in vars(HookSpecs).items() if hasattr(value, "specdec_spec")]

@@ -13,6 +13,7 @@ from specdec_core.settings import ModelSettings
 from specdec_core.shipped import BUILTIN_PREFIX, builtin_arpa
 
 BUILTIN_TEXTS = ("builtin:stdlib",)
+"""Texts that are there without a file: the library of this Python."""
 
 
 class RandomConfig(PluginConfig):

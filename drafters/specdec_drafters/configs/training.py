@@ -11,8 +11,9 @@ from specdec_core.border import TrainerConfig
 from specdec_drafters.configs.basic import BUILTIN_TEXTS
 
 DEFAULT_MINUTES = 10.0
-
+"""How long a training takes that says neither minutes nor steps."""
 LossName = Literal["ce", "kl", "tv", "kl-then-tv"]
+"""What a training makes small; the fields that take it say what each means."""
 
 
 class TrainingConfig(TrainerConfig):

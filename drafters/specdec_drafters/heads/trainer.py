@@ -42,6 +42,7 @@ class HeadsTrainer(Trainer):
 
     Config = HeadsTrainerConfig
     config: HeadsTrainerConfig
+    """What was asked for."""
 
     def train(self, observer: TrainingObserver) -> TrainingReport:
         """Train; the result is one file, with the learning curve beside it.

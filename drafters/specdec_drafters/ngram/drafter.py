@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from specdec_drafters.ngram.tables import NgramTables
 
 DEFAULT_TEXT_ORDER = 2
+"""The order of a table that is counted where none is asked for: bigrams."""
 
 
 class NgramDrafter(Drafter):

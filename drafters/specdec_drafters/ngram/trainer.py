@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from specdec_core.border import TrainingObserver
     from specdec_drafters.ngram.kneser_ney import KneserNeyModel
 
-DOCUMENTS_AT_ONCE = 1000
+_DOCUMENTS_AT_ONCE = 1000
 
 
 class NgramTrainer(Trainer):
@@ -38,6 +38,7 @@ class NgramTrainer(Trainer):
 
     Config = NgramTrainerConfig
     config: NgramTrainerConfig
+    """What was asked for."""
 
     def train(self, observer: TrainingObserver) -> TrainingReport:
         """Count, estimate, and write the ARPA file.
@@ -86,8 +87,8 @@ class NgramTrainer(Trainer):
             )
         observer.stage("tokenizing", len(texts))
         documents: list[NDArray[np.int32]] = []
-        for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
-            some = texts[start : start + DOCUMENTS_AT_ONCE]
+        for start in range(0, len(texts), _DOCUMENTS_AT_ONCE):
+            some = texts[start : start + _DOCUMENTS_AT_ONCE]
             documents.extend(row for row in tokenize_documents(some, tokenizer) if len(row))
             observer.advance(start + len(some))
         return documents

@@ -37,6 +37,7 @@ class TransformerTrainer(Trainer):
 
     Config = TransformerTrainerConfig
     config: TransformerTrainerConfig
+    """What was asked for."""
 
     def train(self, observer: TrainingObserver) -> TrainingReport:
         """Train; the result is an ordinary model folder, with the learning curve in it.

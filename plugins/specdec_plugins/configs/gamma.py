@@ -127,7 +127,7 @@ def _chosen(measurement: Measurement, file: Path, name: str | None) -> DrafterMe
     return measurement.drafters[names.index(name)]
 
 
-class _AdaptiveGammaConfig(PluginConfig):
+class AdaptiveGammaConfig(PluginConfig):
     """Between which bounds a gamma moves. It cannot reach 0, where nothing is drafted and nothing learnt."""
 
     initial: Count = 5
@@ -138,7 +138,7 @@ class _AdaptiveGammaConfig(PluginConfig):
     """The largest gamma."""
 
     @model_validator(mode="after")
-    def _check_bounds(self) -> _AdaptiveGammaConfig:
+    def _check_bounds(self) -> AdaptiveGammaConfig:
         if self.least > self.most:
             raise ValueError(f"least ({self.least}) must not exceed most ({self.most})")
         if not self.least <= self.initial <= self.most:
@@ -146,7 +146,7 @@ class _AdaptiveGammaConfig(PluginConfig):
         return self
 
 
-class RunningAverageGammaConfig(_AdaptiveGammaConfig):
+class RunningAverageGammaConfig(AdaptiveGammaConfig):
     """How fast gamma follows the running average of beta, and within which bounds."""
 
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
@@ -158,7 +158,7 @@ class RunningAverageGammaConfig(_AdaptiveGammaConfig):
     while decoding; the same seed need not give the same tokens then."""
 
 
-class AdditiveGammaConfig(_AdaptiveGammaConfig):
+class AdditiveGammaConfig(AdaptiveGammaConfig):
     """By how much gamma grows and shrinks, and within which bounds."""
 
     most: Count = 20
