@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from specdec_core.border import Drafter, GammaController
 from specdec_core.decoding import BatchResult, Decoder
@@ -42,7 +43,8 @@ def _require_lossless(
     decoder = Decoder(world.target, drafter, gamma=gamma, sampling=sampling, strict=True)
     # With an encoder, the core makes a pass for each row; without batches, a call for each continuation.
     count = min(count, 600 * batch, 1200 if world.encoder_decoder else count)
-    seen = sampled(decoder, batch, count, PROMPT, length, subject.seed)
+    with _decoding(f"decoded {count} continuations of up to {length} tokens{what} on {world}"):
+        seen = sampled(decoder, batch, count, PROMPT, length, subject.seed)
     exact = _exact(world, sampling, length)
     p = p_of_sequences(seen, exact)
     if p >= SUSPICIOUS:
@@ -107,14 +109,18 @@ def _decode(
     """Decode by argmax."""
     settings = GenerationSettings(max_new_tokens=24, ignore_eos=ignore_eos, seed=seed)
     gamma = None if drafter is None else Gamma(4, 2)
+    decoder = Decoder(world.target, drafter, gamma=gamma, sampling=ARGMAX, strict=True)
+    with _decoding(f"decoded {len(prompts)} row(s) by argmax on {world}"):
+        return decoder.generate(prompts, settings)
+
+
+@contextmanager
+def _decoding(did: str) -> Iterator[None]:
+    """Say what was done where a drafter fails within the loop."""
     try:
-        return Decoder(world.target, drafter, gamma=gamma, sampling=ARGMAX, strict=True).generate(
-            prompts, settings
-        )
+        yield
     except PluginError as error:
-        raise CheckFailure(
-            f"decoded {len(prompts)} row(s) by argmax on {world}", str(error), "decoding without a failure"
-        ) from error
+        raise CheckFailure(did, str(error), "decoding without a failure") from error
 
 
 @check("no-more-calls", kind="drafter")
@@ -158,10 +164,12 @@ def decoded_rows_apart(subject: DrafterSubject) -> None:
     first = [2, 3, 5, 2, 3]
     for world in subject.worlds:
         decoder = Decoder(world.target, subject.drafter(world), gamma=Gamma(3), strict=True)
-        alone = decoder.generate([first], settings).rows[0].tokens
+        with _decoding(f"decoded {first} on {world}"):
+            alone = decoder.generate([first], settings).rows[0].tokens
         for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]], []):
             others = others[: subject.batch(3) - 1]
-            beside = decoder.generate([first, *others], settings).rows[0].tokens
+            with _decoding(f"decoded {first} beside {others} on {world}"):
+                beside = decoder.generate([first, *others], settings).rows[0].tokens
             if beside != alone:
                 raise CheckFailure(
                     f"decoded {first} beside {others} on {world}, from the same seed",

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_core.border import PluginKind
-from tests.testing.defects import dishonest, forgetful, gammas, healthy, leniences, misshapen, unmannerly, watching
+from tests.testing.defects import (
+    dishonest,
+    forgetful,
+    gammas,
+    healthy,
+    idle,
+    leniences,
+    misshapen,
+    unmannerly,
+    watching,
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ DRAFTERS = _table(
     (dishonest.ZeroAtTheDraft, "q-gives-the-token"),
     (dishonest.WithholdsEndOfSequence, "q-is-what-was-drawn lossless"),
     (dishonest.LeavesOutTheUnsure, "lossless-when-stopped"),
-    (dishonest.CherryPicks, "q-is-what-was-drawn"),
+    (dishonest.CherryPicks, "q-is-what-was-drawn within-a-hierarchy"),
     (dishonest.ExpectsProbabilities, "same-as-plain"),
     (dishonest.ListsByProbability, "q-well-formed"),
     (dishonest.FirstRowsQ, "rows-apart"),
@@ -79,7 +89,7 @@ DRAFTERS = _table(
     (forgetful.LeavesWaitingRows, "zero-budget-between"),
     (forgetful.NeedsAFirstDraft, "not-asked-at-first"),
     (forgetful.ExpectsABonus, "end-inside-a-draft"),
-    (forgetful.ExpectsEveryRow, "row-finished"),
+    (forgetful.ExpectsEveryRow, "row-finished within-a-hierarchy"),
     (forgetful.RunsFull, "many-steps"),
     (forgetful.RollsBackNothing, "rolled-back"),
     (forgetful.OneStateForAllRows, "rows-apart"),
@@ -92,6 +102,8 @@ DRAFTERS = _table(
     (forgetful.UndoesTwoCommits, "rolled-back"),
     (forgetful.LetsEndedRowsGo, "rolled-back"),
     (forgetful.KeepsSources, "closing-frees"),
+    (idle.NeverDrafts, "drafts-something saves-calls"),
+    (idle.NeedsAToken, "empty-context"),
     (unmannerly.WritesIntoTheRequest, "tokens-untouched"),
     (unmannerly.PrunesTheHead, "target-untouched"),
     (unmannerly.WritesBackGamma, "config-untouched"),
