@@ -1,18 +1,14 @@
-"""Write the page of commands from the command line itself.
+"""The page of commands, from the command line itself.
 
-    python docs/commands.py            renew docs/commands.md
-    python docs/commands.py --check    exit with 1 when it is not what the command line says
-
-What stands between `<!-- commands -->` and `<!-- end of commands -->` is written, the rest of the page is left. Of
-the commands that plugins bring along, those are shown that come with specdec, whatever else is installed.
+What stands between `<!-- commands -->` and `<!-- end of commands -->` is written by `python docs/renew.py`, the
+rest of the page is left. Of the commands that plugins bring along, those are shown that come with specdec,
+whatever else is installed.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +20,7 @@ import typer
 from specdec_core.cli.main import app
 from specdec_core.registry import default_registry
 
-PAGE = Path(__file__).parent / "commands.md"
+PAGES = [Path(__file__).parent / "commands.md"]
 _PLACE = re.compile(r"(<!-- commands -->\n).*(<!-- end of commands -->)", re.DOTALL)
 _NOTES = re.compile(r"\s*\[(?P<notes>[^][]*)\]$")
 _KINDS = {
@@ -150,20 +146,3 @@ def _default(parameter: Any, notes: list[str]) -> str:
         if note.startswith("default: "):
             return f"`{'--' if flag else ''}{note.removeprefix('default: ')}`"
     return "–" if flag or parameter.default in (None, [], ()) else f"`{parameter.default}`"
-
-
-def main() -> None:
-    """Renew or check the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing")
-    check = parser.parse_args().check
-    text = PAGE.read_text(encoding="utf-8")
-    stale = renewed(text) != text
-    if stale and not check:
-        PAGE.write_text(renewed(text), encoding="utf-8")
-    print(f"{'stale' if check else 'renewed'}: {PAGE.name if stale else 'nothing'}")
-    sys.exit(stale and check)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,18 +1,14 @@
-"""Write the tables of keys on the pages from the pydantic models that read them.
+"""The tables of keys on the pages, from the pydantic models that read them.
 
-    python docs/keys.py            renew all tables
-    python docs/keys.py --check    exit with 1 when one is not what the models say
-
-A table stands between `<!-- keys: MODULE:MODEL -->` and `<!-- end of keys -->`. `study` and `run` mean the models
-of a study with the plugins that come with specdec, `trainer:NAME` the options of `specdec train NAME`.
+A table stands between `<!-- keys: MODULE:MODEL -->` and `<!-- end of keys -->`; `python docs/renew.py` writes it.
+`study` and `run` mean the models of a study with the plugins that come with specdec, `trainer:NAME` the options of
+`specdec train NAME`.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
-import sys
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -106,23 +102,3 @@ def _value(schema: Mapping[str, Any]) -> str:
         return f"list of {_value(schema.get('items') or {})}s"
     bounds = [words.format(schema[key]) for key, words in _BOUNDS.items() if key in schema]
     return ", ".join([_KINDS.get(kind, "mapping"), *bounds])
-
-
-def main() -> None:
-    """Renew or check the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing")
-    check = parser.parse_args().check
-    stale = []
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        if renewed(text) != text:
-            stale.append(page.name)
-            if not check:
-                page.write_text(renewed(text), encoding="utf-8")
-    print(f"{'stale' if check else 'renewed'}: {', '.join(stale) or 'nothing'}")
-    sys.exit(bool(stale) and check)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,10 @@
-"""Write the tables of docs/paper.md: what the built-in models measured beside what the paper and the slides print.
+"""The tables of docs/paper.md: what the built-in models measured beside what the paper and the slides print.
 
-    python docs/paper_tables.py --take results    keep the results of the studies, then renew the tables
-    python docs/paper_tables.py                   renew the tables from the results that are kept
-    python docs/paper_tables.py --check           exit with 1 when the page is not what they say
+    python docs/paper_tables.py results    keep the results of the studies
 
-A table stands between `<!-- paper: NAME -->` and `<!-- end of paper -->`. The results are those of
-`specdec compare examples/paper/NAME-builtin.yaml --output results/NAME`; docs/data/paper keeps what the page shows
-of them.
+A table stands between `<!-- paper: NAME -->` and `<!-- end of paper -->`; `python docs/renew.py` writes it. The
+results are those of `specdec compare examples/paper/NAME-builtin.yaml --output results/NAME`; docs/data/paper
+keeps what the page shows of them.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,7 @@ from typing import Any
 from specdec_core.theory import paper
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER / "paper.md"
+PAGES = [FOLDER / "paper.md"]
 DATA = FOLDER / "data" / "paper"
 STUDIES = ("table2", "table3", "table4", "table5", "adaptive-gamma", "hierarchy")
 KEPT = (
@@ -236,19 +233,10 @@ def renewed(text: str) -> str:
 
 
 def main() -> None:
-    """Keep results, and renew or check the page."""
+    """Keep results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--take", type=Path, metavar="DIR", help="folder with the folders of results")
-    parser.add_argument("--check", action="store_true", help="change nothing")
-    options = parser.parse_args()
-    if options.take is not None:
-        take(options.take)
-    text = PAGE.read_text(encoding="utf-8")
-    stale = renewed(text) != text
-    if stale and not options.check:
-        PAGE.write_text(renewed(text), encoding="utf-8")
-    print(f"{PAGE.name}: {'stale' if options.check else 'renewed'}" if stale else f"{PAGE.name}: as measured")
-    sys.exit(stale and options.check)
+    parser.add_argument("results", type=Path, metavar="DIR", help="folder with the folders of results")
+    take(parser.parse_args().results)
 
 
 if __name__ == "__main__":

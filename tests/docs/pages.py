@@ -53,11 +53,13 @@ def spans() -> list[tuple[Path, str]]:
 
 
 def load(path: Path) -> ModuleType:
-    """Import a file that is in no package."""
+    """Import a file that is in no package, as Python runs it: it finds the files beside it."""
     spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
+    sys.path.remove(str(path.parent))
     return module

@@ -136,10 +136,33 @@ def test_quoted_files_and_parts_of_files_are_there():
             assert [text.count(mark) for mark in marks] == [1, 1], f"{name(page)} quotes {part!r} of {path}"
 
 
-def test_tables_of_keys_are_what_the_models_say():
-    keys = load(ROOT / "docs" / "keys.py")
-    stale = [name(page) for page in PAGES if keys.renewed(text := page.read_text(encoding="utf-8")) != text]
-    assert not stale, "python docs/keys.py renews them"
+def test_what_is_written_from_the_code_is_what_the_code_says():
+    renew = load(ROOT / "docs" / "renew.py")
+    places = "".join(page.read_text(encoding="utf-8") for writer in renew.WRITERS for page in writer.PAGES)
+    assert all(
+        f"<!-- {place}" in places for place in ("keys: study", "commands -->", "checks: gamma", "paper: table2")
+    )
+    assert not [name(page) for page, _ in renew.stale()], "python docs/renew.py renews them"
+
+
+def test_a_page_that_is_not_what_the_code_says_is_found(tmp_path, monkeypatch, capsys):
+    renew = load(ROOT / "docs" / "renew.py")
+    (page,) = renew.checks.PAGES
+    text = page.read_text(encoding="utf-8")
+    changed = tmp_path / page.name
+    changed.write_text(text.replace("`zero-budget`", "`no-budget`"), encoding="utf-8")
+    monkeypatch.setattr(renew, "WRITERS", (renew.checks,))
+    monkeypatch.setattr(renew.checks, "PAGES", [changed])
+    for options, said, code in (
+        (["--check"], "stale: kit.md\n", 1),
+        ([], "renewed: kit.md\n", 0),
+        (["--check"], "", 0),
+    ):
+        monkeypatch.setattr("sys.argv", ["renew.py", *options])
+        with pytest.raises(SystemExit) as ended:
+            renew.main()
+        assert (capsys.readouterr().out, int(ended.value.code)) == (said, code)
+    assert changed.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=str)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import click
 import pytest
@@ -12,9 +10,7 @@ import typer
 
 from specdec_core.cli.main import app
 from specdec_core.registry import default_registry
-from tests.docs.pages import ROOT, load
 
-SCRIPT = ROOT / "docs" / "commands.py"
 TRAINERS = {
     r.name for r in default_registry().records() if r.kind == "trainer" and r.distribution == "specdec-core"
 }
@@ -108,14 +104,3 @@ def test_nothing_stands_there_that_there_is_not(sections):
     for path in shown:
         rows = [row for table in sections[path] for row in table.find("tr") if [*row.find("td")]]
         assert len(rows) == len(COMMANDS[path].params), f"{path} has rows too many, or too few"
-
-
-def test_the_page_is_what_the_command_line_says():
-    commands = load(SCRIPT)
-    text = commands.PAGE.read_text(encoding="utf-8")
-    assert commands.renewed(text) == text, "python docs/commands.py renews it"
-
-
-def test_the_script_says_so_when_the_page_is_not():
-    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "stale: nothing\n"), done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from specdec_core.border import DraftSession
 from specdec_core.testing import DrafterKit, DrafterSubject, checks, run_checks
-from tests.docs.pages import ROOT, load
+from tests.docs.pages import ROOT
 from tests.toys import TableDrafter
 
 PAGE = (ROOT / "docs" / "kit.md").read_text(encoding="utf-8")
@@ -41,10 +41,6 @@ def test_every_check_stands_on_the_page(kind):
     for one in checks(kind):
         assert f"| `{one.name}`{'' if one.required else ' (optional)'} | {one.summary} |" in table
     assert table.count("\n| `") == len(checks(kind))
-
-
-def test_the_script_would_leave_the_page_as_it_is():
-    assert load(ROOT / "docs" / "checks.py").renewed(PAGE) == PAGE
 
 
 def test_the_failure_on_the_page_is_a_real_one():
