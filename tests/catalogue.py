@@ -1,4 +1,4 @@
-"""Every drafter that ships, made for a target small enough to enumerate."""
+"""Every drafter that ships, made for a target small enough to enumerate, and controllers of gamma that move."""
 
 from __future__ import annotations
 
@@ -64,6 +64,20 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
 }
 DRAFTERS = [who for who in _CATALOGUE if who != "copy-long"]
+
+# Settings with which a controller moves within a few steps.
+GAMMAS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fixed": ("fixed", {"gamma": 3}),
+    "fixed-none": ("fixed", {"gamma": 0}),
+    "optimal": ("optimal", {"alpha": 0.6, "c": 0.1}),
+    "running-average": ("running-average", {"initial": 1, "most": 3, "rate": 20, "memory": 0.5}),
+    "running-average-timed": ("running-average", {"initial": 2, "most": 3, "rate": 20, "c": None}),
+    "additive": ("additive", {"initial": 1, "most": 4}),
+    "confidence": ("confidence", {"threshold": 0.4, "most": 3}),
+    "confidence-learnt": ("confidence", {"threshold": 0.4, "most": 3, "learn": True, "memory": 0.5}),
+    "cost-aware": ("cost-aware", {"most": 3, "memory": 10, "probing": 0.2}),
+    "cost-aware-given": ("cost-aware", {"most": 3, "memory": 10, "probing": 0.2, "seconds": (1, 1.2, 1.3, 1.6)}),
+}
 
 
 def plugin_of(who: str) -> str:

@@ -11,7 +11,6 @@ import functools
 import pytest
 
 from specdec_core.decoding import Decoder
-from specdec_core.settings import GenerationSettings
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.lossless import SETTINGS, enumerate_continuations, p_value, sample, small_target
 from tests.toys import Gamma
@@ -61,14 +60,3 @@ def test_drafter_gives_the_targets_distribution_in_a_large_sample(target, make, 
     """At temperature 1, and with one other setting, another for each drafter."""
     setting = STRONG[DRAFTERS.index(who) % len(STRONG)] if which else "temperature-1"
     check(target, make(who), Gamma(3, 2), expected, setting, 100, 9000, 4)
-
-
-@pytest.mark.parametrize("who", DRAFTERS)
-def test_a_row_does_not_depend_on_its_neighbours(target, make, who):
-    decoder = Decoder(target, make(who), gamma=Gamma(3), strict=True)
-    settings = GenerationSettings(max_new_tokens=12, seed=4, ignore_eos=True)
-    first = [2, 3, 5, 2, 3]
-    alone = decoder.generate([first], settings).rows[0].tokens
-    for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]]):
-        assert decoder.generate([first, *others], settings).rows[0].tokens == alone
-    assert decoder.generate([first], settings).rows[0].tokens == alone

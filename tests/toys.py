@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 
 from specdec_core.border import (
-    AutoregressiveDrafter,
     BatchInfo,
     DeterministicDrafter,
     Drafter,
@@ -22,7 +21,7 @@ from specdec_core.border import (
     TargetInfo,
 )
 from specdec_core.randomness import draw
-from specdec_core.testing.instruments.parts import Gamma
+from specdec_core.testing.instruments.parts import Gamma, TableDrafter
 
 __all__ = [
     "NO_CONFIG",
@@ -40,17 +39,6 @@ NO_CONFIG = PluginConfig()
 def target_info(vocab: int) -> TargetInfo:
     """What a toy is told of its target."""
     return TargetInfo(vocab_size=vocab)
-
-
-class TableDrafter(AutoregressiveDrafter):
-    """Fixed random logits after each token: a stochastic q that differs much from any p."""
-
-    def __init__(self, vocab: int, seed: int = 3) -> None:
-        super().__init__(NO_CONFIG, target_info(vocab))
-        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(seed)) * 1.5
-
-    def logits(self, prefix: Sequence[int]) -> torch.Tensor:
-        return self.table[prefix[-1]]
 
 
 class CountingDrafter(DeterministicDrafter):

@@ -13,7 +13,7 @@ from specdec_core.errors import ConfigError
 from specdec_drafters import texts
 from specdec_drafters.configs import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+from tests.drafters.support import info_for, request_for, rows_of
 
 DATA = Path(__file__).parent / "data"
 V = 1000
@@ -62,17 +62,6 @@ def test_zero_budget_and_empty_context(order):
     session = drafter_from("small.2.arpa", order).open(info_for(2, V))
     assert session.propose(request_for([[1], [2]], [0, 0])).lengths == (0, 0)
     assert session.propose(request_for([[], [2]], [2, 1])).lengths == (2, 1)
-
-
-@pytest.mark.parametrize("arpa", ["small.2.arpa", "small.3.arpa"])
-def test_state_after_commits_equals_a_fresh_session(arpa):
-    drafter, info = drafter_from(arpa), info_for(3, V)
-    tokens = [list(context) for context in CONTEXTS]
-    session = drafter.open(info)
-    for kept in ((2, 0, 1), (0, 0, 0), (1, 2, 3)):
-        proposal = session.propose(request_for(tokens, [3, 3, 3]))
-        commit(session, tokens, proposal, kept)
-        assert_as_fresh(drafter, info, session, tokens)
 
 
 def test_a_unigram_has_one_row():

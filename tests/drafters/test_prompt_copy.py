@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from specdec_core.border import PointMass, TargetInfo
 from specdec_drafters.configs import PromptCopyConfig
 from specdec_drafters.prompt_copy import PromptCopyDrafter
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
 
 V = 50
 
@@ -72,16 +72,6 @@ def test_q_is_a_point_mass_and_rows_are_independent():
     proposal = session.propose(request_for(tokens, [2, 2, 1]))
     assert isinstance(proposal.q, PointMass)
     assert rows_of(proposal) == [[3, 1], [], [9]]
-
-
-def test_state_after_commits_equals_a_fresh_session():
-    drafter, info = drafter_with(min_match=1), info_for(2, V)
-    tokens = [[1, 2, 3, 1, 2], [7, 8, 7]]
-    session = drafter.open(info)
-    for kept in ((2, 1), (0, 0), (1, 2)):
-        proposal = session.propose(request_for(tokens, [3, 2]))
-        commit(session, tokens, proposal, [min(k, n) for k, n in zip(kept, proposal.lengths, strict=True)])
-        assert_as_fresh(drafter, info, session, tokens)
 
 
 texts = st.lists(st.integers(0, 2), max_size=20)

@@ -79,18 +79,6 @@ def test_q_is_the_models_own_through_drafts_commits_and_ragged_rows(folder, fami
     assert_as_fresh(drafter, info, session, tokens)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_state_after_each_commit_equals_a_fresh_session(folder, seed):
-    drafter, info = drafter_for(folder()), info_for(3, V)
-    tokens = [list(prompt) for prompt in PROMPTS]
-    session = drafter.open(info)
-    for budget, kept in STEPS:
-        proposal = session.propose(request_for(tokens, budget, seed=seed))
-        commit(session, tokens, proposal, kept)
-        assert_as_fresh(drafter, info, session, tokens)
-        session.commit(Outcome((0,) * 3, (0,) * 3, ((),) * 3, (False,) * 3, used=False))
-
-
 def test_commits_of_steps_in_which_another_drafter_was_used(folder):
     drafter, info = drafter_for(folder()), info_for(2, V)
     tokens = [[2, 3, 4], [5]]

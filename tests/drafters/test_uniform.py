@@ -8,7 +8,7 @@ import torch
 from specdec_core.border import Dense, TargetInfo
 from specdec_drafters.configs import RandomConfig
 from specdec_drafters.uniform import RandomDrafter
-from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+from tests.drafters.support import info_for, request_for, rows_of
 
 V = 7
 
@@ -31,15 +31,3 @@ def test_every_token_is_drawn_about_equally_often(drafter):
     counts = torch.bincount(torch.tensor(drawn), minlength=V)
     assert counts.min() > 220  # 300 expected, standard deviation 16
     assert counts.max() < 380
-
-
-def test_zero_budget_draws_nothing(drafter):
-    proposal = drafter.open(info_for(2, V)).propose(request_for([[1], [2]], [0, 0]))
-    assert proposal.lengths == (0, 0)
-
-
-def test_nothing_is_carried_over_from_a_commit(drafter):
-    info, tokens = info_for(2, V), [[1], [2, 3]]
-    session = drafter.open(info)
-    commit(session, tokens, session.propose(request_for(tokens, [3, 2])), kept=(1, 2))
-    assert_as_fresh(drafter, info, session, tokens)

@@ -8,20 +8,8 @@ import pytest
 
 from specdec_core import default_registry
 from specdec_core.testing import checks, named, run_checks
+from tests.catalogue import GAMMAS
 
-# Settings with which a controller moves within a few steps.
-GAMMAS = {
-    "fixed": ("fixed", {"gamma": 3}),
-    "fixed-none": ("fixed", {"gamma": 0}),
-    "optimal": ("optimal", {"alpha": 0.6, "c": 0.1}),
-    "running-average": ("running-average", {"initial": 1, "most": 3, "rate": 20, "memory": 0.5}),
-    "running-average-timed": ("running-average", {"initial": 2, "most": 3, "rate": 20, "c": None}),
-    "additive": ("additive", {"initial": 1, "most": 4}),
-    "confidence": ("confidence", {"threshold": 0.4, "most": 3}),
-    "confidence-learnt": ("confidence", {"threshold": 0.4, "most": 3, "learn": True, "memory": 0.5}),
-    "cost-aware": ("cost-aware", {"most": 3, "memory": 10, "probing": 0.2}),
-    "cost-aware-given": ("cost-aware", {"most": 3, "memory": 10, "probing": 0.2, "seconds": (1, 1.2, 1.3, 1.6)}),
-}
 TOGETHER = {
     "running-average-timed": {"rows-apart"},
     "cost-aware": {"rows-apart", "batches-apart"},
@@ -42,17 +30,17 @@ LENIENCES = {
 
 
 @pytest.mark.parametrize("who", GAMMAS)
-def test_a_gamma_controller_conforms(who):
+def test_a_gamma_controller_conforms(who, device):
     name, settings = GAMMAS[who]
-    report = run_checks(named("gamma", name, settings))
+    report = run_checks(named("gamma", name, settings, device=device))
     assert report.passed, str(report)
     assert {one.check.name for one in report.results if one.outcome == "optional"} <= TOGETHER.get(who, set())
 
 
 @pytest.mark.parametrize("who", LENIENCES)
-def test_a_lenience_controller_conforms(who):
+def test_a_lenience_controller_conforms(who, device):
     name, settings = LENIENCES[who]
-    report = run_checks(named("lenience", name, settings), require=("batches-apart",))
+    report = run_checks(named("lenience", name, settings, device=device), require=("batches-apart",))
     assert report.passed, str(report)
     promised = report.outcome("lossless-as-promised")
     assert promised == ("passed" if who.endswith("lossless") else "skipped"), json.dumps(settings)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from specdec_core.border import (
+    AutoregressiveDrafter,
     BatchInfo,
     Drafter,
     DraftLoop,
@@ -16,6 +20,7 @@ from specdec_core.border import (
     PluginConfig,
     Proposal,
     SessionInfo,
+    TargetInfo,
 )
 from specdec_core.models import LoadedModel
 
@@ -58,6 +63,22 @@ class _ConfidentSession(_GammaSession):
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
         return [value >= self.controller.stop_below for value in confidence]
+
+
+class TableDrafter(AutoregressiveDrafter):
+    """Fixed random logits after each token: a q that differs much from the p of any target.
+
+    Args:
+        vocab_size: The target's V.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(PluginConfig(), TargetInfo(vocab_size=vocab_size))
+        self.table = torch.randn(vocab_size, vocab_size, generator=torch.Generator().manual_seed(3)) * 1.5
+
+    def logits(self, prefix: Sequence[int]) -> Tensor:
+        """Return the logits `[V]` of the token that follows `prefix`."""
+        return self.table[prefix[-1]]
 
 
 class Hierarchy(Drafter):

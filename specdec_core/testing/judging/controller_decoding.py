@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from specdec_core.border import (
-    AutoregressiveDrafter,
     BatchInfo,
     GammaController,
     LenienceController,
     LenienceSession,
-    PluginConfig,
     StepReport,
 )
 from specdec_core.decoding import Decoder
@@ -25,7 +22,7 @@ from specdec_core.testing.checking import CheckFailure
 from specdec_core.testing.controller_subject import GammaSubject, LenienceSubject
 from specdec_core.testing.failing import told
 from specdec_core.testing.instruments.enumeration import adjusted, continuations, sampled
-from specdec_core.testing.instruments.parts import Gamma
+from specdec_core.testing.instruments.parts import Gamma, TableDrafter
 from specdec_core.testing.instruments.statistics import SUSPICIOUS, farthest, p_of_sequences
 from specdec_core.testing.instruments.world import PROMPT, World, fresh_logits, world
 
@@ -44,23 +41,6 @@ ROUNDING = 1e-4
 SAMPLED, ARGMAX = SamplingSettings(), SamplingSettings(temperature=0)
 
 
-class TableDrafter(AutoregressiveDrafter):
-    """Fixed random logits after each token: a q that differs much from the p of any target.
-
-    Args:
-        world: Its target.
-    """
-
-    def __init__(self, world: World) -> None:
-        super().__init__(PluginConfig(), world.info)
-        vocab = world.info.vocab_size
-        self.table = torch.randn(vocab, vocab, generator=torch.Generator().manual_seed(3)) * 1.5
-
-    def logits(self, prefix: Sequence[int]) -> Tensor:
-        """Return the logits `[V]` of the token that follows `prefix`."""
-        return self.table[prefix[-1]]
-
-
 def decoder(
     subject: ControllerSubject,
     sampling: SamplingSettings,
@@ -75,7 +55,14 @@ def decoder(
         gamma = given
     else:
         lenience = given
-    return Decoder(here.target, TableDrafter(here), gamma=gamma, lenience=lenience, sampling=sampling, strict=True)
+    return Decoder(
+        here.target,
+        TableDrafter(here.info.vocab_size),
+        gamma=gamma,
+        lenience=lenience,
+        sampling=sampling,
+        strict=True,
+    )
 
 
 @functools.cache

@@ -1,0 +1,50 @@
+"""Controllers of gamma on both levels of a hierarchy. By themselves they are judged in tests/testing."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_core import default_registry
+from specdec_core.decoding import Decoder
+from specdec_drafters.configs import HierarchicalConfig
+from specdec_drafters.hierarchical import HierarchicalDrafter
+from tests.catalogue import GAMMAS
+from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.tiny import tiny_model
+from tests.toys import TableDrafter
+
+SETTING = SETTINGS["temperature-1"]
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+@pytest.fixture(scope="module")
+def expected(target):
+    """Return the exact distribution of continuations of four tokens."""
+    return enumerate_continuations(target, SETTING, length=4)
+
+
+@pytest.fixture(scope="module")
+def middle(tmp_path_factory):
+    """Return the folder of a model that drafts and is drafted for."""
+    folder = tmp_path_factory.mktemp("middle")
+    tiny_model("llama", VOCAB, seed=5, sharpness=0.8).save_pretrained(folder)
+    return folder
+
+
+def made(who):
+    name, settings = GAMMAS[who]
+    registry = default_registry()
+    return registry.create("gamma", name, registry.spec("gamma", name).config(**settings))
+
+
+@pytest.mark.parametrize(("batch", "count"), [(3, 60), (100, 1000)])
+@pytest.mark.parametrize("who", GAMMAS)
+def test_controllers_on_both_levels_leave_the_targets_distribution(target, expected, middle, who, batch, count):
+    config = HierarchicalConfig(model=str(middle), drafter=TableDrafter(VOCAB), gamma=made(who))
+    drafter = HierarchicalDrafter(config, target.info())
+    decoder = Decoder(target, drafter, gamma=made(who), sampling=SETTING, strict=True)
+    assert p_value(sample(decoder, batch, count, length=4), expected) > 1e-4
