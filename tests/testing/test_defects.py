@@ -17,6 +17,7 @@ from tests.testing.defects import (
     forgetful,
     gammas,
     idle,
+    leaking,
     leniences,
     misshapen,
     unmannerly,
@@ -95,7 +96,7 @@ def test_defects_are_many_and_say_what_is_wrong(kind):
 
 def test_every_defect_that_is_written_is_in_the_table():
     planted = {defect.make for table in DEFECTS.values() for defect in table.values()}
-    for module in (dishonest, forgetful, gammas, idle, leniences, misshapen, unmannerly, watching):
+    for module in (dishonest, forgetful, gammas, idle, leaking, leniences, misshapen, unmannerly, watching):
         written = {
             kind
             for name, kind in vars(module).items()
