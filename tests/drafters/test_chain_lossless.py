@@ -1,0 +1,208 @@
+"""The chain in the decoding loop: whoever drafted, the text is the target's."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_core import default_registry
+from specdec_core.border import (
+    DraftRequest,
+    Outcome,
+)
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.randomness import RowStreams
+from specdec_core.sampling import Standardiser
+from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_drafters import chain as chain_module
+from tests.drafters.chains import chain
+from tests.drafters.support import info_for, rows_of
+from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+class Now(CountingDrafter):
+    """Guesses only after even tokens, and then one token or three: rows often fall through."""
+
+    def draft(self, tokens, budget):
+        return () if tokens[-1] % 2 else super().draft(tokens, budget)[: 1 + tokens[-1] % 4]
+
+
+TOYS = {
+    "point-dense": lambda: (Now(VOCAB), TableDrafter(VOCAB)),
+    "point-sparse": lambda: (Now(VOCAB), SparseDrafter(VOCAB)),
+    "sparse-dense": lambda: (SparseDrafter(VOCAB), TableDrafter(VOCAB)),
+    "dense-point": lambda: (TableDrafter(VOCAB), CountingDrafter(VOCAB)),
+    "nested": lambda: (chain(Now(VOCAB), vocab=VOCAB), chain(Now(VOCAB), TableDrafter(VOCAB), vocab=VOCAB)),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("who", TOYS)
+def test_every_mixture_of_forms_is_lossless(target, who, setting):
+    sampling = SETTINGS[setting]
+    drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
+    decoder = Decoder(target, drafter, gamma=Gamma(2, 1, 3, 0), sampling=sampling, strict=True)
+    count = 30 if sampling.argmax else 2400
+    assert (
+        p_value(sample(decoder, 3 if sampling.argmax else 60, count), enumerate_continuations(target, sampling))
+        > 1e-4
+    )
+
+
+def test_argmax_drafts_of_a_model_may_be_replaced_for_a_sampling_target(target):
+    sampling, drafts = SamplingSettings(), SamplingSettings(temperature=0)
+    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, shortest=2)
+    gamma = Gamma(2, 3, stop_below=0.6)
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
+    assert p_value(sample(decoder, 3, 1200), enumerate_continuations(target, sampling)) > 1e-4
+
+
+def stopped_early(target, batch):
+    """A drawn draft that a confidence controller stops, before a drafter that always has three tokens."""
+    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, shortest=2)
+    return Decoder(target, drafter, gamma=Gamma(2, stop_below=0.4), strict=True)
+
+
+@pytest.mark.parametrize("batch", [1, 60])
+def test_drawn_drafts_are_never_chosen_by_their_length(target, batch):
+    decoder = stopped_early(target, batch)
+    trace = TraceObserver()
+    decoder.generate([[2, 3], [5]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
+    assert {1, 2} <= {n for report in trace.reports for n in report.drafted}, "no draft was stopped, or all were"
+    seen = sample(decoder, batch, {1: 150, 60: 3000}[batch])
+    assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
+
+
+def test_choosing_drawn_drafts_by_their_length_would_be_seen(target, monkeypatch):
+    # What the test before this one is for: were stopped drafts replaced, the text would not be the target's.
+    monkeypatch.setattr(chain_module, "_may_be_replaced", lambda _, proposal: [True] * len(proposal.lengths))
+    seen = sample(stopped_early(target, 60), 60, 3000)
+    assert p_value(seen, enumerate_continuations(target, SamplingSettings())) < 1e-6
+
+
+ARPA = r"""\data\
+ngram 1=8
+ngram 2=4
+
+\1-grams:
+-99 <s> -0.1
+-1.2 </s>
+-1.5 <unk>
+-0.9 0 -0.2
+-0.6 2 -0.4
+-0.5 3 -0.3
+-1.0 4
+-0.8 5 -0.2
+
+\2-grams:
+-0.3 2 3
+-0.5 3 5
+-0.4 5 2
+-0.7 0 3
+
+\end\
+"""
+
+
+@pytest.fixture(scope="module")
+def members(target, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chain")
+    tiny_model("llama", VOCAB, seed=5, sharpness=0.8).save_pretrained(folder / "small")
+    (folder / "ids.arpa").write_text(ARPA)
+    registry = default_registry()
+
+    def make(name, **settings):
+        return registry.create("drafter", name, registry.spec("drafter", name).config(**settings), target.info())
+
+    return {
+        "prompt-copy": lambda: make("prompt-copy", min_match=1, max_tokens=2),
+        "bigram": lambda: make("ngram", arpa=folder / "ids.arpa", order=2),
+        "transformer": lambda: make("transformer", model=str(folder / "small")),
+    }
+
+
+SHIPPED = {
+    "prompt-copy, bigram": (1, ("prompt-copy", "bigram")),
+    "prompt-copy of 2 or more, transformer": (2, ("prompt-copy", "transformer")),
+    "bigram, transformer": (1, ("bigram", "transformer")),
+}
+
+
+@pytest.mark.parametrize("batch", [1, 60])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("who", SHIPPED)
+def test_drafters_that_ship_are_lossless_in_a_chain(target, members, who, setting, batch):
+    shortest, names = SHIPPED[who]
+    drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
+    sampling = SETTINGS[setting]
+    decoder = Decoder(target, drafter, gamma=Gamma(2, 3), sampling=sampling, strict=True)
+    count = 30 if sampling.argmax else {1: 60, 60: 2400}[batch]
+    assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+
+
+PENALTY = SamplingSettings(repetition_penalty=3.0)
+WAYS = {
+    "a penalty by prefix": (PENALTY, None, Gamma(2, 3)),
+    "drafts at another temperature": (SamplingSettings(), SamplingSettings(temperature=0.5), Gamma(2, 3)),
+    "stopped by confidence": (PENALTY, None, Gamma(3, stop_below=0.3)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("who", SHIPPED)
+def test_a_chain_is_lossless_in_other_ways_too(target, members, who, way):
+    shortest, names = SHIPPED[who]
+    drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
+    sampling, drafts, gamma = WAYS[way]
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
+    expected = enumerate_continuations(target, sampling, (2, 2))
+    assert p_value(sample(decoder, 60, 2400, (2, 2)), expected) > 1e-4
+
+
+@pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
+@pytest.mark.parametrize("who", [*SHIPPED, "point-dense", "dense-point", "nested"])
+def test_a_row_does_not_depend_on_its_neighbours(target, members, who, sampling):
+    if who in SHIPPED:
+        shortest, names = SHIPPED[who]
+        drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
+    else:
+        drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
+    decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)
+    settings = GenerationSettings(max_new_tokens=16, seed=4, ignore_eos=True)
+    first = [2, 3, 5, 2, 3]
+    alone = decoder.generate([first], settings).rows[0].tokens
+    for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]]):
+        assert decoder.generate([first, *others], settings).rows[0].tokens == alone
+
+
+def test_a_chain_of_stateful_drafters_proposes_as_a_fresh_one(target, members):
+    drafter = chain(members["prompt-copy"](), members["transformer"](), vocab=VOCAB)
+    info = info_for(2, VOCAB)
+    sampling = SamplingSettings(temperature=0)
+    session = drafter.open(info)
+    tokens = [[2, 3, 5, 2], [4, 1]]
+    for step in range(8):
+        proposal = session.propose(request_of(tokens, sampling))
+        kept = [min((step + row) % 3, length) for row, length in enumerate(proposal.lengths)]
+        new = [
+            (*draft[:n], (step * 2 + row) % VOCAB)
+            for row, (draft, n) in enumerate(zip(rows_of(proposal), kept, strict=True))
+        ]
+        for row, more in zip(tokens, new, strict=True):
+            row.extend(more)
+        session.commit(Outcome(proposal.lengths, tuple(kept), tuple(new), (False, False)))
+        fresh = drafter.open(info).propose(request_of(tokens, sampling))
+        assert rows_of(session.propose(request_of(tokens, sampling))) == rows_of(fresh)
+
+
+def request_of(tokens, sampling):
+    recorder = DraftRecorder(Standardiser(sampling), RowStreams([0, 1]), 2, VOCAB, 3, "cpu")
+    recorder.start(tokens, (3, 3))
+    return DraftRequest(tokens, (3, 3), recorder)
