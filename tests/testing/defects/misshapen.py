@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec_core.border import Capabilities, Dense, DraftRequest, DraftSession, Proposal, SessionInfo
-from tests.testing.defects.healthy import Guessing, Sampling
+from specdec_core.border import Capabilities, Dense, DraftRequest, DraftSession, PointMass, Proposal, SessionInfo
+from tests.testing.defects.healthy import Guessing, Sampling, Stateless
 
 
 class ReturnsThePrefix(Guessing):
@@ -153,6 +153,34 @@ class DraftsOn(Sampling):
             for prefix, token in zip(prefixes, request.sample(self.all_logits(prefixes)).tolist(), strict=True):
                 prefix.append(token)
         return request.proposal()
+
+
+class ForksForEachToken(Stateless):
+    """Draws each token with a request of its own, none of which knows that the draft was stopped.
+
+    What composes drafters may do so: the sampler that was asked for the last token is not the one of the next.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        prefixes, made = [list(row) for row in request.tokens], []
+        for place in range(max(request.budget)):
+            one = request.fork([int(place < budget) for budget in request.budget])
+            for prefix, token in zip(prefixes, one.sample(self.all_logits(prefixes)).tolist(), strict=True):
+                prefix.append(token)
+            made.append(one.proposal())
+        if not made:
+            return request.proposal()
+        parts = [each.q.probabilities for each in made if isinstance(each.q, Dense)]
+        q = Dense(torch.cat(parts, dim=1)) if parts else PointMass()
+        return Proposal(torch.cat([each.tokens for each in made], dim=1), request.budget, q)
+
+
+class GrowsATree(Guessing):
+    """Says which token each of its guesses follows, as drafters of trees do."""
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        made = super().propose(request)
+        return replace(made, parents=torch.arange(-1, made.tokens.shape[1] - 1))
 
 
 class OneRowOnly(Guessing):

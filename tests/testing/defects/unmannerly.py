@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specdec_core.border import (
     Capabilities,
+    Dense,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -20,7 +21,7 @@ from specdec_core.border import (
     SessionInfo,
     TargetInfo,
 )
-from tests.testing.defects.healthy import PLACES, Guessing, Hidden, Sampling, SizeConfig, context
+from tests.testing.defects.healthy import PLACES, Guessing, Hidden, Sampling, SizeConfig, Stateless, context
 
 
 class WritesIntoTheRequest(Guessing):
@@ -34,6 +35,21 @@ class WritesIntoTheRequest(Guessing):
         for _ in range(budget):
             text.append((text[-1] + 1) % self.target.vocab_size)
         return text[len(text) - budget :]
+
+
+class DrawsRowAfterRow(Stateless):
+    """Draws by itself, for all rows in turn from one generator: what a row gets depends on how many tokens those
+    before it drew.
+
+    Its q is true, and a seed gives the same draft again, as long as nothing changes in the batch.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        vocab = self.target.vocab_size
+        numbers = torch.Generator().manual_seed(sum(len(row) for row in request.tokens))
+        drafts = [torch.randint(vocab, (budget,), generator=numbers).tolist() for budget in request.budget]
+        padded = torch.tensor([draft + [0] * (max(request.budget) - len(draft)) for draft in drafts])
+        return Proposal(padded, request.budget, Dense(torch.full((*padded.shape, vocab), 1 / vocab)))
 
 
 class PrunesTheHead(Sampling):
