@@ -21,6 +21,7 @@ from specdec_core.measurement.settings import MeasureSettings, Subject
 from specdec_core.measurement.shadow import Shadow
 from specdec_core.measurement.timing import Always, InTurns, Medians, Repeating, Timing, synchronised, watch_steps
 from specdec_core.models import LoadedModel
+from specdec_core.named_files import digests
 from specdec_core.registry import Registry
 from specdec_core.settings import SamplingSettings
 from specdec_core.study.identity import describe_device, versions
@@ -221,6 +222,12 @@ def _medians(
 def _empty(bench: Bench, subjects: Sequence[Subject]) -> Measurement:
     """Return a measurement of no drafter yet."""
     settings = bench.settings
+    drafters = [
+        [subject.settings, own and own.model_dump(mode="json")]
+        for subject in subjects
+        for own in [subject.draft_sampling]
+    ]
+    target = dict(bench.description or {})
     texts = hashlib.sha256("\0".join(map(str, bench.prompts)).encode()).hexdigest()[:16]
     return Measurement(
         target=bench.target.name,
@@ -232,14 +239,11 @@ def _empty(bench: Bench, subjects: Sequence[Subject]) -> Measurement:
         drafters=(),
         wanted=tuple(subject.name for subject in subjects),
         options={
-            "target": dict(bench.description or {}),
+            "target": target,
             "prompts": {"count": len(bench.prompts), "sha256": texts},
             "settings": settings.model_dump(mode="json"),
-            "settings of drafters": [
-                [subject.settings, own and own.model_dump(mode="json")]
-                for subject in subjects
-                for own in [subject.draft_sampling]
-            ],
+            "settings of drafters": drafters,
+            "files": digests([target, drafters], bench.folder),
         },
     )
 

@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import specdec_core
+from specdec_core.named_files import digests
 from specdec_core.registry import Registry
 from specdec_core.study.prompts import digest_of
 from specdec_core.study.study import Study, Task
@@ -17,14 +18,18 @@ from specdec_core.study.study import Study, Task
 def describe_study(study: Study, device: torch.device, registry: Registry) -> dict[str, Any]:
     """Return all that must be equal for two results to be of one study, as plain data."""
     # More repeats of the same are welcome, and what a study forbids changes no result.
+    runs = [run.resolved() for run in study.runs]
+    tasks = [task.resolved() for task in study.tasks]
     settings = {key: value for key, value in study.shared().items() if key not in ("repeats", "lossless")}
     return {
         "settings": settings,
         "tasks": [
-            {**task.resolved(), "texts": _describe_prompts(task), "runs": [run.name for run in task.runs]}
-            for task in study.tasks
+            {**said, "texts": _describe_prompts(task), "runs": [run.name for run in task.runs]}
+            for said, task in zip(tasks, study.tasks, strict=True)
         ],
-        "runs": [run.resolved() for run in study.runs],
+        "runs": runs,
+        # Not those of prompts, of which only the texts count.
+        "files": digests([runs, [task["target"] for task in tasks]], study.folder),
         "versions": versions(registry),
         "device": describe_device(device),
     }

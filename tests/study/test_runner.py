@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from specdec_core.study.runner import run_study
 from specdec_core.study.summary import RunSummary, summarise
 from specdec_core.study.table import results_table, verdicts
 from specdec_core.theory import walltime_improvement
+from tests.tiny import tiny_model
 
 STUDY = """\
 target: {folder}
@@ -176,6 +178,16 @@ def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
     more = run_study(study(STUDY, "repeats=3"), notes, output=output)
     assert notes.of("began") == [(9, 6)]
     assert summarise(more)[0].repeats == 3
+
+
+def test_a_model_that_was_trained_again_is_another_study(study, model_folder, tmp_path):
+    folder = tmp_path / "trained"
+    shutil.copytree(model_folder, folder)
+    settings, output = (f"target={folder}", "repeats=1"), tmp_path / "out"
+    run_study(study(STUDY, *settings), Notes(), output=output)
+    tiny_model("gpt2", vocab=9, seed=8).save_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"another study \(files\..*trained: .* there, .* now\).*--fresh"):
+        run_study(study(STUDY, *settings), Notes(), output=output)
 
 
 def test_repeats_that_another_version_counted_are_refused(study, tmp_path):

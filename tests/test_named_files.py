@@ -1,0 +1,63 @@
+"""What settings name is known again by what stands in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_core.named_files import digests
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "small"
+    (folder / "inside").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "ids.arpa").write_text("table")
+    return folder
+
+
+def named(folder, *drafters):
+    return digests({"runs": [{"name": "small", "drafter": drafter} for drafter in drafters]}, folder)
+
+
+def test_files_and_model_folders_are_known_by_their_contents(model):
+    drafters = {"name": "ids.arpa", "model": "small"}, {"arpa": "ids.arpa", "text": "builtin:stdlib", "order": 2}
+    before = named(model.parent, *drafters)
+    assert list(before) == ["small", "ids.arpa"]
+    assert named(model.parent, *drafters) == before
+    (model / "inside" / "log").write_text("more")
+    assert named(model.parent, *drafters) == before
+    (model / "model.safetensors").write_bytes(b"weighty")
+    after = named(model.parent, *drafters)
+    assert after["small"] != before["small"]
+    assert after["ids.arpa"] == before["ids.arpa"]
+    (model / "model.safetensors").rename(model / "other.safetensors")
+    assert named(model.parent, *drafters)["small"] != after["small"]
+
+
+def test_absolute_paths_and_equal_contents(model):
+    (model.parent / "copy.arpa").write_text("table")
+    copied = named(model.parent, {"arpa": str(model.parent / "copy.arpa")}, {"arpa": "copy.arpa"})
+    assert len(copied) == 2
+    assert len(set(copied.values())) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "inside", "owner/name", "a\0b", "x" * 5000, "~nobody-of-this-name/model", "small/inside"]
+)
+def test_what_is_no_file_is_left_out(model, text):
+    (model.parent / "inside").mkdir()
+    assert named(model.parent, {"model": text}) == {}
+
+
+@pytest.mark.parametrize("place", [0, 40 * 2**20, 80 * 2**20 - 1])
+def test_large_files_are_looked_at_in_pieces(tmp_path, place):
+    path = tmp_path / "large.bin"
+    with path.open("wb") as file:
+        file.truncate(80 * 2**20)
+    before = named(tmp_path, {"model": "large.bin"})
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(b"1" * min(2**20, 80 * 2**20 - place))
+    assert named(tmp_path, {"model": "large.bin"}) != before
