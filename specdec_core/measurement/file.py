@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specdec_core.errors import ConfigError
+from specdec_core.errors import ConfigError, unknown_name
 from specdec_core.output import writing_file
 
 Rate = Annotated[float, Field(ge=0, le=1)]
@@ -112,6 +112,34 @@ class Measurement(_Part):
     def finished(self) -> bool:
         """Whether every drafter that was asked for is there."""
         return set(self.wanted) <= {one.name for one in self.drafters}
+
+    def choose(
+        self, drafter: str | None, temperature: float, lenience: float
+    ) -> tuple[DrafterMeasurement, Acceptance]:
+        """Return a drafter, and its acceptance at a temperature and a lenience.
+
+        Args:
+            drafter: Its name; None where there is only one.
+            temperature: 0 is argmax.
+            lenience: l of appendix A.5.
+
+        Raises:
+            ConfigError: One of these was not measured; with what was.
+        """
+        names = [one.name for one in self.drafters]
+        if drafter is None and len(names) != 1:
+            raise ConfigError(f"it has {len(names)} drafters; name one as `drafter`: {', '.join(names)}.")
+        if drafter is not None and drafter not in names:
+            raise ConfigError(unknown_name("drafter", drafter, names))
+        found = self.drafters[0 if drafter is None else names.index(drafter)]
+        acceptance = found.at(temperature, lenience)
+        if acceptance is None:
+            there = ", ".join(f"{one.temperature:g} with {one.lenience:g}" for one in found.acceptance)
+            raise ConfigError(
+                f"{found.name} was not measured at temperature {temperature:g} with lenience {lenience:g}; "
+                f"available: {there or 'nothing'}. Choose by `temperature` and `lenience`."
+            )
+        return found, acceptance
 
 
 def read_measurement(path: Path) -> Measurement:

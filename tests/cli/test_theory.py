@@ -216,7 +216,7 @@ def test_numbers_that_are_not_allowed(theory, arguments, said):
 def test_measurements_that_do_not_say_it(theory, measured, tmp_path):
     file = measured("transformer", "ngram")
     for arguments, said in [
-        ((), "measures 2 drafters; name one with --drafter: transformer, ngram."),
+        ((), "it has 2 drafters; name one as `drafter`: transformer, ngram."),
         (("--drafter", "nram"), "unknown drafter 'nram'. Did you mean 'ngram'?"),
         (
             ("--drafter", "ngram", "--temperature", 0.5),

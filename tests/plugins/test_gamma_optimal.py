@@ -171,11 +171,11 @@ def test_so_does_one_with_the_controller_within_a_drafter(write):
     ("more", "problem"),
     [
         (", drafter: haeds", "unknown drafter 'haeds'. Did you mean 'heads'? Available: heads, ngram."),
-        ("", "measured.json has 2 drafters: ngram, heads. Say which with 'drafter'."),
+        ("", "measured.json: it has 2 drafters; name one as `drafter`: ngram, heads."),
         (
             ", drafter: ngram, temperature: 0.7",
-            "does not say what of 'ngram' is accepted at temperature 0.7 with lenience 1. Measured: 1 with 1, "
-            "0 with 1, 1 with 0.5.",
+            "measured.json: ngram was not measured at temperature 0.7 with lenience 1; available: 1 with 1, "
+            "0 with 1, 1 with 0.5. Choose by `temperature` and `lenience`.",
         ),
     ],
 )

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from specdec_core.border import PluginConfig
-from specdec_core.errors import ConfigError, unknown_name
+from specdec_core.errors import ConfigError
 from specdec_core.measurement.expectation import rates_by_position, seconds_by_gamma
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, Rate, read_measurement
+from specdec_core.measurement.file import Measurement, Rate, read_measurement
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A cost coefficient c (Definition 3.7)."""
@@ -70,11 +70,11 @@ class OptimalGammaConfig(PluginConfig):
         if not isinstance(value, (str, Path)):
             return value
         folder = (info.context or {}).get("folder", Path())
+        file = Path(value)
         try:
-            measurement = read_measurement(folder / Path(value).expanduser())
+            return _steps(read_measurement(folder / file.expanduser()), file, info.data)
         except ConfigError as error:
             raise ValueError(str(error)) from error
-        return _steps(measurement, Path(value), info.data)
 
     @model_validator(mode="after")
     def _check_source(self) -> OptimalGammaConfig:
@@ -99,32 +99,17 @@ def _is_relative(times: tuple[float, ...]) -> bool:
 
 def _steps(measurement: Measurement, file: Path, choice: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a file says of the drafter, temperature and lenience that were chosen."""
-    drafter = _chosen(measurement, file, choice.get("drafter"))
-    temperature, lenience = choice.get("temperature", 1.0), choice.get("lenience", 1.0)
-    acceptance = drafter.at(temperature, lenience)
-    if acceptance is None:
-        there = ", ".join(f"{one.temperature:g} with {one.lenience:g}" for one in drafter.acceptance)
-        raise ValueError(
-            f"{file} does not say what of {drafter.name!r} is accepted at temperature {temperature:g} with "
-            f"lenience {lenience:g}. Measured: {there or 'nothing'}."
-        )
+    settings = choice.get("drafter"), choice.get("temperature", 1.0), choice.get("lenience", 1.0)
+    try:
+        drafter, acceptance = measurement.choose(*settings)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
     seconds = drafter.seconds.step
     return {
         "file": file,
         "rates": rates_by_position(acceptance, len(seconds) - 1) or (0.0,),
         "seconds": seconds_by_gamma(seconds, acceptance, measurement.batch_size),
     }
-
-
-def _chosen(measurement: Measurement, file: Path, name: str | None) -> DrafterMeasurement:
-    names = [drafter.name for drafter in measurement.drafters]
-    if name is None:
-        if len(names) != 1:
-            raise ValueError(f"{file} has {len(names)} drafters: {', '.join(names)}. Say which with 'drafter'.")
-        return measurement.drafters[0]
-    if name not in names:
-        raise ValueError(f"{file}: {unknown_name('drafter', name, names)}")
-    return measurement.drafters[names.index(name)]
 
 
 class AdaptiveGammaConfig(PluginConfig):

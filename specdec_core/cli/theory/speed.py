@@ -11,9 +11,9 @@ from rich.table import Table
 
 from specdec_core.cli.console import output_console
 from specdec_core.cli.theory.parts import AsJson, mendable, print_json
-from specdec_core.errors import ConfigError, unknown_name
+from specdec_core.errors import ConfigError
 from specdec_core.measurement.expectation import rates_by_position, seconds_by_gamma
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, read_measurement
+from specdec_core.measurement.file import read_measurement
 from specdec_core.theory import step_seconds
 from specdec_core.theory.outlook import AtGamma, Outlook, outlook
 from specdec_core.theory.ranges import check_gamma
@@ -121,28 +121,15 @@ def _given(alpha: float | None, c: float | None, verify: str | None, most: int) 
 def _measured(path: Path, name: str | None, temperature: float | None, lenience: float | None) -> _Basis:
     temperature, lenience = (1.0 if given is None else given for given in (temperature, lenience))
     measurement = read_measurement(path)
-    found = _drafter(measurement, path, name)
-    acceptance = found.at(temperature, lenience)
-    if acceptance is None:
-        there = ", ".join(f"{one.temperature:g} with {one.lenience:g}" for one in found.acceptance)
-        raise ConfigError(
-            f"{path}: {found.name} was not measured at temperature {temperature:g} with lenience {lenience:g}; "
-            f"available: {there or 'nothing'}. Choose with --temperature and --lenience."
-        )
+    try:
+        found, acceptance = measurement.choose(name, temperature, lenience)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     steps = found.seconds.step
     rates = rates_by_position(acceptance, len(steps) - 1) or (acceptance.alpha,)
     seconds = seconds_by_gamma(steps, acceptance, measurement.batch_size)
     # Section 3 knows no step without a draft: to it, a token that is not proposed is one that is refused.
     return {"alpha": rates[0], "c": found.c, "rates": rates, "seconds": seconds}
-
-
-def _drafter(measurement: Measurement, path: Path, name: str | None) -> DrafterMeasurement:
-    names = [one.name for one in measurement.drafters]
-    if name is None and len(names) != 1:
-        raise ConfigError(f"{path} measures {len(names)} drafters; name one with --drafter: {', '.join(names)}.")
-    if name is not None and name not in names:
-        raise ConfigError(f"{path}: {unknown_name('drafter', name, names)}")
-    return measurement.drafters[0 if name is None else names.index(name)]
 
 
 def _times(text: str) -> dict[int, float]:
