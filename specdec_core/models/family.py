@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_core.errors import ModelError
+from specdec_core.models.relative_bias import RelativeBias
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -50,12 +51,13 @@ def inspect_family(model: Any) -> Family:
     _refuse_states_that_cannot_be_cut(model, config, kinds)
     parameters = inspect.signature(model.forward).parameters
     attention = getattr(config, "_attn_implementation", "eager")
+    placed = RelativeBias.of(model) is not None if encoder_decoder else "position_ids" in parameters
     return Family(
         encoder_decoder=encoder_decoder,
         layer_types=kinds,
         window=window if SLIDING in kinds else None,
-        # Flash kernels take no mask of ours, and without position_ids all rows would share one position.
-        ragged="position_ids" in parameters and not encoder_decoder and attention in ("sdpa", "eager"),
+        # Flash kernels take no mask of ours, and rows that cannot be placed would all share one position.
+        ragged=placed and attention in ("sdpa", "eager"),
         trims_logits="logits_to_keep" in parameters,
         max_positions=_max_positions(config),
         float_mask=attention == "eager",

@@ -131,7 +131,7 @@ def test_the_start_token_begins_every_answer_and_belongs_to_none(target, answers
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)
 def test_the_source_is_read_once_and_its_keys_are_made_once(family, device):
-    """For all rows together, and once more for a row that is read by itself; then never again."""
+    """For all rows together, and for BART once more for a row that is read by itself; then never again."""
     model = tiny_model(family).to(device)
     loaded = wrap_model(model)
     encoded, keys = [], []
@@ -148,7 +148,7 @@ def test_the_source_is_read_once_and_its_keys_are_made_once(family, device):
     session.rollback([1, 1])
     session.forward([[9], [9]])
     assert encoded == [1]
-    assert keys == [(2, 4), (1, 4), (1, 2)]
+    assert keys == ([(2, 4)] if family == "t5" else [(2, 4), (1, 4), (1, 2)])
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)

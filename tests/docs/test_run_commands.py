@@ -49,6 +49,7 @@ SMALLER = {
     r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
     " --minutes 0.001",
     r"^python benchmarks/vs_transformers": f"{HARDLY_INFLATED} --tokens 4 --prompts 1 --temperatures 0",
+    r"^python benchmarks/batches": f"{HARDLY_INFLATED} --threads 1 --new-tokens 8 --batch-sizes 2",
     r"^python benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
     r"^python benchmarks/controllers": f"{BRIEF} --only prompt-copy --gammas 1 --temperatures 0",
     r"^python benchmarks/drafters": f"{BRIEF} --only random --vocabs 100 --contexts 16 --steps 1",

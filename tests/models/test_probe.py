@@ -26,6 +26,10 @@ def other(family):
         return transformers.BloomForCausalLM(
             transformers.BloomConfig(hidden_size=32, n_layer=2, n_head=4, **IDS)
         ).eval()
+    if family == "umt5":
+        sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+        config = transformers.UMT5Config(decoder_start_token_id=0, **sizes, **IDS)
+        return transformers.UMT5ForConditionalGeneration(config).eval()
     return transformers.FalconForCausalLM(transformers.FalconConfig(alibi=True, **SIZES, **IDS)).eval()
 
 
@@ -43,6 +47,12 @@ def test_an_unknown_family_is_probed_and_then_decodes_as_the_library_does(family
         ids = torch.tensor([prompt])
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
         assert list(row.tokens) == expected[0, len(prompt) :].tolist()
+
+
+def test_a_bias_in_each_layer_is_placed_in_each_layer():
+    loaded = wrap_model(other("umt5"))
+    assert loaded.model.config.model_type not in TESTED_FAMILIES
+    assert loaded.family.ragged
 
 
 def test_a_family_whose_cache_goes_wrong_is_refused():

@@ -27,9 +27,15 @@ def random_tokens(count, seed):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "t5 eager", "t5 near"])
 def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
-    loaded = wrap_model(tiny_model(family).to(device))
+    family, _, kind = family.partition(" ")
+    # Few distances of their own, so that the last bucket, which holds all that are farther, is reached.
+    near = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6} if kind == "near" else {}
+    model = tiny_model(family, **near).to(device)
+    if kind == "eager":
+        model.set_attn_implementation("eager")
+    loaded = wrap_model(model)
     sources = SOURCES[:rows] if family in ENCODER_DECODER else None
     session = ModelSession(loaded, rows, 64, sources)
     prompts = [[0]] * rows if sources else [random_tokens(n, n) for n in (9, 4, 6)[:rows]]
@@ -74,3 +80,23 @@ def test_a_row_without_tokens_is_left_alone(family, device):
     logits = session.forward([[5], []])
     expected = fresh_logits(loaded, [*rows[0], 5], sources and sources[0])[-1]
     torch.testing.assert_close(logits[0, 0], expected, atol=2e-4, rtol=1e-4)
+
+
+def test_rows_of_t5_share_a_forward_and_the_model_is_left_as_it_was(device):
+    model = tiny_model("t5").to(device)
+    passes = []
+    model.get_decoder().register_forward_hook(lambda _m, _i, _o: passes.append(1))
+    session = ModelSession(wrap_model(model), 3, 64, SOURCES)
+    session.forward([[0]] * 3, torch.tensor([[5, 6]] * 3), (2, 0, 1))
+    session.rollback([1, 1, 2])
+    session.forward([[7], [8], [9]], torch.tensor([[5, 6]] * 3), (0, 2, 1))
+    assert len(passes) == 2
+    assert not any("compute_bias" in vars(module) for module in model.modules())
+
+
+def test_a_decoder_whose_bias_is_asked_for_otherwise_gets_a_pass_a_row(monkeypatch):
+    model = tiny_model("t5")
+    assert wrap_model(model).family.ragged
+    layer = model.decoder.block[0].layer[0].SelfAttention
+    monkeypatch.setattr(type(layer), "compute_bias", lambda self, query_length, key_length, cache_position: None)
+    assert not wrap_model(model).family.ragged

@@ -56,7 +56,7 @@ DRAFTERS = _table(
     (dishonest.ListsByProbability, "q-well-formed"),
     (dishonest.FirstRowsQ, "rows-apart"),
     (dishonest.SureOfLongTexts, "q-is-what-was-drawn"),
-    (dishonest.SureBehindAnEncoder, "q-is-what-was-drawn"),
+    (dishonest.SureBehindAnEncoder, "q-is-what-was-drawn lossless-top-k"),
     (dishonest.LeavesOutBehindAnEncoder, "lossless-when-stopped"),
     (misshapen.ReturnsThePrefix, "budget-respected"),
     (misshapen.FixedLength, "zero-budget budget-respected"),
