@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,7 @@ def measure(target: LoadedModel, prompts: list[Any], options: argparse.Namespace
     cells = {
         "plain": decoding(target, prompts, options, drafted=False),
         "one forward": decoding(target, prompts, options),
-        "a forward a row": decoding(row_by_row(target), prompts, options, apart=True),
+        "a forward a row": decoding(target.row_by_row(), prompts, options, apart=True),
     }
     seconds, last = in_turns(cells, options.repeats)
     texts = {name: [row.tokens for row in result.rows] for name, result in last.items()}
@@ -106,15 +105,10 @@ def decoding(
     decoder = Decoder(target, sampling=sampling)
     if drafted:
         drafter = TransformerDrafter(TransformerConfig(model=options.drafter), target.info())
-        drafter.loaded = row_by_row(drafter.loaded) if apart else drafter.loaded
+        drafter.loaded = drafter.loaded.row_by_row() if apart else drafter.loaded
         gamma = FixedGamma(FixedGammaConfig(gamma=options.gamma))
         decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling)
     return lambda: decoder.generate(prompts, settings)
-
-
-def row_by_row(loaded: LoadedModel) -> LoadedModel:
-    """Return a model as if its family knew only one position for all rows."""
-    return replace(loaded, family=replace(loaded.family, ragged=False))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_core.errors import ModelError
-from specdec_core.models.relative_bias import RelativeBias
+from specdec_core.models.placing import placing_of
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -51,7 +51,7 @@ def inspect_family(model: Any) -> Family:
     _refuse_states_that_cannot_be_cut(model, config, kinds)
     parameters = inspect.signature(model.forward).parameters
     attention = getattr(config, "_attn_implementation", "eager")
-    placed = RelativeBias.of(model) is not None if encoder_decoder else "position_ids" in parameters
+    placed = placing_of(model) is not None if encoder_decoder else "position_ids" in parameters
     return Family(
         encoder_decoder=encoder_decoder,
         layer_types=kinds,

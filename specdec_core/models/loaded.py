@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ class LoadedModel:
     def encoder_decoder(self) -> bool:
         """Whether it reads a source with an encoder."""
         return self.family.encoder_decoder
+
+    def row_by_row(self) -> LoadedModel:
+        """Return it as one whose forward knows only one position: rows that stand apart take a forward each."""
+        return replace(self, family=replace(self.family, ragged=False))
 
     def info(self, folder: Path = Path()) -> TargetInfo:
         """Return what drafters may know of this model as a target.

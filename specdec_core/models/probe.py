@@ -6,7 +6,6 @@ A wrong mask or position shows as other logits, not as an error, and would make 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -37,9 +36,8 @@ def probed(loaded: LoadedModel) -> LoadedModel:
     reason = _difference(loaded)
     if reason is None:
         return loaded
-    row_by_row = replace(loaded, family=replace(loaded.family, ragged=False))
-    if loaded.family.ragged and _difference(row_by_row) is None:
-        return row_by_row
+    if loaded.family.ragged and _difference(loaded.row_by_row()) is None:
+        return loaded.row_by_row()
     raise ModelError(
         f"{loaded.name} (model_type {loaded.model.config.model_type!r}): with a cache that is rolled back, its "
         f"logits are not those of a fresh forward ({reason}), so decoding would not be exact. Tested families: "

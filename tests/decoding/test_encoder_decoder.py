@@ -129,11 +129,14 @@ def test_the_start_token_begins_every_answer_and_belongs_to_none(target, answers
     assert committed == list(result.rows[0].tokens) == answers[0]
 
 
+@pytest.mark.parametrize(
+    ("apart", "made"), [(False, [(2, 4)]), (True, [(2, 4), (1, 4), (1, 2)])], ids=["together", "apart"]
+)
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_the_source_is_read_once_and_its_keys_are_made_once(family, device):
-    """For all rows together, and for BART once more for a row that is read by itself; then never again."""
+def test_the_source_is_read_once_and_its_keys_are_made_once(family, apart, made, device):
+    """For all rows together, and once more for a row that is read by itself; then never again."""
     model = tiny_model(family).to(device)
-    loaded = wrap_model(model)
+    loaded = wrap_model(model).row_by_row() if apart else wrap_model(model)
     encoded, keys = [], []
     model.get_encoder().register_forward_hook(lambda _m, _i, _o: encoded.append(1))
     layer = model.decoder.block[1].layer[1].EncDecAttention.k if family == "t5" else None
@@ -148,13 +151,14 @@ def test_the_source_is_read_once_and_its_keys_are_made_once(family, device):
     session.rollback([1, 1])
     session.forward([[9], [9]])
     assert encoded == [1]
-    assert keys == ([(2, 4)] if family == "t5" else [(2, 4), (1, 4), (1, 2)])
+    assert keys == made
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_a_row_by_itself_attends_to_its_own_source(family, device):
-    """Rows of unequal lengths take a pass each; so does one whose neighbour has nothing to read."""
+def test_a_row_whose_neighbours_have_nothing_to_read_attends_to_its_own_source(family, apart, device):
     loaded = wrap_model(tiny_model(family).to(device))
+    loaded = loaded.row_by_row() if apart else loaded
     sources = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12]]
     session = ModelSession(loaded, 3, 32, sources)
     for row, source in enumerate(sources):

@@ -8,6 +8,8 @@ import torch
 from specdec_core.models import ModelSession, wrap_model
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
+OTHERWISE = ("t5 near", *(f"{family} {way}" for family in ENCODER_DECODER for way in ("eager", "apart")))
+"""Few distances that T5 tells apart, attention that wants other masks, and a pass a row."""
 SOURCES = ((3, 4, 5, 6, 7), (8, 9), (10, 11, 12))
 
 
@@ -27,7 +29,7 @@ def random_tokens(count, seed):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("family", [*FAMILIES, "t5 eager", "t5 near"])
+@pytest.mark.parametrize("family", [*FAMILIES, *OTHERWISE])
 def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
     family, _, kind = family.partition(" ")
     # Few distances of their own, so that the last bucket, which holds all that are farther, is reached.
@@ -35,7 +37,7 @@ def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
     model = tiny_model(family, **near).to(device)
     if kind == "eager":
         model.set_attn_implementation("eager")
-    loaded = wrap_model(model)
+    loaded = wrap_model(model).row_by_row() if kind == "apart" else wrap_model(model)
     sources = SOURCES[:rows] if family in ENCODER_DECODER else None
     session = ModelSession(loaded, rows, 64, sources)
     prompts = [[0]] * rows if sources else [random_tokens(n, n) for n in (9, 4, 6)[:rows]]
@@ -82,21 +84,28 @@ def test_a_row_without_tokens_is_left_alone(family, device):
     torch.testing.assert_close(logits[0, 0], expected, atol=2e-4, rtol=1e-4)
 
 
-def test_rows_of_t5_share_a_forward_and_the_model_is_left_as_it_was(device):
-    model = tiny_model("t5").to(device)
+@pytest.mark.parametrize("family", ENCODER_DECODER)
+def test_rows_that_stand_apart_share_a_forward_and_the_model_is_left_as_it_was(family, device):
+    model = tiny_model(family).to(device)
+    before = [set(vars(module)) for module in model.modules()]
     passes = []
-    model.get_decoder().register_forward_hook(lambda _m, _i, _o: passes.append(1))
+    hook = model.get_decoder().register_forward_hook(lambda _m, _i, _o: passes.append(1))
     session = ModelSession(wrap_model(model), 3, 64, SOURCES)
     session.forward([[0]] * 3, torch.tensor([[5, 6]] * 3), (2, 0, 1))
     session.rollback([1, 1, 2])
     session.forward([[7], [8], [9]], torch.tensor([[5, 6]] * 3), (0, 2, 1))
+    hook.remove()
     assert len(passes) == 2
-    assert not any("compute_bias" in vars(module) for module in model.modules())
+    assert [set(vars(module)) for module in model.modules()] == before
 
 
-def test_a_decoder_whose_bias_is_asked_for_otherwise_gets_a_pass_a_row(monkeypatch):
-    model = tiny_model("t5")
+@pytest.mark.parametrize("family", ENCODER_DECODER)
+def test_a_decoder_that_asks_otherwise_for_positions_gets_a_pass_a_row(family, monkeypatch):
+    model = tiny_model(family)
     assert wrap_model(model).family.ragged
-    layer = model.decoder.block[0].layer[0].SelfAttention
-    monkeypatch.setattr(type(layer), "compute_bias", lambda self, query_length, key_length, cache_position: None)
+    if family == "t5":
+        asked, method = model.decoder.block[0].layer[0].SelfAttention, "compute_bias"
+    else:
+        asked, method = model.get_decoder().embed_positions, "forward"
+    monkeypatch.setattr(type(asked), method, lambda self, query_length, key_length, cache_position: None)
     assert not wrap_model(model).family.ragged
