@@ -30,7 +30,7 @@ def placing_of(model: Any) -> Placing | None:
     ask = None if embedding is None else _ASKED.get(tuple(inspect.signature(embedding.forward).parameters))
     if ask is None:
         return None
-    return lambda positions, end: _answering(embedding, "forward", ask(embedding, end)[positions])
+    return lambda positions, end: _embedded(embedding, ask(embedding, end), positions)
 
 
 def _has_bias(module: Any) -> bool:
@@ -53,14 +53,22 @@ def _relative(layers: Sequence[Any], positions: Tensor, end: int) -> Iterator[No
         yield
 
 
+def _embedded(embedding: Any, line: Tensor, positions: Tensor) -> AbstractContextManager[None]:
+    return _answering(embedding, "forward", line[positions.to(line.device)])  # [end, D] -> [B, T, D]
+
+
 @contextmanager
 def _answering(module: Any, method: str, answer: Tensor) -> Iterator[None]:
     """Have a method of a module return this, whatever it is asked."""
+    own = vars(module).get(method)  # what spreads a model over devices puts a forward of its own there
     setattr(module, method, lambda *_, **__: answer)
     try:
         yield
     finally:
-        delattr(module, method)  # the class's own is behind it
+        if own is None:
+            delattr(module, method)  # the class's is behind it
+        else:
+            setattr(module, method, own)
 
 
 def _of_tokens(embedding: Any, end: int) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -87,7 +89,10 @@ def test_a_row_without_tokens_is_left_alone(family, device):
 @pytest.mark.parametrize("family", ENCODER_DECODER)
 def test_rows_that_stand_apart_share_a_forward_and_the_model_is_left_as_it_was(family, device):
     model = tiny_model(family).to(device)
-    before = [set(vars(module)) for module in model.modules()]
+    if family == "bart":  # as one that was spread over devices
+        embedding = model.get_decoder().embed_positions
+        embedding.forward = functools.update_wrapper(functools.partial(embedding.forward), embedding.forward)
+    before = [dict(vars(module)) for module in model.modules()]
     passes = []
     hook = model.get_decoder().register_forward_hook(lambda _m, _i, _o: passes.append(1))
     session = ModelSession(wrap_model(model), 3, 64, SOURCES)
@@ -96,7 +101,9 @@ def test_rows_that_stand_apart_share_a_forward_and_the_model_is_left_as_it_was(f
     session.forward([[7], [8], [9]], torch.tensor([[5, 6]] * 3), (0, 2, 1))
     hook.remove()
     assert len(passes) == 2
-    assert [set(vars(module)) for module in model.modules()] == before
+    for module, attributes in zip(model.modules(), before, strict=True):
+        assert vars(module).keys() == attributes.keys()
+        assert vars(module).get("forward") is attributes.get("forward")
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)
