@@ -7,22 +7,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from specdec_core.shipped import BUILTIN_PREFIX
 
-_WHOLE = 64 * 2**20
-"""Bytes up to which a file is read whole."""
-_PIECE = 2**20
-"""Of a larger file, pieces of so many bytes are read, together as much as is read of the largest whole one."""
+_WHOLE = 2**30
+"""Bytes up to which a file is read whole: about a second."""
+_PIECE, _PIECES = 2**20, 64
+"""Of a larger file, so many pieces of so many bytes are read."""
+_LOADED = (
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "*_config.json", "*.py", "*.jinja"),
+    *("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json"),
+)
+"""Which files of a model's folder are read when it is loaded. What else lies there is of no consequence."""
 
 
 def digests(settings: Any, folder: Path) -> dict[str, str]:
     """Return a short text for each file and model folder that settings name; it differs where contents differ.
 
-    Of a file above 64 MiB, 64 pieces of 1 MiB are looked at, spread evenly: enough for weights that were trained
-    again, which differ everywhere. What cannot be read is left out; whoever loads it will say so.
+    Of a file above 1 GiB, 64 pieces of 1 MiB are looked at, spread evenly: enough where all weights were trained
+    again, and not where a few were. What cannot be read is left out; whoever loads it will say so. Models that are
+    named by the hub are not looked at.
 
     Args:
         settings: Plain data. What a setting called `name` says is no path.
@@ -56,10 +63,13 @@ def _texts(settings: Any) -> Iterator[str]:
 
 
 def _files(place: Path) -> list[Path]:
-    """Return a file, or those of a model folder, in order; none of any other folder."""
-    if (place / "config.json").is_file():
-        return sorted(path for path in place.iterdir() if path.is_file())
-    return [place] if place.is_file() else []
+    """Return a file, or what is loaded of a model's folder, in order; none of any other folder."""
+    if place.is_file():
+        return [place]
+    if not any((place / name).is_file() for name in ("config.json", "heads.safetensors")):
+        return []
+    loaded = (path for path in place.iterdir() if any(fnmatchcase(path.name, known) for known in _LOADED))
+    return sorted(path for path in loaded if path.is_file())
 
 
 def _digest(files: list[Path]) -> str:
@@ -69,9 +79,9 @@ def _digest(files: list[Path]) -> str:
         whole.update(f"{path.name} {size}\n".encode())
         with path.open("rb") as file:
             if size <= _WHOLE:
-                whole.update(file.read())
+                whole.update(hashlib.file_digest(file, "sha256").digest())
                 continue
-            for piece in range(count := _WHOLE // _PIECE):
-                file.seek((size - _PIECE) * piece // (count - 1))
+            for piece in range(_PIECES):
+                file.seek((size - _PIECE) * piece // (_PIECES - 1))
                 whole.update(file.read(_PIECE))
     return whole.hexdigest()[:16]

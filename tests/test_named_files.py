@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from specdec_core import named_files
 from specdec_core.named_files import digests
 
 
@@ -26,7 +27,8 @@ def test_files_and_model_folders_are_known_by_their_contents(model):
     before = named(model.parent, *drafters)
     assert list(before) == ["small", "ids.arpa"]
     assert named(model.parent, *drafters) == before
-    (model / "inside" / "log").write_text("more")
+    for other in ("inside/log", "README.md", "measured.json", "repeats.jsonl"):
+        (model / other).write_text("more")
     assert named(model.parent, *drafters) == before
     (model / "model.safetensors").write_bytes(b"weighty")
     after = named(model.parent, *drafters)
@@ -34,6 +36,14 @@ def test_files_and_model_folders_are_known_by_their_contents(model):
     assert after["ids.arpa"] == before["ids.arpa"]
     (model / "model.safetensors").rename(model / "other.safetensors")
     assert named(model.parent, *drafters)["small"] != after["small"]
+
+
+def test_heads_may_be_named_by_their_folder(model):
+    (model.parent / "heads").mkdir()
+    (model.parent / "heads" / "heads.safetensors").write_bytes(b"four")
+    before = named(model.parent, {"model": "heads"})
+    (model.parent / "heads" / "heads.safetensors").write_bytes(b"five")
+    assert before["heads"] != named(model.parent, {"model": "heads"})["heads"]
 
 
 def test_absolute_paths_and_equal_contents(model):
@@ -51,13 +61,15 @@ def test_what_is_no_file_is_left_out(model, text):
     assert named(model.parent, {"model": text}) == {}
 
 
-@pytest.mark.parametrize("place", [0, 40 * 2**20, 80 * 2**20 - 1])
-def test_large_files_are_looked_at_in_pieces(tmp_path, place):
+@pytest.mark.parametrize("place", [0, 40, 79])
+@pytest.mark.parametrize("whole", [2**20, 2**30], ids=["in pieces", "whole"])
+def test_large_files(tmp_path, monkeypatch, place, whole):
+    monkeypatch.setattr(named_files, "_WHOLE", whole)
     path = tmp_path / "large.bin"
     with path.open("wb") as file:
         file.truncate(80 * 2**20)
     before = named(tmp_path, {"model": "large.bin"})
     with path.open("r+b") as file:
-        file.seek(place)
-        file.write(b"1" * min(2**20, 80 * 2**20 - place))
+        file.seek(place * 2**20)
+        file.write(b"1" * 2**20)
     assert named(tmp_path, {"model": "large.bin"}) != before

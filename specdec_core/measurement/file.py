@@ -127,6 +127,8 @@ class Measurement(_Part):
             ConfigError: One of these was not measured; with what was.
         """
         names = [one.name for one in self.drafters]
+        if not names:
+            raise ConfigError("it has no drafter: the measurement was stopped before its first was finished.")
         if drafter is None and len(names) != 1:
             raise ConfigError(f"it has {len(names)} drafters; name one as `drafter`: {', '.join(names)}.")
         if drafter is not None and drafter not in names:

@@ -256,6 +256,10 @@ def _check_same_work(before: Measurement, now: Measurement) -> None:
     """
     old, new = ({**one.model_dump(mode="json"), **one.options} for one in (before, now))
     differ = [key for key in new if key not in ("drafters", "options") and old.get(key) != new[key]]
+    if "files" in differ:
+        there, now_there = old.get("files") or {}, new["files"]
+        changed = [name for name in {**there, **now_there} if there.get(name) != now_there.get(name)]
+        differ[differ.index("files")] = f"what is in {' and '.join(changed)}"
     if differ:
         raise ConfigError(
             f"an unfinished measurement is there already, and differs in {', '.join(differ)}; --overwrite begins "

@@ -18,7 +18,8 @@ class LoadedModel:
     """A model in evaluation mode, with what the framework needs to know of it.
 
     Attributes:
-        model: The Hugging Face model; never modified.
+        model: The Hugging Face model. Nothing of it stays changed, but a forward may change it while it runs: one
+            thread at a time.
         tokenizer: Its tokenizer, or None where the folder has none.
         name: What the user called it.
         family: What its cache and its forward allow.

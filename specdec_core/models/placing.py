@@ -27,17 +27,19 @@ def placing_of(model: Any) -> Placing | None:
     if biased:
         return lambda positions, end: _relative(biased, positions, end)
     embedding = getattr(decoder, "embed_positions", None)
-    ask = None if embedding is None else _ASKED.get(tuple(inspect.signature(embedding.forward).parameters))
-    if ask is None:
-        return None
-    return lambda positions, end: _embedded(embedding, ask(embedding, end), positions)
+    ask = _ASKED.get(_parameters(embedding, "forward"))
+    return None if ask is None else lambda positions, end: _embedded(embedding, ask(embedding, end), positions)
 
 
 def _has_bias(module: Any) -> bool:
-    if not isinstance(getattr(module, "relative_attention_bias", None), torch.nn.Embedding):
-        return False
-    asked = inspect.signature(module.compute_bias).parameters
-    return list(asked) == ["query_length", "key_length", "device", "past_seen_tokens"]
+    embedded = isinstance(getattr(module, "relative_attention_bias", None), torch.nn.Embedding)
+    return embedded and _parameters(module, "compute_bias") == _BIAS_ASKED
+
+
+def _parameters(module: Any, method: str) -> tuple[str, ...]:
+    """Return what a method takes; nothing where there is none."""
+    found = getattr(module, method, None)
+    return tuple(inspect.signature(found).parameters) if callable(found) else ()
 
 
 @contextmanager
@@ -47,21 +49,34 @@ def _relative(layers: Sequence[Any], positions: Tensor, end: int) -> Iterator[No
     with ExitStack() as stack:
         for layer in layers:
             # From the last of `end` positions, the keys are at all distances there are: end - 1, ..., 1, 0.
-            line: Tensor = layer.compute_bias(1, end, past_seen_tokens=end - 1)[0, :, 0]  # [H, end]
+            weight = (
+                layer.relative_attention_bias.weight
+            )  # "meta" while it is offloaded; it comes when it is asked
+            where = positions.device if weight.is_meta else weight.device
+            line: Tensor = layer.compute_bias(1, end, device=where, past_seen_tokens=end - 1)[0, :, 0]  # [H, end]
             bias = line[:, (end - 1 - distances).to(line.device)].transpose(0, 1)  # [B, H, T, end]
-            stack.enter_context(_answering(layer, "compute_bias", bias))
+            stack.enter_context(_answering(layer, "compute_bias", lambda *_, bias=bias, **__: bias))
         yield
 
 
 def _embedded(embedding: Any, line: Tensor, positions: Tensor) -> AbstractContextManager[None]:
-    return _answering(embedding, "forward", line[positions.to(line.device)])  # [end, D] -> [B, T, D]
+    placed = line[positions.to(line.device)]  # [end, D] -> [B, T, D]
+    if not hasattr(embedding, "make_weights"):
+        return _answering(embedding, "forward", lambda *_, **__: placed)
+
+    def forward(input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+        # M2M100 adds nothing to a padding token, wherever it stands.
+        padding = (input_ids == embedding.padding_idx).to(placed.device)
+        return placed.masked_fill(padding[:, :, None], 0.0)
+
+    return _answering(embedding, "forward", forward)
 
 
 @contextmanager
-def _answering(module: Any, method: str, answer: Tensor) -> Iterator[None]:
-    """Have a method of a module return this, whatever it is asked."""
+def _answering(module: Any, method: str, answer: Callable[..., Tensor]) -> Iterator[None]:
+    """Have a method of a module answered by this."""
     own = vars(module).get(method)  # what spreads a model over devices puts a forward of its own there
-    setattr(module, method, lambda *_, **__: answer)
+    setattr(module, method, answer)
     try:
         yield
     finally:
@@ -84,8 +99,9 @@ def _of_shape(embedding: Any, end: int) -> Any:
     return embedding(torch.Size((1, end)))
 
 
+_BIAS_ASKED = ("query_length", "key_length", "device", "past_seen_tokens")
 _ASKED: dict[tuple[str, ...], Callable[[Any, int], Any]] = {
-    ("input_ids", "past_key_values_length", "position_ids"): _of_tokens,  # BART, mBART, Pegasus-X
+    ("input_ids", "past_key_values_length", "position_ids"): _of_tokens,  # BART, mBART, MVP
     ("input_ids", "inputs_embeds", "past_key_values_length"): _of_embeddings,  # M2M100, NLLB
     ("input_ids_shape", "past_key_values_length", "position_ids"): _of_shape,  # Marian, Pegasus, Blenderbot
 }

@@ -49,7 +49,7 @@ def _difference(loaded: LoadedModel) -> str | None:
     """Return what goes wrong when two rows are decoded with rejections, or None."""
     try:
         return _worst(loaded)
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError) as error:
         return f"{type(error).__name__}: {error}"
 
 

@@ -8,12 +8,13 @@ import transformers
 
 from specdec_core.decoding import Decoder
 from specdec_core.errors import ModelError
-from specdec_core.models import TESTED_FAMILIES, wrap_model
+from specdec_core.models import TESTED_FAMILIES, ModelSession, wrap_model
 from specdec_core.settings import GenerationSettings, SamplingSettings
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
 IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+BODY = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -54,16 +55,39 @@ def test_rows_of_other_encoder_decoder_models_stand_apart_in_one_forward(family)
     else:
         sizes["max_position_embeddings"] = 64
         for side in ("encoder", "decoder"):
-            sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 4, f"{side}_ffn_dim": 48}
+            sizes |= {f"{side}_{what}": n for what, n in BODY.items()}
     config = getattr(transformers, f"{family}Config")(**sizes, **IDS)
     torch.manual_seed(0)
-    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+    # With sdpa, 5.17 of the library computes another UMT5 than without.
+    way = {"attn_implementation": "eager"} if family == "UMT5" else {}
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config, **way).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3.0 if weight.dim() > 1 else 1.0)  # fresh ones are nearly uniform, which hides errors
     loaded = wrap_model(model)
     assert model.config.model_type not in TESTED_FAMILIES
     assert loaded.family.ragged
+
+
+def test_padding_within_a_text_stands_nowhere_as_m2m100_has_it():
+    sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in BODY.items()}
+    config = transformers.M2M100Config(d_model=32, decoder_start_token_id=2, **sizes, **IDS)
+    torch.manual_seed(0)
+    loaded = wrap_model(transformers.M2M100ForConditionalGeneration(config).eval())
+    logits = []
+    for each in (loaded, loaded.row_by_row()):
+        session = ModelSession(each, 2, 16, [[5, 6], [7, 8, 9]])
+        session.forward([[2, 5, 6], [2, 5, 6]])
+        session.rollback([3, 1])
+        logits.append(session.forward([[0], [0]]))
+    torch.testing.assert_close(*logits)
+
+
+def test_a_bias_without_a_way_to_ask_for_it_is_no_bias():
+    model = tiny_model("t5")
+    model.decoder.block[0].layer[1].extra = torch.nn.Module()
+    model.decoder.block[0].layer[1].extra.relative_attention_bias = torch.nn.Embedding(4, 4)
+    assert wrap_model(model).family.ragged
 
 
 def test_a_family_whose_cache_goes_wrong_is_refused():
