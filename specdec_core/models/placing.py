@@ -48,11 +48,10 @@ def _relative(layers: Sequence[Any], positions: Tensor, end: int) -> Iterator[No
     distances = (positions[:, :, None] - torch.arange(end, device=positions.device)).clamp(min=0)
     with ExitStack() as stack:
         for layer in layers:
-            # From the last of `end` positions, the keys are at all distances there are: end - 1, ..., 1, 0.
-            weight = (
-                layer.relative_attention_bias.weight
-            )  # "meta" while it is offloaded; it comes when it is asked
+            weight = layer.relative_attention_bias.weight
+            # A weight that is offloaded is on "meta" until its module is called.
             where = positions.device if weight.is_meta else weight.device
+            # From the last of `end` positions, the keys are at all distances there are: end - 1, ..., 1, 0.
             line: Tensor = layer.compute_bias(1, end, device=where, past_seen_tokens=end - 1)[0, :, 0]  # [H, end]
             bias = line[:, (end - 1 - distances).to(line.device)].transpose(0, 1)  # [B, H, T, end]
             stack.enter_context(_answering(layer, "compute_bias", lambda *_, bias=bias, **__: bias))
