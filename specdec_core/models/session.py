@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from specdec_core.inference import inference_only
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.family import FULL, SLIDING
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.placing import placing_of
+from specdec_core.models.placing import Placing, placing_of
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,6 @@ class ModelSession:
         self.calls = 0
         self._cache: SlotCache | None = SlotCache(batch_size, capacity)
         self._memory = _EncoderMemory(loaded, sources) if loaded.encoder_decoder else None
-        self._placed = placing_of(loaded.model) if loaded.encoder_decoder and loaded.family.ragged else None
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Forget all but the first `lengths[b]` tokens of each row b. O(1): nothing is copied."""
@@ -211,9 +211,15 @@ class ModelSession:
         masks = self._masks(positions, end)
         if self._memory is None:
             return self._pass(block.tokens, plan, block.keep, position_ids=positions, attention_mask=masks)
-        assert self._placed is not None, "the family says that its rows can be placed"
         with self._placed(positions, end):
             return self._pass(block.tokens, plan, block.keep, decoder_attention_mask=masks)
+
+    @cached_property
+    def _placed(self) -> Placing:
+        """How rows of an encoder-decoder model are placed; looked for when they first stand apart."""
+        placing = placing_of(self._loaded.model)
+        assert placing is not None, "the family says that its rows can be placed"
+        return placing
 
     def _masks(self, positions: Tensor, end: int) -> Tensor | dict[str, Tensor]:
         """Return who sees whom, `[B, 1, T, end]`, or one such mask for each kind of layer."""
