@@ -114,11 +114,12 @@ class Measurement(_Part):
         return set(self.wanted) <= {one.name for one in self.drafters}
 
     def choose(
-        self, drafter: str | None, temperature: float, lenience: float
+        self, file: Path, drafter: str | None, temperature: float, lenience: float
     ) -> tuple[DrafterMeasurement, Acceptance]:
         """Return a drafter, and its acceptance at a temperature and a lenience.
 
         Args:
+            file: Where it was read, as messages call it.
             drafter: Its name; None where there is only one.
             temperature: 0 is argmax.
             lenience: l of appendix A.5.
@@ -128,18 +129,18 @@ class Measurement(_Part):
         """
         names = [one.name for one in self.drafters]
         if not names:
-            raise ConfigError("it has no drafter: the measurement was stopped before its first was finished.")
+            raise ConfigError(f"{file}: it has no drafter: it was stopped before the first was finished.")
         if drafter is None and len(names) != 1:
-            raise ConfigError(f"it has {len(names)} drafters; name one as `drafter`: {', '.join(names)}.")
+            raise ConfigError(f"{file}: it has {len(names)} drafters; name one as `drafter`: {', '.join(names)}.")
         if drafter is not None and drafter not in names:
-            raise ConfigError(unknown_name("drafter", drafter, names))
+            raise ConfigError(f"{file}: {unknown_name('drafter', drafter, names)}")
         found = self.drafters[0 if drafter is None else names.index(drafter)]
         acceptance = found.at(temperature, lenience)
         if acceptance is None:
             there = ", ".join(f"{one.temperature:g} with {one.lenience:g}" for one in found.acceptance)
             raise ConfigError(
-                f"{found.name} was not measured at temperature {temperature:g} with lenience {lenience:g}; "
-                f"available: {there or 'nothing'}. Choose by `temperature` and `lenience`."
+                f"{file}: {found.name} was not measured at temperature {temperature:g} with lenience "
+                f"{lenience:g}; available: {there or 'nothing'}. Choose by `temperature` and `lenience`."
             )
         return found, acceptance
 

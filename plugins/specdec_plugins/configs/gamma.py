@@ -100,10 +100,7 @@ def _is_relative(times: tuple[float, ...]) -> bool:
 def _steps(measurement: Measurement, file: Path, choice: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a file says of the drafter, temperature and lenience that were chosen."""
     settings = choice.get("drafter"), choice.get("temperature", 1.0), choice.get("lenience", 1.0)
-    try:
-        drafter, acceptance = measurement.choose(*settings)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from error
+    drafter, acceptance = measurement.choose(file, *settings)
     seconds = drafter.seconds.step
     return {
         "file": file,

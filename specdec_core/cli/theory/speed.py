@@ -121,10 +121,7 @@ def _given(alpha: float | None, c: float | None, verify: str | None, most: int) 
 def _measured(path: Path, name: str | None, temperature: float | None, lenience: float | None) -> _Basis:
     temperature, lenience = (1.0 if given is None else given for given in (temperature, lenience))
     measurement = read_measurement(path)
-    try:
-        found, acceptance = measurement.choose(name, temperature, lenience)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+    found, acceptance = measurement.choose(path, name, temperature, lenience)
     steps = found.seconds.step
     rates = rates_by_position(acceptance, len(steps) - 1) or (acceptance.alpha,)
     seconds = seconds_by_gamma(steps, acceptance, measurement.batch_size)
