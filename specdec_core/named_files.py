@@ -66,10 +66,11 @@ def _files(place: Path) -> list[Path]:
     """Return a file, or what is loaded of a model's folder, in order; none of any other folder."""
     if place.is_file():
         return [place]
-    if not any((place / name).is_file() for name in ("config.json", "heads.safetensors")):
+    if not place.is_dir():
         return []
-    loaded = (path for path in place.iterdir() if any(fnmatchcase(path.name, known) for known in _LOADED))
-    return sorted(path for path in loaded if path.is_file())
+    known = (path for path in place.iterdir() if any(fnmatchcase(path.name, pattern) for pattern in _LOADED))
+    loaded = sorted(path for path in known if path.is_file())
+    return loaded if any(path.name == "config.json" or path.suffix == ".safetensors" for path in loaded) else []
 
 
 def _digest(files: list[Path]) -> str:

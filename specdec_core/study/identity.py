@@ -17,9 +17,9 @@ from specdec_core.study.study import Study, Task
 
 def describe_study(study: Study, device: torch.device, registry: Registry) -> dict[str, Any]:
     """Return all that must be equal for two results to be of one study, as plain data."""
-    # More repeats of the same are welcome, and what a study forbids changes no result.
     runs = [run.resolved() for run in study.runs]
     tasks = [task.resolved() for task in study.tasks]
+    # More repeats of the same are welcome, and what a study forbids changes no result.
     settings = {key: value for key, value in study.shared().items() if key not in ("repeats", "lossless")}
     return {
         "settings": settings,
