@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import in_turns, memory_bandwidth, ratios, report, spread
+from _common import floor_seconds, in_turns, ratios, report, spread
 from transformers.utils import logging as library_logging
 
 from specdec_core.decoding import BatchResult, Decoder
@@ -41,12 +41,11 @@ def main() -> None:
         target = inflate(target, options.inflate_layers, options.inflate_width)
     texts = read_prompts(PromptsConfig(builtin=options.prompts, limit=max(options.batch_sizes)), Path())
     prompts = ready_prompts(target, texts)
-    size = sum(weight.nbytes for weight in target.model.parameters())
     report(
         {
             "benchmark": "batches",
             "options": vars(options),
-            "floor_milliseconds_a_step": round(1e3 * size / memory_bandwidth(), 2),
+            "floor_milliseconds_a_step": round(1e3 * floor_seconds(target.model), 2),
             "batches": [measure(target, prompts[:batch], options) for batch in options.batch_sizes],
         }
     )

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import memory_bandwidth, report, spread
+from _common import floor_seconds, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as library_logging
 
@@ -279,12 +279,11 @@ def beside(target: LoadedModel, options: argparse.Namespace) -> dict[str, Any]:
             if turn:  # the first round is not counted
                 metrics[name].append(total)
     plain = [total.verify_seconds_per_call for total in metrics[PLAIN]]
-    size = sum(weight.nbytes for weight in target.model.parameters())
     return {
         "target": target.name,
         "parameters": sum(weight.numel() for weight in target.model.parameters()),
         "milliseconds_a_call": spread([1e3 * seconds for seconds in plain], 3),
-        "floor_milliseconds_a_call": round(1e3 * size / memory_bandwidth(), 3),
+        "floor_milliseconds_a_call": round(1e3 * floor_seconds(target.model), 3),
         "drafters": {
             name: {
                 "c": spread([m.draft_seconds_per_call / p for m, p in zip(runs, plain, strict=True)], 5),

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from _common import memory_bandwidth, report, spread
+from _common import floor_seconds, report, spread
 from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -68,7 +68,7 @@ def of_steps(options: argparse.Namespace) -> dict[str, Any]:
         "vocab": options.vocab,
         "gamma": options.gamma,
         "target_bytes": size,
-        "floor_ms_a_target_call": round(1e3 * size / memory_bandwidth(), 3),
+        "floor_ms_a_target_call": round(1e3 * floor_seconds(target.model), 3),
         "results": results,
     }
 

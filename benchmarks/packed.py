@@ -14,7 +14,7 @@ from collections.abc import Callable
 from statistics import median
 
 import torch
-from _common import in_turns, memory_bandwidth, ratios, report, spread
+from _common import floor_seconds, in_turns, ratios, report, spread
 
 from specdec_core.models import LoadedModel, ModelSession, inflate, load_model, pack
 
@@ -32,13 +32,12 @@ def main() -> None:
         cells[f"{drafted} plain"] = forward(target, options.context, drafted)
         cells[f"{drafted} packed"] = forward(packed, options.context, drafted)
     seconds, _ = in_turns(cells, options.repeats)
-    size = sum(weight.nbytes for weight in target.model.parameters())
     one = median(seconds[f"{options.drafted[0]} plain"])
     result = {
         "benchmark": "packed",
         "options": vars(options),
         "parameters": sum(weight.numel() for weight in target.model.parameters()),
-        "floor_milliseconds": round(1e3 * size / memory_bandwidth(), 2),
+        "floor_milliseconds": round(1e3 * floor_seconds(target.model), 2),
         "milliseconds": {name: spread([1e3 * second for second in each], 2) for name, each in seconds.items()},
         "in_plain_single_tokens": {name: round(median(each) / one, 2) for name, each in seconds.items()},
         "plain_over_packed": {

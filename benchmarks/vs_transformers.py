@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import in_turns, memory_bandwidth, ratios, report, spread
+from _common import floor_seconds, in_turns, ratios, report, spread
 from transformers.utils import logging as library_logging
 
 from specdec_core import default_registry
@@ -40,7 +40,6 @@ def main() -> None:
     texts = read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())
     prompts = [target.tokenizer(prompt.text)["input_ids"] for prompt in texts]
     results = [measure(options, target, helper, prompts, temperature) for temperature in options.temperatures]
-    size = sum(weight.nbytes for weight in target.model.parameters())
     report(
         {
             "benchmark": "vs_transformers",
@@ -49,7 +48,7 @@ def main() -> None:
             "gamma": options.gamma,
             "new_tokens": options.tokens,
             "prompts": len(prompts),
-            "floor_seconds_a_plain_token": round(size / memory_bandwidth(), 6)
+            "floor_seconds_a_plain_token": round(floor_seconds(target.model), 6)
             if options.device == "cpu"
             else None,
             "results": results,
