@@ -60,7 +60,12 @@ def run(command: str) -> str:
         text=True,
         check=True,
     )
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+    return tidy(done.stdout)
+
+
+def tidy(printed: str) -> str:
+    """Return what was printed as a page shows it: without blanks at the ends of lines, nor empty lines around."""
+    return "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n")
 
 
 def refresh(page: Path, like: str = "") -> None:

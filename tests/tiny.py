@@ -23,6 +23,10 @@ _ROPE = {
     "max_position_embeddings": 256,
 }
 
+_SIDE = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+BOTH_SIDES = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in _SIDE.items()}
+"""Sizes of encoder and decoder, as configs like BART's have them."""
+
 
 def _config(family: str, vocab: int, **settings: Any) -> Any:
     if family in ("gpt2", "t5"):
@@ -38,13 +42,12 @@ def _config(family: str, vocab: int, **settings: Any) -> Any:
         kinds = ["sliding_attention", "full_attention"]
         return transformers.Gemma3TextConfig(**_ROPE, sliding_window=5, layer_types=kinds, **ids)
     if family == "bart":
-        sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in _BART.items()}
         return transformers.BartConfig(
             d_model=32,
             max_position_embeddings=256,
             decoder_start_token_id=0,
             forced_eos_token_id=None,
-            **sizes,
+            **BOTH_SIDES,
             **ids,
         )
     if family == "mamba":
@@ -54,8 +57,6 @@ def _config(family: str, vocab: int, **settings: Any) -> Any:
         return transformers.Qwen3NextConfig(**_ROPE, layer_types=kinds, num_experts=2, **ids)
     raise ValueError(family)
 
-
-_BART = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
 
 _CLASSES = {
     "gpt2": "GPT2LMHeadModel",

@@ -136,8 +136,9 @@ def test_what_is_generated_is_what_the_page_says(output):
 
     result = CliRunner().invoke(app, shlex.split(output.command)[1:], env={"NO_COLOR": "1"})
     assert result.exit_code == 0, result.output
-    printed = "\n".join(line.rstrip() for line in result.stdout.splitlines()).strip("\n")
-    assert without_speed(printed) == without_speed(output.text), "python docs/outputs.py --like generate"
+    assert without_speed(outputs.tidy(result.stdout)) == without_speed(output.text), (
+        "python docs/outputs.py --like generate"
+    )
 
 
 def test_every_shown_output_was_written():

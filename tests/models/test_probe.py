@@ -10,11 +10,11 @@ from specdec_core.decoding import Decoder
 from specdec_core.errors import ModelError
 from specdec_core.models import TESTED_FAMILIES, ModelSession, wrap_model
 from specdec_core.settings import GenerationSettings, SamplingSettings
-from tests.tiny import FAMILIES, tiny_model
+from specdec_core.testing.instruments.tiny import random_model
+from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
 IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-BODY = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -53,27 +53,18 @@ def test_rows_of_other_encoder_decoder_models_stand_apart_in_one_forward(family)
     if family == "UMT5":
         sizes |= {"d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     else:
-        sizes["max_position_embeddings"] = 64
-        for side in ("encoder", "decoder"):
-            sizes |= {f"{side}_{what}": n for what, n in BODY.items()}
-    config = getattr(transformers, f"{family}Config")(**sizes, **IDS)
-    torch.manual_seed(0)
-    # With sdpa, 5.17 of the library computes another UMT5 than without.
-    way = {"attn_implementation": "eager"} if family == "UMT5" else {}
-    model = transformers.AutoModelForSeq2SeqLM.from_config(config, **way).eval()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(3.0 if weight.dim() > 1 else 1.0)  # fresh ones are nearly uniform, which hides errors
+        sizes |= {**BOTH_SIDES, "max_position_embeddings": 64}
+    model = random_model(getattr(transformers, f"{family}Config")(**sizes, **IDS))
+    if family == "UMT5":  # with sdpa, 5.17 of the library computes another one than without
+        model.set_attn_implementation("eager")
     loaded = wrap_model(model)
     assert model.config.model_type not in TESTED_FAMILIES
     assert loaded.family.ragged
 
 
 def test_padding_within_a_text_stands_nowhere_as_m2m100_has_it():
-    sizes = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in BODY.items()}
-    config = transformers.M2M100Config(d_model=32, decoder_start_token_id=2, **sizes, **IDS)
-    torch.manual_seed(0)
-    loaded = wrap_model(transformers.M2M100ForConditionalGeneration(config).eval())
+    config = transformers.M2M100Config(d_model=32, decoder_start_token_id=2, **BOTH_SIDES, **IDS)
+    loaded = wrap_model(random_model(config))
     logits = []
     for each in (loaded, loaded.row_by_row()):
         session = ModelSession(each, 2, 16, [[5, 6], [7, 8, 9]])
