@@ -1,9 +1,9 @@
-"""Look at every page of the built site in a browser: python .ci/check_site.py SITE [--jobs N].
+"""Check every page of the built site in a browser: python .ci/check_site.py SITE [--jobs N].
 
-Each page is opened from its file in headless Chromium, without a network, wide and narrow, light and dark. What
-is wrong with it is printed, and the exit code is 1: what the browser's console says, a request that leaves the
-folder or fails, an image or a formula that is not shown, a page wider than the screen, text that can hardly be
-seen. Then a word is searched for, as a reader would.
+Opens each page from its file in headless Chromium, without a network, wide and narrow, light and dark, and
+prints its faults: console messages, requests that leave the folder or fail, images or formulas that are not
+rendered, pages wider than the screen, text with too little contrast. Also tries the search. Exits with 1 if there
+are faults.
 
 Needs selenium, and the programs chromium and chromedriver.
 """
@@ -30,27 +30,27 @@ from selenium.webdriver.support.wait import WebDriverWait
 
 WIDTHS = {"wide": 1300, "narrow": 390}
 SCHEMES = {"light": "default", "dark": "slate"}
-LEAST_CONTRAST = 3.0
-"""WCAG asks for 3 of large text and 4.5 of other; the theme's own faint signs are between."""
-SEARCHED = "lenience"
-PATIENCE = 20
-"""Seconds until results of a search must be there."""
+MIN_CONTRAST = 3.0
+"""WCAG requires 3 for large text and 4.5 for other text; the theme's faint marks lie between."""
+SEARCH_TERM = "lenience"
+TIMEOUT = 20
+"""Seconds to wait for search results."""
 
 LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
-"""Returns what is wrong with the page as it stands, a line each."""
+"""A script that returns the faults of the current page, one line each."""
 
 
 @contextmanager
 def browser() -> Iterator[webdriver.Chrome]:
-    """Start a Chromium that reaches nothing but files.
+    """Start a Chromium that can only open files.
 
     Raises:
-        SystemExit: There is no Chromium, or no driver for it.
+        SystemExit: Chromium or its driver is not installed.
     """
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         raise SystemExit("chromium and chromedriver are needed: apt-get install chromium chromium-driver")
-    # Selenium looks for nothing by itself, and counts nobody.
+    # No downloads and no statistics by selenium.
     os.environ.update(SE_OFFLINE="true", SE_AVOID_STATS="true")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
@@ -76,13 +76,13 @@ def browser() -> Iterator[webdriver.Chrome]:
         chrome.quit()
 
 
-def faults_of(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
-    """Return what is wrong with a page, a line each.
+def find_faults(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
+    """Return the faults of a page, one line each.
 
     Args:
-        chrome: A browser, on whatever page.
+        chrome: A browser, on any page.
         page: The page's file.
-        site: The folder that requests may not leave.
+        site: The folder that requests must stay in.
     """
     chrome.get(page.as_uri())
     found = []
@@ -90,20 +90,20 @@ def faults_of(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
         for size, width in WIDTHS.items():
             shape = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
             chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
-            lines = chrome.execute_async_script(LOOK, name, LEAST_CONTRAST)
+            lines = chrome.execute_async_script(LOOK, name, MIN_CONTRAST)
             found += [f"{size}, {scheme}: {line}" for line in lines]
-    return found + list(said(chrome)) + list(strayed(chrome, site))
+    return found + list(console_messages(chrome)) + list(stray_requests(chrome, site))
 
 
-def said(chrome: webdriver.Chrome) -> Iterator[str]:
-    """Yield what the console says of the page."""
+def console_messages(chrome: webdriver.Chrome) -> Iterator[str]:
+    """Yield the warnings and errors of the console."""
     for entry in chrome.get_log("browser"):
         if entry["level"] in ("SEVERE", "WARNING"):
             yield f"console: {entry['message']}"
 
 
-def strayed(chrome: webdriver.Chrome, site: Path) -> Iterator[str]:
-    """Yield the requests that left the site's folder, and those that failed."""
+def stray_requests(chrome: webdriver.Chrome, site: Path) -> Iterator[str]:
+    """Yield the requests that left the site's folder or failed."""
     asked: dict[str, str] = {}
     for entry in chrome.get_log("performance"):
         message = json.loads(entry["message"])["message"]
@@ -125,49 +125,53 @@ def _within(url: str, site: Path) -> bool:
     return parts.scheme in ("data", "blob", "about")
 
 
-def faults_of_search(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
-    """Search from a page as a reader would, and return what is wrong with that."""
+def find_search_faults(chrome: webdriver.Chrome, page: Path, site: Path) -> list[str]:
+    """Search from a page as a reader would, and return the faults."""
     chrome.get(page.as_uri())
     shape = {"width": WIDTHS["wide"], "height": 900, "deviceScaleFactor": 1, "mobile": False}
     chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
     box = chrome.find_element(By.CSS_SELECTOR, "input.md-search__input")
     box.click()
-    box.send_keys(SEARCHED)
+    box.send_keys(SEARCH_TERM)
     links = "a.md-search-result__link"
     try:
-        WebDriverWait(chrome, PATIENCE).until(lambda c: c.find_elements(By.CSS_SELECTOR, links))
+        WebDriverWait(chrome, TIMEOUT).until(lambda c: c.find_elements(By.CSS_SELECTOR, links))
     except TimeoutException:
-        return [f"searching for {SEARCHED!r} finds nothing", *said(chrome), *strayed(chrome, site)]
+        return [
+            f"searching for {SEARCH_TERM!r} finds nothing",
+            *console_messages(chrome),
+            *stray_requests(chrome, site),
+        ]
     results = chrome.find_elements(By.CSS_SELECTOR, links)
     text = " ".join(result.text for result in results)
-    found = [] if SEARCHED in text.lower() else [f"the results for {SEARCHED!r} do not hold it: {text[:200]}"]
+    found = [] if SEARCH_TERM in text.lower() else [f"the results do not contain {SEARCH_TERM!r}: {text[:200]}"]
     first = urlsplit(results[0].get_attribute("href"))
     if not Path(unquote(first.path)).is_file():
         found.append(f"the first result leads to {first.path}, which is not there")
-    return [*found, *said(chrome), *strayed(chrome, site)]
+    return [*found, *console_messages(chrome), *stray_requests(chrome, site)]
 
 
 def pages_of(site: Path) -> list[Path]:
-    """Return the pages that readers open; the one for what is not found needs a server."""
+    """Return the pages that readers open; 404.html needs a server."""
     found = sorted(page for page in site.rglob("*.html") if "assets" not in page.relative_to(site).parts)
     return [page for page in found if page.name != "404.html"]
 
 
 def check(site: Path, pages: Sequence[Path]) -> dict[str, list[str]]:
-    """Return what is wrong, by page, with some of the pages."""
+    """Return the faults of some pages, by page."""
     with browser() as chrome:
-        return {page.relative_to(site).as_posix(): faults_of(chrome, page, site) for page in pages}
+        return {page.relative_to(site).as_posix(): find_faults(chrome, page, site) for page in pages}
 
 
 def check_search(site: Path) -> dict[str, list[str]]:
-    """Return what is wrong with the search, by the page that was searched from: at the top, and in a folder."""
+    """Return the faults of the search, from a page at the top and from one in a folder."""
     pages = [site / "index.html", next(page for page in pages_of(site) if page.parent != site)]
     with browser() as chrome:
-        return {f"search from {page.name}": faults_of_search(chrome, page, site) for page in pages}
+        return {f"search from {page.name}": find_search_faults(chrome, page, site) for page in pages}
 
 
 def main() -> None:
-    """Look at the site, and say what is wrong."""
+    """Check the site and print its faults."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("site", type=Path, help="folder that `mkdocs build` wrote")
     parser.add_argument("--jobs", type=int, default=2, help="browsers at once")

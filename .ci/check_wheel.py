@@ -1,4 +1,4 @@
-"""Fail unless a wheel installs the names it should, and holds what it needs: python .ci/check_wheel.py WHEEL."""
+"""Check the packages and files of a wheel: python .ci/check_wheel.py WHEEL."""
 
 import sys
 import zipfile

@@ -1,5 +1,5 @@
-// Runs within a page, with the palette to take and the least contrast. Hands back what is wrong, a line each.
-const [palette, leastContrast, done] = arguments;
+// Runs within a page, with the palette to take and the minimum contrast. Returns its faults, one line each.
+const [palette, minContrast, done] = arguments;
 
 const faults = new Set();
 const shown = (element) => element.checkVisibility({ visibilityProperty: true, opacityProperty: true });
@@ -83,7 +83,7 @@ function checkTexts() {
     if (looks.has(look)) continue;
     looks.add(look);
     const ratio = contrast(element);
-    if (ratio < leastContrast) faults.add(`hardly seen, contrast ${ratio.toFixed(1)}: ${excerpt(text)} in ${named(element)}`);
+    if (ratio < minContrast) faults.add(`hardly seen, contrast ${ratio.toFixed(1)}: ${excerpt(text)} in ${named(element)}`);
   }
 }
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: timing in turns, medians with spread, and what machine it was."""
+"""Shared by the benchmarks: interleaved timing, medians with their range, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import transformers
 
 
 def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
-    """Return median, smallest and largest."""
+    """Return median, minimum and maximum."""
     return {
         "median": round(statistics.median(values), digits),
         "min": round(min(values), digits),
@@ -22,49 +22,51 @@ def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
     }
 
 
-def in_turns(
-    cells: Mapping[str, Callable[[], Any]], repeats: int
+def interleaved(
+    functions: Mapping[str, Callable[[], Any]], repeats: int
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Time functions A B A B ..., after one round that is not counted, so that a drifting machine favours none.
+    """Time functions in the order A B A B ..., after a warm-up round.
+
+    Drift of the machine then affects all of them.
 
     Returns:
-        The seconds of each function's runs, and what each returned last.
+        The seconds of each function's runs, and its last result.
     """
-    last = {name: function() for name, function in cells.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in cells}
+    results = {name: function() for name, function in functions.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats):
-        for name, function in cells.items():
-            begun = perf_counter()
-            last[name] = function()
-            seconds[name].append(perf_counter() - begun)
-    return seconds, last
+        for name, function in functions.items():
+            start = perf_counter()
+            results[name] = function()
+            seconds[name].append(perf_counter() - start)
+    return seconds, results
 
 
-def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
-    """Return the spread of the ratios, pair by pair: runs of one round saw the same machine."""
-    return spread([a / b for a, b in zip(above, below, strict=True)])
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> dict[str, float]:
+    """Return the spread of the ratios within each round, whose runs saw the machine in the same state."""
+    return spread([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
 def memory_bandwidth() -> float:
-    """Return the bytes a second at which a large tensor is read, the floor of a step being bytes over it."""
+    """Return the bytes per second at which a large tensor is read."""
     data = torch.ones(64_000_000)
     best = min(_seconds(lambda: data.sum()) for _ in range(5))
     return data.nbytes / best
 
 
 def floor_seconds(model: torch.nn.Module) -> float:
-    """Return the time in which a model's weights are read from memory once: no forward takes less."""
+    """Return the time to read a model's weights once: a lower bound for a forward pass."""
     return sum(weight.nbytes for weight in model.parameters()) / memory_bandwidth()
 
 
 def _seconds(function: Callable[[], Any]) -> float:
-    begun = perf_counter()
+    start = perf_counter()
     function()
-    return perf_counter() - begun
+    return perf_counter() - start
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the hardware and software that the numbers depend on."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
         "python": platform.python_version(),

@@ -26,16 +26,27 @@ from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core import default_registry
-from specdec_core.border import BatchInfo, GammaSession, LenienceSession, PluginConfig, PluginKind, StepReport
-from specdec_core.decoding import Decoder, batch, rules
+from specdec_core.decoding import Decoder, proposer
+from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.decoding.speculation import Speculation
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.interface import (
+    BatchInfo,
+    GammaSession,
+    GenerationSettings,
+    LenienceSession,
+    Outcome,
+    PluginConfig,
+    PluginKind,
+    SamplingSettings,
+    StepReport,
+)
 from specdec_core.models import LoadedModel, ModelSession, wrap_model
-from specdec_core.randomness import RowStreams
 from specdec_core.registry import Registry
-from specdec_core.sampling import Standardiser
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_drafters.transformer import TransformerDrafter
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification import SpeculativeSampling
+from specdec_drafters.transformer.drafter import TransformerDrafter
 
 
 def main() -> None:
@@ -143,13 +154,13 @@ def forwards(target: LoadedModel, drafter: TransformerDrafter) -> list[Part]:
 INNER_PARTS: list[Part] = [
     (ModelSession, "forward", "laying out blocks"),
     (DraftRecorder, "sample", "sampling drafts"),
-    (RowStreams, "uniforms", "random numbers"),
-    (batch, "inspect_draft", "checking the draft"),
-    (Standardiser, "__call__", "standardising"),
-    (rules, "accept", "acceptance"),
-    (rules, "accept_argmax", "acceptance"),
-    (batch.Batch, "_commit", "committing"),
-    (Speculation, "propose", "asking the drafter"),
+    (RowGenerators, "uniforms", "random numbers"),
+    (proposer, "validate", "validating the proposal"),
+    (LogitsToProbs, "__call__", "standardising"),
+    (SpeculativeSampling, "sample", "acceptance"),
+    (SpeculativeSampling, "greedy", "acceptance"),
+    (Batch, "_commit", "committing"),
+    (Proposer, "propose", "asking the drafter"),
 ]
 
 
@@ -189,7 +200,9 @@ def measure(
         before = 0.0
         for report in decoder.stream([prompt], settings):
             spent = sum(clock.totals.values())
-            if report.step and report.drafted[0] == options.gamma:  # not the prompt's step, nor the last ones
+            if (
+                report.step and report.outcome.drafted[0] == options.gamma
+            ):  # not the prompt's step, nor the last ones
                 rest.append(1e3 * (report.step_seconds - (spent - before)))
                 steps.append(1e3 * report.step_seconds)
             before = spent
@@ -217,9 +230,9 @@ CONTROLLER_ROUNDS = 7
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "optimal": [{"alpha": 0.7, "c": 0.1}],
     "confidence": [{}, {"learn": True}],
-    "argmax": [{"lenience": 0.3}],
+    "greedy": [{"lenience": 0.3}],
     "schedule": [{"points": [[0, 1.0], [5000, 0.1]]}],
-    "budgeted": [{"deviation": 5.0}],
+    "budgeted": [{"max_deviation": 5.0}],
 }
 """Settings of the controllers that need some, or are worth timing with others than their own."""
 
@@ -248,7 +261,7 @@ def time_controller(
     """Return the microseconds a step of a controller that has just been made."""
     controller = registry.create(kind, name, config)
     most = controller.max_gamma if kind == "gamma" else gamma
-    batch = BatchInfo(rows, most, (CONTROLLER_STEPS * (most + 1),) * rows, argmax=False)
+    batch = BatchInfo(rows, most, (CONTROLLER_STEPS * (most + 1),) * rows, greedy=False)
     time_session = time_gamma if kind == "gamma" else time_lenience
     return 1e6 * time_session(controller.open(batch), rows, most)
 
@@ -265,10 +278,12 @@ def made_up_steps(rows: int, gamma: int) -> list[StepReport]:
             StepReport(
                 step=number,
                 asked=(gamma,) * rows,
-                drafted=(gamma,) * rows,
-                accepted=accepted,
-                committed=tuple((7,) * (n + 1) for n in accepted),
-                finished=(False,) * rows,
+                outcome=Outcome(
+                    drafted=(gamma,) * rows,
+                    accepted=accepted,
+                    committed=tuple((7,) * (n + 1) for n in accepted),
+                    finished=(False,) * rows,
+                ),
                 draft_tokens=((7,) * gamma,) * rows,
                 draft_seconds=draft,
                 verify_seconds=verify,
@@ -287,7 +302,7 @@ def time_gamma(session: GammaSession, rows: int, most: int) -> float:
     begun = perf_counter()
     for number in range(CONTROLLER_STEPS):
         gamma = max(session.gamma())
-        if session.watches_confidence:
+        if session.uses_confidence:
             for token in range(gamma):
                 session.keep_drafting(confidence[(number + token) % 64])
         session.observe(steps[gamma][number % 64])

@@ -1,8 +1,9 @@
-"""The same pair, prompts, gamma and settings through this loop and through transformers' `generate`.
+"""Tokens per second of specdec and of transformers' `generate`, with the same models, prompts, gamma and sampling.
 
-Three pairs of cells: plain, assisted by a small model, prompt lookup. The library's top-k is switched off, its
-schedule is constant and its confidence stop is off; tokens are counted as the length of what came back, for all
-cells. The cells run in turns. Prints one JSON object; a ratio above 1 means that this loop is faster.
+Three methods: autoregressive decoding (baseline), a draft model (assisted), and prompt lookup. In transformers,
+top-k sampling and the confidence threshold are off and the schedule of draft lengths is constant. Tokens are
+counted from the length of the output, in the same way for both. Runs are interleaved. Prints one JSON object; a
+ratio above 1 means that specdec is faster.
 
     python benchmarks/vs_transformers.py
     python benchmarks/vs_transformers.py --inflate-layers 16 --inflate-width 8192   # a target of some 110M
@@ -16,39 +17,38 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _common import floor_seconds, in_turns, ratios, report, spread
-from transformers.utils import logging as library_logging
+from _common import floor_seconds, interleaved, ratios, report, spread
+from transformers.utils import logging as hf_logging
 
 from specdec_core import default_registry
-from specdec_core.border import Drafter
 from specdec_core.decoding import Decoder
+from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_core.study.config import PromptsConfig
-from specdec_core.study.prompts import read_prompts
+from specdec_core.study.config.prompts import read_prompts
+from specdec_core.study.config.schema import PromptsConfig
 
 
 def main() -> None:
-    """Run all cells in turns and print what came out."""
+    """Run the benchmark and print the result."""
     options = parse()
     torch.manual_seed(0)
-    library_logging.set_verbosity_error()
-    target = load_model(options.target, device=options.device, dtype=options.dtype)
+    hf_logging.set_verbosity_error()
+    target = load_model(options.target, device=options.device, dtype=options.dtype, packed=False)
     if options.inflate_layers:
         target = inflate(target, options.inflate_layers, options.inflate_width)
-    helper = load_model(options.drafter, device=options.device, dtype=options.dtype)
+    assistant = load_model(options.drafter, device=options.device, dtype=options.dtype, packed=False)
     texts = read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())
     prompts = [target.tokenizer(prompt.text)["input_ids"] for prompt in texts]
-    results = [measure(options, target, helper, prompts, temperature) for temperature in options.temperatures]
+    results = [measure(options, target, assistant, prompts, temperature) for temperature in options.temperatures]
     report(
         {
             "benchmark": "vs_transformers",
             "target_parameters": target.model.num_parameters(),
-            "drafter_parameters": helper.model.num_parameters(),
+            "drafter_parameters": assistant.model.num_parameters(),
             "gamma": options.gamma,
             "new_tokens": options.tokens,
             "prompts": len(prompts),
-            "floor_seconds_a_plain_token": round(floor_seconds(target.model), 6)
+            "floor_seconds_per_baseline_token": round(floor_seconds(target.model), 6)
             if options.device == "cpu"
             else None,
             "results": results,
@@ -57,18 +57,23 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="builtin:target")
     parser.add_argument("--drafter", default="builtin:drafter")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--gamma", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64, help="new tokens a prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="new tokens per prompt")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--inflate-layers", type=int, default=0, help="layers to add that change only the cost")
+    parser.add_argument(
+        "--inflate-layers",
+        type=int,
+        default=0,
+        help="layers to add to the target, which cost time but do not change its output",
+    )
     parser.add_argument("--inflate-width", type=int, default=8192, help="feed-forward size of those layers")
     return parser.parse_args()
 
@@ -76,69 +81,68 @@ def parse() -> argparse.Namespace:
 def measure(
     options: argparse.Namespace,
     target: LoadedModel,
-    helper: LoadedModel,
+    assistant: LoadedModel,
     prompts: list[list[int]],
     temperature: float,
 ) -> dict[str, Any]:
-    """Time the six cells at one temperature."""
-    ours = our_cells(options, target, prompts, temperature)
-    theirs = library_cells(options, target, helper, prompts, temperature)
+    """Time both libraries with the three methods at one temperature."""
+    specdec = specdec_cells(options, target, prompts, temperature)
+    library = transformers_cells(options, target, assistant, prompts, temperature)
     cells: dict[str, Callable[[], list[int]]] = {}
-    for name in ours:
-        cells |= {f"{name}/specdec": ours[name], f"{name}/transformers": theirs[name]}
-    seconds, counted = in_turns(cells, options.repeats)
-    table: dict[str, Any] = {"temperature": temperature, "cells": {}}
-    for name in ours:
-        mine, other = f"{name}/specdec", f"{name}/transformers"
-        fast = {cell: [sum(counted[cell]) / s for s in seconds[cell]] for cell in (mine, other)}
-        table["cells"][name] = {
-            "specdec_tokens_per_second": spread(fast[mine], 1),
-            "transformers_tokens_per_second": spread(fast[other], 1),
-            "ratio": ratios(fast[mine], fast[other]),
-            "tokens": {"specdec": sum(counted[mine]), "transformers": sum(counted[other])},
+    for name in specdec:
+        cells |= {f"{name}/specdec": specdec[name], f"{name}/transformers": library[name]}
+    seconds, lengths = interleaved(cells, options.repeats)
+    methods: dict[str, Any] = {}
+    for name in specdec:
+        ours, theirs = f"{name}/specdec", f"{name}/transformers"
+        rates = {cell: [sum(lengths[cell]) / s for s in seconds[cell]] for cell in (ours, theirs)}
+        methods[name] = {
+            "specdec_tokens_per_second": spread(rates[ours], 1),
+            "transformers_tokens_per_second": spread(rates[theirs], 1),
+            "ratio": ratios(rates[ours], rates[theirs]),
+            "tokens": {"specdec": sum(lengths[ours]), "transformers": sum(lengths[theirs])},
         }
-    return table
+    return {"temperature": temperature, "methods": methods}
 
 
-def our_cells(
+def specdec_cells(
     options: argparse.Namespace, target: LoadedModel, prompts: list[list[int]], temperature: float
 ) -> dict[str, Callable[[], list[int]]]:
-    """Return this framework's three cells; each returns how many tokens every prompt got."""
+    """Return specdec with the three methods, as functions that return the number of new tokens of each prompt."""
     registry, info = default_registry(), target.info()
     settings = GenerationSettings(max_new_tokens=options.tokens, ignore_eos=True)
 
     def cell(drafter: Drafter | None) -> Callable[[], list[int]]:
-        gamma = registry.create("gamma", "fixed", registry.spec("gamma", "fixed").config(gamma=options.gamma))
         sampling = SamplingSettings(temperature=temperature)
-        decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, strict=True)
-        return lambda: [len(decoder.generate([ids], settings).rows[0].tokens) for ids in prompts]
+        decoder = Decoder(target, drafter, gamma=options.gamma, sampling=sampling, strict=True)
+        return lambda: [len(decoder.generate([ids], settings).sequences[0].tokens) for ids in prompts]
 
     def drafter(name: str, **values: Any) -> Drafter:
         config = registry.spec("drafter", name).config(**values)
-        made: Drafter = registry.create("drafter", name, config, info)
-        return made
+        result: Drafter = registry.create("drafter", name, config, info)
+        return result
 
     return {
-        "plain": cell(None),
-        "assisted": cell(drafter("transformer", model=options.drafter, dtype=options.dtype)),
+        "baseline": cell(None),
+        "assisted": cell(drafter("transformer", model=options.drafter, dtype=options.dtype, packed=False)),
         "lookup": cell(drafter("prompt-copy", min_match=1, max_match=2)),
     }
 
 
-def library_cells(
+def transformers_cells(
     options: argparse.Namespace,
     target: LoadedModel,
-    helper: LoadedModel,
+    assistant: LoadedModel,
     prompts: list[list[int]],
     temperature: float,
 ) -> dict[str, Callable[[], list[int]]]:
-    """Return transformers' three cells, with everything off that would make it do something else."""
-    for model in (target.model, helper.model):
-        # As in our cells, no end of sequence: every cell decodes the same number of tokens.
+    """Return transformers with the three methods, configured to do the same work as specdec."""
+    for model in (target.model, assistant.model):
+        # As `ignore_eos` in specdec: all methods decode the same number of tokens.
         model.generation_config.eos_token_id = None
-    helper.model.generation_config.num_assistant_tokens = options.gamma
-    helper.model.generation_config.num_assistant_tokens_schedule = "constant"
-    helper.model.generation_config.assistant_confidence_threshold = 0.0
+    assistant.model.generation_config.num_assistant_tokens = options.gamma
+    assistant.model.generation_config.num_assistant_tokens_schedule = "constant"
+    assistant.model.generation_config.assistant_confidence_threshold = 0.0
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
@@ -147,10 +151,10 @@ def library_cells(
         def run() -> list[int]:
             counts = []
             for ids in prompts:
-                given = torch.tensor([ids], device=target.device)
+                input_ids = torch.tensor([ids], device=target.device)
                 out = target.model.generate(
-                    given,
-                    attention_mask=torch.ones_like(given),
+                    input_ids,
+                    attention_mask=torch.ones_like(input_ids),
                     max_new_tokens=options.tokens,
                     pad_token_id=0,
                     **sampling,
@@ -162,8 +166,8 @@ def library_cells(
         return run
 
     return {
-        "plain": cell(),
-        "assisted": cell(assistant_model=helper.model),
+        "baseline": cell(),
+        "assisted": cell(assistant_model=assistant.model),
         "lookup": cell(prompt_lookup_num_tokens=options.gamma, max_matching_ngram_size=2),
     }
 

@@ -1,11 +1,11 @@
-"""What mkdocs draws while it builds the site: figures and a table of the paper, and traces in colour.
+"""Hooks of mkdocs: draw the figures and Table 1 of the paper, and colour traces.
 
-mkdocs.yml names this file under `hooks`. Nothing of what is drawn here is kept in the repository: the site shows
-what the formulas and the recorded runs give when it is built. Pages are plain Markdown without it:
+The drawings are made from the formulas and the recorded runs whenever the site is built, and not kept. The pages
+mark their places in Markdown:
 
-    ![...](assets/figures/figure-2.svg)   a file that is drawn
-    <!-- table: 1 -->                      a table of the paper beside what the formulas give
-    <!-- output: specdec generate ... --trace -->   its output is coloured as in Figure 1
+    ![...](assets/figures/figure-2.svg)   a drawing
+    <!-- table: 1 -->                      a table of the paper with the results of the formulas
+    <!-- output: specdec generate ... --trace -->   an output to colour as in Figure 1
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_core.theory.figures import FIGURES, draw_figure
-from specdec_core.theory.tables import TABLES, Cell
+from specdec_core.theory.paper.figures import FIGURES, draw_figure
+from specdec_core.theory.paper.tables import TABLES, Cell
 
 sys.path.insert(0, str(Path(__file__).parent))
 import timeline
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 FOLDER = "assets/figures"
-"""Where the drawings are on the site."""
+"""Folder of the drawings on the site."""
 
 _TABLE = re.compile(r"<!-- table: (?P<number>\d+) -->")
 _LETTERS = {"alpha": r"$\alpha$", "gamma": r"$\gamma$"}
 _FATES = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus"}
-# A token may hold brackets itself; what follows one is another token, or the end of the line.
-_TOKEN = re.compile(r"\[([-+!*])((?:(?!\[[-+!*]).)*?)\](?=\[[-+!*]| drafted| drawn|$)", re.MULTILINE)
-_TRACE = re.compile(r"(?<=<code>)(?=[^<]*\[(?:[-+!*])[^<]*\[\*bonus\] drawn)([^<]*)(?=</code>)")
+# A token may contain brackets; it ends before another token or the end of the line.
+_TOKEN = re.compile(r"\[([-+!*])((?:(?!\[[-+!*]).)*?)\](?=\[[-+!*]| drafted| sampled|$)", re.MULTILINE)
+_TRACE = re.compile(r"(?<=<code>)(?=[^<]*\[(?:[-+!*])[^<]*\[\*bonus\] sampled)([^<]*)(?=</code>)")
 
 
 def drawings() -> Mapping[str, Callable[[Path], None]]:
-    """Return what draws each file, by its name."""
+    """Return the function that draws each file, by file name."""
     figures = {f"figure-{number}.svg": partial(draw_figure, number) for number in FIGURES}
     return {**figures, "figure-5.svg": lambda path: timeline.draw(timeline.read(), path)}
 
@@ -61,7 +61,7 @@ def table(number: int) -> str:
 
 
 def coloured(page: str) -> str:
-    """Return the HTML of a page with its traces in colour: a token's span says what became of it."""
+    """Return the HTML of a page with each token of a trace in a span that names its fate."""
     return _TRACE.sub(lambda found: _TOKEN.sub(_span, found[1]), page)
 
 
@@ -74,7 +74,7 @@ def _cell(cell: Cell, spec: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the drawings to what the site is made of."""
+    """Add the drawings to the files of the site."""
     from mkdocs.structure.files import File
 
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +86,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Write the tables of the paper where a page wants them."""
+    """Insert the tables of the paper."""
     return _TABLE.sub(lambda found: table(int(found["number"])), markdown)
 
 

@@ -2,24 +2,22 @@
 
     python docs/paper_tables.py results    keep the results of the studies
 
-A table stands between `<!-- paper: NAME -->` and `<!-- end of paper -->`; `python docs/renew.py` writes it. The
-results are those of `specdec compare examples/paper/NAME-builtin.yaml --output results/NAME`; docs/data/paper
-keeps what the page shows of them.
+`python docs/generate.py` writes the tables into the page. The results are those of
+`specdec compare examples/paper/NAME-builtin.yaml --output results/NAME`; docs/data/paper keeps the fields that the
+page shows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_core.theory import paper
+from specdec_core.theory.paper import data as paper
 
 FOLDER = Path(__file__).parent
-PAGES = [FOLDER / "paper.md"]
 DATA = FOLDER / "data" / "paper"
 STUDIES = ("table2", "table3", "table4", "table5", "adaptive-gamma", "hierarchy")
 KEPT = (
@@ -32,7 +30,6 @@ TASKS = {"ende": "EnDe", "summaries": "CNNDM", "code": "LM1B"}
 
 Result = dict[str, Any]
 Cell = str | float | int | None
-_PLACE = re.compile(r"(<!-- paper: (?P<name>\S+) -->\n).*?(<!-- end of paper -->)", re.DOTALL)
 
 
 def take(results: Path) -> None:
@@ -54,12 +51,12 @@ def _slim(result: Result) -> Result:
 
 
 def read(study: str) -> list[Result]:
-    """Return the kept results of a study, plain decoding included."""
+    """Return the kept results of a study, the baseline included."""
     return [json.loads(line) for line in (DATA / f"{study}.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def drafted(study: str) -> Iterator[Result]:
-    """Yield the kept results of a study but those of plain decoding."""
+    """Yield the kept results of a study except the baseline's."""
     return (result for result in read(study) if result["drafter"] is not None)
 
 
@@ -107,7 +104,7 @@ def table2() -> str:
             same,
         )
         rows.append((*cells, *row))
-    ours = ("task", "T", "drafter", "γ", "alpha", "speed-up", "BLEU / ROUGE-L", "as plain")
+    ours = ("task", "T", "drafter", "γ", "alpha", "speed-up", "BLEU / ROUGE-L", "as baseline")
     return table((*ours, "paper: γ", "alpha", "speed-up"), rows)
 
 
@@ -175,7 +172,7 @@ def _paper_lenience(result: Result, drafter: str, lenience: float) -> float | No
     if _task(result) != "ende":
         return None
     name = "T5-small" if drafter == "t5-drafter" else drafter
-    known = (paper.ARGMAX_LENIENCE,) if result["temperature"] == 0 else paper.TABLE_5
+    known = (paper.GREEDY_LENIENCE,) if result["temperature"] == 0 else paper.TABLE_5
     alphas = [row.alphas for row in known if row.drafter == name]
     return alphas[0][paper.LENIENCES.index(lenience)] if alphas else None
 
@@ -225,11 +222,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "adaptive-gamma": adaptive_gamma,
     "hierarchy": hierarchy,
 }
-
-
-def renewed(text: str) -> str:
-    """Return the page with its tables as the kept results have them."""
-    return _PLACE.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}{found[3]}", text)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Figure 5 of the paper from real runs: every call of encoders, drafter and target, as long as it took.
+"""Figure 5 of the paper from real runs: every forward pass of encoders, drafter and target, as long as it took.
 
     python docs/timeline.py           decode anew and write docs/data/timeline.json
     python docs/timeline.py --draw figure-5.svg
@@ -58,11 +58,11 @@ class Row:
     """One decoding.
 
     Attributes:
-        gamma: Tokens drafted in a step; 0 is plain decoding.
+        gamma: Tokens drafted in a step; 0 is the autoregressive baseline.
         tokens: New tokens.
-        steps: Calls of the target.
+        steps: Target forward passes.
         seconds: Wall time, from the prompt to the last token.
-        text: What was written.
+        text: The generated text.
         calls: Every call of a model, in the order in which they began.
     """
 
@@ -75,20 +75,20 @@ class Row:
 
 
 class Clock:
-    """Writes down when modules are called, by hooks that PyTorch offers for it; the modules stay as they are."""
+    """Records calls of modules with PyTorch's forward hooks."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.zero = 0.0
 
     def start(self) -> None:
-        """Forget what was written down; now is 0."""
+        """Discard the recorded calls and start at 0."""
         self.calls.clear()
         self.zero = perf_counter()
 
     @contextmanager
     def watching(self, modules: dict[str, Any]) -> Iterator[None]:
-        """Write down calls of modules, by who is called: on a CPU, where work is done when a call returns."""
+        """Record calls of modules by name, on a CPU, where a call returns when its work is done."""
         handles = []
         for who, module in modules.items():
             began: list[float] = []
@@ -109,14 +109,14 @@ class Clock:
 
 
 def record(prompt: str = PROMPT, gammas: Sequence[int] = GAMMAS, rounds: int = ROUNDS) -> list[Row]:
-    """Decode a prompt with each gamma and at temperature 0, in turns; return of each the fastest round.
+    """Decode a prompt greedily with each gamma in turns, and return the fastest round of each.
 
-    What else a machine does makes a round slower and never faster, so the fastest shows the decoding best.
+    Other load on a machine only makes a round slower, so the fastest shows the decoding best.
 
     Args:
-        prompt: What is decoded.
-        gammas: The numbers of draft tokens; 0 is plain decoding.
-        rounds: How often; one more, which is not timed, comes before.
+        prompt: The prompt.
+        gammas: The numbers of draft tokens; 0 is the autoregressive baseline.
+        rounds: Number of timed rounds, after one for warm-up.
     """
     from specdec_core import SamplingSettings, default_registry, load_model
     from specdec_core.decoding import Decoder
@@ -154,7 +154,7 @@ def _decode(decoder: Decoder, clock: Clock, gamma: int, prompt: str) -> Row:
     seconds = perf_counter() - clock.zero
     calls = tuple(sorted(clock.calls, key=lambda call: call.begin))
     return Row(
-        gamma, result.metrics.tokens, result.metrics.target_calls, seconds, result.rows[0].text or "", calls
+        gamma, result.metrics.tokens, result.metrics.target_calls, seconds, result.sequences[0].text or "", calls
     )
 
 
@@ -172,7 +172,7 @@ def read(path: Path = DATA) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw rows below one another on one scale of time, into an SVG."""
+    """Draw the decodings below one another on one time axis, as SVG."""
     import matplotlib as mpl
     import matplotlib.style
     from matplotlib.figure import Figure
@@ -200,11 +200,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 def _label(row: Row) -> str:
     calls = f"{row.steps} calls, {1000 * row.seconds:.0f} ms"
-    return f"γ = {row.gamma}\n{calls}" if row.gamma else f"plain\n{calls}"
+    return f"γ = {row.gamma}\n{calls}" if row.gamma else f"baseline\n{calls}"
 
 
 def main() -> None:
-    """Record, or draw what was recorded."""
+    """Record, or draw the recorded runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", type=Path, help="draw the recorded runs into this SVG, and decode nothing")
     options = parser.parse_args()

@@ -1,108 +1,54 @@
-"""Speculative decoding in which every guess is a plugin: the public face of the core.
+"""Speculative decoding with pluggable drafters.
 
-Importing this imports no torch: what needs it (the decoder, models) is loaded when it is first asked for.
+The names below cover decoding with a drafter and writing a plugin; `specdec_core.interface` has the whole plugin
+interface. Importing this imports no torch: what needs it is loaded on first use.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdec_core.border import (
-    BORDER_VERSION,
+from specdec_core._lazy import lazy_attributes
+from specdec_core._version import installed_version
+from specdec_core.interface import (
     AutoregressiveDrafter,
-    Background,
     BatchInfo,
     Capabilities,
-    Dense,
     DeterministicDrafter,
-    Distribution,
     Drafter,
-    DraftLoop,
     DraftRequest,
     DraftSession,
     GammaController,
     GammaSession,
-    LenienceConfig,
+    GenerationSettings,
     LenienceController,
     LenienceSession,
-    LoopFactory,
-    Nested,
-    NestedDrafter,
-    NestedGamma,
     Outcome,
-    Overlay,
-    OverlayRow,
     PluginConfig,
-    PluginKind,
     PluginSpec,
-    PointMass,
+    PluginWarning,
     Proposal,
+    SamplingSettings,
     SessionInfo,
-    Sparse,
-    StepReport,
-    TargetFeatures,
-    TargetInfo,
-    Trainer,
-    TrainerConfig,
-    TrainingObserver,
-    TrainingReport,
-)
-from specdec_core.errors import (
-    ConfigError,
-    ModelError,
-    NumericsError,
-    PluginError,
-    PromptError,
     SpecdecError,
+    StepReport,
+    TargetInfo,
 )
-from specdec_core.registry import Registry, default_registry, hookimpl
-from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.registry import default_registry, hookimpl
 
 if TYPE_CHECKING:
-    from specdec_core.acceptance import Verdict, accept
-    from specdec_core.decoding import (
-        BatchResult,
-        Decoder,
-        Generation,
-        Metrics,
-        Observer,
-        PluginFailure,
-        TraceObserver,
-    )
+    from specdec_core.decoding import BatchResult, Decoder, Generation, Metrics, Observer, TraceObserver
     from specdec_core.models import LoadedModel, load_model, wrap_model
-
-    __version__: str
-
-_LAZY = {
-    "BatchResult": "specdec_core.decoding",
-    "Decoder": "specdec_core.decoding",
-    "Generation": "specdec_core.decoding",
-    "LoadedModel": "specdec_core.models",
-    "Metrics": "specdec_core.decoding",
-    "Observer": "specdec_core.decoding",
-    "PluginFailure": "specdec_core.decoding",
-    "TraceObserver": "specdec_core.decoding",
-    "Verdict": "specdec_core.acceptance",
-    "accept": "specdec_core.acceptance",
-    "load_model": "specdec_core.models",
-    "wrap_model": "specdec_core.models",
-}
-"""Public names whose modules import torch, and where they are."""
+    from specdec_core.study import Comparison, compare
 
 __all__ = [
-    "BORDER_VERSION",
     "AutoregressiveDrafter",
-    "Background",
     "BatchInfo",
     "BatchResult",
     "Capabilities",
-    "ConfigError",
+    "Comparison",
     "Decoder",
-    "Dense",
     "DeterministicDrafter",
-    "Distribution",
-    "DraftLoop",
     "DraftRequest",
     "DraftSession",
     "Drafter",
@@ -110,68 +56,37 @@ __all__ = [
     "GammaSession",
     "Generation",
     "GenerationSettings",
-    "LenienceConfig",
     "LenienceController",
     "LenienceSession",
     "LoadedModel",
-    "LoopFactory",
     "Metrics",
-    "ModelError",
-    "Nested",
-    "NestedDrafter",
-    "NestedGamma",
-    "NumericsError",
     "Observer",
     "Outcome",
-    "Overlay",
-    "OverlayRow",
     "PluginConfig",
-    "PluginError",
-    "PluginFailure",
-    "PluginKind",
     "PluginSpec",
-    "PointMass",
-    "PromptError",
+    "PluginWarning",
     "Proposal",
-    "Registry",
     "SamplingSettings",
     "SessionInfo",
-    "Sparse",
     "SpecdecError",
     "StepReport",
-    "TargetFeatures",
     "TargetInfo",
     "TraceObserver",
-    "Trainer",
-    "TrainerConfig",
-    "TrainingObserver",
-    "TrainingReport",
-    "Verdict",
     "__version__",
-    "accept",
+    "compare",
     "default_registry",
     "hookimpl",
     "load_model",
     "wrap_model",
 ]
 
+__version__ = installed_version()
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return _version()
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("specdec-core")
-    except PackageNotFoundError:
-        return "0+uninstalled"
+lazy_attributes(
+    globals(),
+    {
+        "specdec_core.decoding": ("BatchResult", "Decoder", "Generation", "Metrics", "Observer", "TraceObserver"),
+        "specdec_core.models": ("LoadedModel", "load_model", "wrap_model"),
+        "specdec_core.study": ("Comparison", "compare"),
+    },
+)

@@ -1,4 +1,4 @@
-"""Every drafter that ships, made for a target small enough to enumerate, and controllers of gamma that move."""
+"""Every drafter that ships, built for a target small enough to enumerate, and gamma controllers with settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from specdec_core import default_registry
-from specdec_core.border import Drafter
+from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
@@ -59,7 +59,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer": ("transformer", {}),
     "heads": ("heads", {}),
     "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
-    "chain": ("chain", {"drafters": ("copy-long", "bigram"), "shortest": 2}),
+    "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
     "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
 }
@@ -70,27 +70,30 @@ GAMMAS: dict[str, tuple[str, dict[str, Any]]] = {
     "fixed": ("fixed", {"gamma": 3}),
     "fixed-none": ("fixed", {"gamma": 0}),
     "optimal": ("optimal", {"alpha": 0.6, "c": 0.1}),
-    "running-average": ("running-average", {"initial": 1, "most": 3, "rate": 20, "memory": 0.5}),
-    "running-average-timed": ("running-average", {"initial": 2, "most": 3, "rate": 20, "c": None}),
-    "additive": ("additive", {"initial": 1, "most": 4}),
-    "confidence": ("confidence", {"threshold": 0.4, "most": 3}),
-    "confidence-learnt": ("confidence", {"threshold": 0.4, "most": 3, "learn": True, "memory": 0.5}),
-    "cost-aware": ("cost-aware", {"most": 3, "memory": 10, "probing": 0.2}),
-    "cost-aware-given": ("cost-aware", {"most": 3, "memory": 10, "probing": 0.2, "seconds": (1, 1.2, 1.3, 1.6)}),
+    "running-average": ("running-average", {"initial_gamma": 1, "max_gamma": 3, "step_size": 20, "decay": 0.5}),
+    "running-average-timed": ("running-average", {"initial_gamma": 2, "max_gamma": 3, "step_size": 20, "c": None}),
+    "additive": ("additive", {"initial_gamma": 1, "max_gamma": 4}),
+    "confidence": ("confidence", {"threshold": 0.4, "max_gamma": 3}),
+    "confidence-learnt": ("confidence", {"threshold": 0.4, "max_gamma": 3, "learn": True, "decay": 0.5}),
+    "cost-aware": ("cost-aware", {"max_gamma": 3, "decay_steps": 10, "exploration": 0.2}),
+    "cost-aware-given": (
+        "cost-aware",
+        {"max_gamma": 3, "decay_steps": 10, "exploration": 0.2, "seconds": (1, 1.2, 1.3, 1.6)},
+    ),
 }
 
 
 def plugin_of(who: str) -> str:
-    """Return the name of the plugin that one of `DRAFTERS` is."""
+    """Return the plugin name of one of `DRAFTERS`."""
     return _CATALOGUE[who][0]
 
 
 class Catalogue:
-    """Makes each drafter once.
+    """Builds each drafter once.
 
     Args:
-        target: What they draft for.
-        folder: An empty one, for tables and weights.
+        target: The model they draft for.
+        folder: An empty folder, for tables and weights.
     """
 
     def __init__(self, target: LoadedModel, folder: Path) -> None:
@@ -109,7 +112,7 @@ class Catalogue:
         }
 
     def make(self, who: str, *, afresh: bool = False) -> Drafter:
-        """Return one of `DRAFTERS`, made before or `afresh`."""
+        """Return one of `DRAFTERS`; with `afresh`, a new one."""
         if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
             settings = {key: self._written(value) for key, value in settings.items()} | self._needed.get(name, {})
@@ -125,7 +128,7 @@ class Catalogue:
 
 
 def write_random_heads(path: Path, target: LoadedModel) -> None:
-    """Write heads for a target that guess at random, far from evenly."""
+    """Write random heads for a target, whose distributions are far from uniform."""
     features = target.features
     assert features is not None
     shape = HeadsShape(3, features.hidden_size, 8, features.hidden_size)

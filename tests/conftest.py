@@ -1,24 +1,35 @@
-"""What all tests share."""
+"""Options and fixtures that all tests share."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", help="where models of the correctness suite run: cpu or cuda")
+    parser.addoption("--device", default="cpu", help="device of the correctness tests: cpu or cuda")
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
-    """The device that `--device` names."""
+    """Return the device that `--device` names."""
     return str(request.config.getoption("--device"))
 
 
 @pytest.fixture(autouse=True)
 def _one_thread_each() -> None:
-    # Tiny models run slower on many threads than on one, and tests must not fight over cores.
-    import sys
-
+    # Tiny models run slower on many threads than on one, and parallel workers share the cores.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no setting of the terminal or of a CI service change what is printed.
+
+    Workers of xdist set COLUMNS, and pytest prints its summary in full where CI or BUILD_NUMBER is set.
+    """
+    for name in ("COLUMNS", "CI", "BUILD_NUMBER", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")

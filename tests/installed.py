@@ -1,4 +1,4 @@
-"""Distributions that are installed for a test only: real files, found the way installed ones are."""
+"""Distributions installed for one test: real files in a temporary folder, found like any installed ones."""
 
 import importlib
 import sys
@@ -45,9 +45,8 @@ TOYS = """
 """
 
 PARTS = """
-    from specdec_core import (
-        DeterministicDrafter, GammaController, GammaSession, LenienceController, LenienceSession
-    )
+    from specdec_core import DeterministicDrafter, GammaController, GammaSession
+    from specdec_core import LenienceController, LenienceSession
 
     class Echo(DeterministicDrafter):
         def draft(self, tokens, budget):
@@ -89,12 +88,16 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def install(self, distribution: str, module: str, source: str, *, version: str = "1.0") -> None:
-        """Install a distribution that announces one module."""
+    def install(
+        self, distribution: str, module: str, source: str, *, version: str = "1.0", requires: str | None = None
+    ) -> None:
+        """Install a distribution with one plugin module."""
         self.module(module, source)
         info = self.folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        needs = "" if requires is None else f"Requires-Dist: {requires}\n"
+        metadata = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n{needs}"
+        (info / "METADATA").write_text(metadata)
         (info / "entry_points.txt").write_text(f"[specdec]\n{module} = {module}\n")
         default_registry.cache_clear()
         importlib.invalidate_caches()
@@ -106,7 +109,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An empty place for distributions; what is really installed is not seen."""
+    """Return an empty folder for distributions; those of the environment are hidden."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -128,7 +131,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 @pytest.fixture
 def toys(site: Site) -> Site:
-    """The distribution `specdec-toys`, with drafters and controllers, as the only plugins."""
+    """Install `specdec-toys`, with drafters and controllers, as the only plugins."""
     site.module("toy_parts", PARTS)
     site.install("specdec-toys", "toy_plugin", TOYS)
     return site

@@ -1,4 +1,4 @@
-"""A model folder as the command line is given one: random weights, a tokenizer of nine words, made in a second."""
+"""A model folder for the command line: random weights and a tokenizer of nine words."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder-only model whose words are a to h; anything else is the ninth."""
+    """Return a decoder-only model whose words are a to h; any other text is the ninth."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace

@@ -1,4 +1,4 @@
-"""Plugin packages as if they were installed: found by processes of their own, beside what really is."""
+"""Plugin packages as if installed: subprocesses find them beside those of the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def install(site: Path, packages: Iterable[Path]) -> None:
-    """Write into a folder what pip would write of packages of one module each."""
+    """Write the files that pip would install, for packages of one module each."""
     site.mkdir(exist_ok=True)
     for package in packages:
         project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -26,7 +26,7 @@ def install(site: Path, packages: Iterable[Path]) -> None:
 
 
 def run(site: Path, *arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder, with the packages that were installed into a site."""
+    """Run Python in a folder, with the packages of a site folder on its path."""
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
         [sys.executable, *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""Tiny random models built from configs, one of each family: nothing is downloaded."""
+"""Tiny random models of each family, built from configs. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import transformers
 
-from specdec_core.testing.instruments.tiny import IDS, gpt2_config, random_model, t5_config
+from specdec_core.testing.harness.tiny_target import IDS, gpt2_config, random_model, t5_config
 
 DECODER_ONLY = ("gpt2", "llama", "qwen3", "mistral", "gemma3")
 ENCODER_DECODER = ("t5", "bart")
@@ -25,7 +25,7 @@ _ROPE = {
 
 _SIDE = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
 BOTH_SIDES = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in _SIDE.items()}
-"""Sizes of encoder and decoder, as configs like BART's have them."""
+"""Sizes of the encoder and the decoder, in the form of BART's config."""
 
 
 def _config(family: str, vocab: int, **settings: Any) -> Any:
@@ -33,9 +33,9 @@ def _config(family: str, vocab: int, **settings: Any) -> Any:
         return {"gpt2": gpt2_config, "t5": t5_config}[family](vocab, **settings)
     ids = {**IDS, "vocab_size": vocab, **settings}
     if family == "llama":
-        return transformers.LlamaConfig(**_ROPE, **ids)
+        return transformers.LlamaConfig(**(_ROPE | ids))
     if family == "qwen3":
-        return transformers.Qwen3Config(**_ROPE, **ids)
+        return transformers.Qwen3Config(**(_ROPE | ids))
     if family == "mistral":
         return transformers.MistralConfig(**_ROPE, sliding_window=5, **ids)
     if family == "gemma3":
@@ -78,8 +78,8 @@ def tiny_model(family: str, vocab: int = 40, seed: int = 0, sharpness: float = 4
         family: One of the names above.
         vocab: Number of tokens.
         seed: Of the weights.
-        sharpness: Factor on the output weights; fresh models are nearly uniform, which would hide errors.
-        settings: Others of its config.
+        sharpness: Factor on the output weights. Fresh models are nearly uniform, which would hide errors.
+        settings: Further settings of its config.
     """
     return random_model(
         _config(family, vocab, **settings), seed, sharpness, getattr(transformers, _CLASSES[family])

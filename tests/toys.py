@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from specdec_core.border import (
+from specdec_core.interface import (
     BatchInfo,
     DeterministicDrafter,
     Drafter,
@@ -20,8 +20,8 @@ from specdec_core.border import (
     Sparse,
     TargetInfo,
 )
-from specdec_core.randomness import draw
-from specdec_core.testing.instruments.parts import Gamma, TableDrafter
+from specdec_core.sampling.generators import draw
+from specdec_core.testing.harness.toys import Gamma, TableDrafter
 
 __all__ = [
     "NO_CONFIG",
@@ -37,12 +37,12 @@ NO_CONFIG = PluginConfig()
 
 
 def target_info(vocab: int) -> TargetInfo:
-    """What a toy is told of its target."""
+    """Return the target info that a toy gets."""
     return TargetInfo(vocab_size=vocab)
 
 
 class CountingDrafter(DeterministicDrafter):
-    """Guesses the next numbers, as many as it may."""
+    """Counts on from the last token, as far as its budget goes."""
 
     def __init__(self, vocab: int) -> None:
         super().__init__(NO_CONFIG, target_info(vocab))
@@ -52,11 +52,11 @@ class CountingDrafter(DeterministicDrafter):
 
 
 class SparseDrafter(Drafter):
-    """Draws from two ids with probabilities 0.3 and 0.7 by itself, and says so; rows differ in length."""
+    """Draws from two ids with probabilities 0.3 and 0.7, with its own generator, and returns that as q."""
 
     def __init__(self, vocab: int) -> None:
         super().__init__(NO_CONFIG, target_info(vocab))
-        # Of the drafter, not of a session: sessions that all drew alike would be no sample of q.
+        # It belongs to the drafter: sessions that all drew the same numbers would be no sample of q.
         self.generator = torch.Generator().manual_seed(11)
 
     def open(self, session: SessionInfo) -> DraftSession:
@@ -79,7 +79,7 @@ class _SparseSession(DraftSession):
 
 
 class Lenience(LenienceController):
-    """The same l always."""
+    """Always the same l."""
 
     def __init__(self, value: float) -> None:
         super().__init__(NO_CONFIG)

@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 
-from specdec_core import Decoder, DeterministicDrafter, GenerationSettings, PluginConfig, load_model
-from specdec_plugins.configs import FixedGammaConfig
-from specdec_plugins.fixed_gamma import FixedGamma
+from specdec_core import Decoder, DeterministicDrafter, PluginConfig, load_model
 
 
 class Repeat(DeterministicDrafter):
-    """Guesses that the last token comes again and again."""
+    """Proposes the last token again and again."""
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
         return [tokens[-1]] * budget
 
 
 target = load_model("builtin:target")
-drafter, gamma = Repeat(PluginConfig(), target.info()), FixedGamma(FixedGammaConfig(gamma=3))
-result = Decoder(target, drafter, gamma=gamma).generate(["import os\n"], GenerationSettings(max_new_tokens=32))
-print(f"alpha {result.metrics.alpha}")
+drafter = Repeat(PluginConfig(), target.info())
+result = Decoder(target, drafter, gamma=3).generate("import os\n", max_new_tokens=32)
+print(f"acceptance rate {result.metrics.alpha:.2f}")

@@ -60,7 +60,7 @@ class Echo(DeterministicDrafter):
     lambda target: Echo(PluginConfig(), target),
     capabilities=Capabilities(max_batch=1),
     expected_failures={"empty-context": "it looks at the last token; the core always hands one over"},
-    require=["empty-context", "drafts-something"],
+    require=["empty-context", "drafts-tokens"],
 )
 def test_echo(check: Callable[[], None]) -> None:
     check()

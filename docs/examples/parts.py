@@ -1,4 +1,4 @@
-"""Drafters that use more of the border than one function: hidden states, other drafters, a memory of their own."""
+"""Drafters that use more of the interface: hidden states, nested drafters, state of their own."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -12,8 +12,6 @@ from specdec_core import (
     Drafter,
     DraftRequest,
     DraftSession,
-    ModelError,
-    NestedDrafter,
     Outcome,
     PluginConfig,
     PluginSpec,
@@ -22,11 +20,12 @@ from specdec_core import (
     TargetInfo,
     hookimpl,
 )
+from specdec_core.interface import ModelError, NestedDrafter
 
 
 # --8<-- [start:hidden]
 class SecondThought(Drafter):
-    """Guesses one token: what the target thought might have come in the place of the last one."""
+    """Proposes one token: what the target would have predicted in place of the last one."""
 
     needs_hidden_states = True  # its PluginSpec says the same
 
@@ -54,16 +53,16 @@ class SecondThoughtSession(DraftSession):
 # --8<-- [end:hidden]
 # --8<-- [start:nested]
 class CapConfig(PluginConfig):
-    """Whose drafts are cut, and where."""
+    """Settings of `cap`."""
 
     drafter: NestedDrafter
-    """Who drafts: a name, or a mapping with `name` and settings."""
-    most: Annotated[int, Field(ge=1)] = 2
-    """The most tokens it is asked for."""
+    """The drafter: a name, or a mapping with `name` and settings."""
+    max_tokens: Annotated[int, Field(ge=1)] = 2
+    """The maximum number of tokens to ask it for."""
 
 
 class Cap(Drafter):
-    """Asks another drafter for a few tokens only, whatever gamma is."""
+    """Limits the drafts of another drafter, whatever gamma is."""
 
     Config = CapConfig
 
@@ -74,15 +73,15 @@ class Cap(Drafter):
         self.needs_hidden_states = self.inner.needs_hidden_states
 
     def open(self, session: SessionInfo) -> DraftSession:
-        return CapSession(self.inner.open(session), self.config.most)
+        return CapSession(self.inner.open(session), self.config.max_tokens)
 
 
 class CapSession(DraftSession):
-    def __init__(self, inner: DraftSession, most: int) -> None:
-        self.inner, self.most = inner, most
+    def __init__(self, inner: DraftSession, max_tokens: int) -> None:
+        self.inner, self.max_tokens = inner, max_tokens
 
     def propose(self, request: DraftRequest) -> Proposal:
-        return self.inner.propose(request.fork([min(n, self.most) for n in request.budget]))
+        return self.inner.propose(request.fork([min(n, self.max_tokens) for n in request.budget]))
 
     def commit(self, outcome: Outcome) -> None:
         self.inner.commit(outcome)
@@ -97,7 +96,7 @@ class CapSession(DraftSession):
 # --8<-- [end:nested]
 # --8<-- [start:rollback]
 class Trail(Drafter):
-    """A token is followed by what followed it last time; reads each committed token once."""
+    """Proposes what followed each token last time; reads each committed token once."""
 
     def open(self, session: SessionInfo) -> DraftSession:
         return TrailSession(session.batch_size)
@@ -112,11 +111,11 @@ class TrailSession(DraftSession):
         drafts = []
         for row, (tokens, budget) in enumerate(zip(request.tokens, request.budget, strict=True)):
             self.learn(row, tokens[len(self.read[row]) :])
-            trail, guess = self.followed_by[row], tokens[-1]
+            trail, token = self.followed_by[row], tokens[-1]
             draft: list[int] = []
-            while len(draft) < budget and guess in trail:
-                guess = trail[guess]
-                draft.append(guess)
+            while len(draft) < budget and token in trail:
+                token = trail[token]
+                draft.append(token)
             drafts.append(draft)
         return Proposal.from_rows(drafts)
 
@@ -126,15 +125,15 @@ class TrailSession(DraftSession):
 
     def rollback(self, lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
-            kept = self.read[row][:length]
-            if len(kept) < len(self.read[row]):  # what was forgotten may have hidden what was there before
+            committed = self.read[row][:length]
+            if len(committed) < len(self.read[row]):  # a removed pair may have replaced an earlier one
                 self.read[row], self.followed_by[row] = [], {}
-                self.learn(row, kept)
+                self.learn(row, committed)
 
 
 # --8<-- [end:rollback]
 class Fading(Drafter):
-    """Scores tokens by those before: a sum of their embeddings, in which each token halves what was there."""
+    """Scores tokens by a decaying sum of the embeddings before them."""
 
     def __init__(self, config: PluginConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -150,7 +149,7 @@ class Fading(Drafter):
 class FadingSession(DraftSession):
     def __init__(self, output: Tensor, batch_size: int) -> None:
         self.output = output  # [V, D]
-        self.state = output.new_zeros(batch_size, output.shape[1])  # [B, D], after the tokens that were read
+        self.state = output.new_zeros(batch_size, output.shape[1])  # [B, D], after the tokens read so far
         self.read = [0] * batch_size
 
     def propose(self, request: DraftRequest) -> Proposal:
@@ -169,14 +168,14 @@ class FadingSession(DraftSession):
 
     def rollback(self, lengths: Sequence[int]) -> None:
         for row, length in enumerate(lengths):
-            if length < self.read[row]:  # the state cannot be taken back: it is read again
+            if length < self.read[row]:  # the state cannot be rolled back: read again
                 self.state[row], self.read[row] = 0, 0
 
 
 # --8<-- [end:session]
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
-    """Announce them."""
+    """Announce the drafters."""
     # --8<-- [start:needs]
     needs = Capabilities(needs_hidden_states=True)
     thought = PluginSpec("drafter", "second-thought", "parts:SecondThought", capabilities=needs)

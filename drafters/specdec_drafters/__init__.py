@@ -1,4 +1,4 @@
-"""The drafters that come with specdec, one module each; `plugin` announces them.
+"""The drafters that ship with specdec, one package each; `plugin` registers them.
 
-They use nothing but the public face of `specdec_core`, as any other distribution's would.
+They import only public modules of `specdec_core`, like any other plugin.
 """

@@ -1,55 +1,48 @@
-"""What this distribution announces to specdec. Importing this imports no torch."""
+"""Registers the drafters and their trainers with specdec. Importing this imports no torch."""
 
 from __future__ import annotations
 
-from specdec_core.border import Capabilities, PluginSpec
+from specdec_core.interface import Capabilities, PluginSpec
 from specdec_core.registry import hookimpl
-from specdec_drafters.configs import (
-    ChainConfig,
-    HeadsConfig,
-    HeadsTrainerConfig,
-    HierarchicalConfig,
-    NgramConfig,
-    NgramTrainerConfig,
-    PromptCopyConfig,
-    RandomConfig,
-    TransformerConfig,
-    TransformerTrainerConfig,
-)
-
-SPECDEC_BORDER = "1.0"
-"""The border that these were built for."""
+from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
+from specdec_drafters.hierarchical.config import HierarchicalConfig
+from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
+from specdec_drafters.prompt_copy.config import PromptCopyConfig
+from specdec_drafters.random.config import RandomConfig
+from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
 
 
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
-    """Announce the drafters."""
+    """Register the drafters."""
     return [
         PluginSpec(
             kind="drafter",
             name="random",
-            factory="specdec_drafters.uniform:RandomDrafter",
+            factory="specdec_drafters.random.drafter:RandomDrafter",
             config=RandomConfig,
-            summary="Any token, all equally likely: the floor for every other drafter.",
+            summary="Every token with the same probability: the floor for all other drafters.",
         ),
         PluginSpec(
             kind="drafter",
             name="prompt-copy",
-            factory="specdec_drafters.prompt_copy:PromptCopyDrafter",
+            aliases=("prompt-lookup",),
+            factory="specdec_drafters.prompt_copy.drafter:PromptCopyDrafter",
             config=PromptCopyConfig,
-            summary="Copies what followed the last tokens the last time they occurred.",
+            summary="Copies the continuation of an earlier match of the last tokens (prompt lookup).",
         ),
         PluginSpec(
             kind="drafter",
             name="ngram",
             factory="specdec_drafters.ngram.drafter:NgramDrafter",
             config=NgramConfig,
-            summary="What usually follows the last few tokens, from an ARPA file or a counted text.",
+            summary="An n-gram model over tokens, from an ARPA file or counted from a text.",
         ),
         PluginSpec(
             kind="drafter",
             name="transformer",
-            factory="specdec_drafters.transformer:TransformerDrafter",
+            factory="specdec_drafters.transformer.drafter:TransformerDrafter",
             config=TransformerConfig,
             summary="A smaller Hugging Face model with the target's vocabulary.",
         ),
@@ -58,49 +51,49 @@ def specdec_drafters() -> list[PluginSpec]:
             name="heads",
             factory="specdec_drafters.heads.drafter:HeadsDrafter",
             config=HeadsConfig,
-            summary="Trained heads on the target's last hidden state guess several tokens in one go.",
+            summary="Trained heads on the target's last hidden state draft several tokens at once.",
             capabilities=Capabilities(needs_hidden_states=True),
         ),
         PluginSpec(
             kind="drafter",
             name="hierarchical",
-            factory="specdec_drafters.hierarchical:HierarchicalDrafter",
+            factory="specdec_drafters.hierarchical.drafter:HierarchicalDrafter",
             config=HierarchicalConfig,
-            summary="A model that drafts and is itself accelerated by another drafter, to any depth.",
+            summary="A draft model that is itself accelerated by another drafter, to any depth.",
         ),
         PluginSpec(
             kind="drafter",
             name="chain",
-            factory="specdec_drafters.chain:ChainDrafter",
+            factory="specdec_drafters.chain.drafter:ChainDrafter",
             config=ChainConfig,
-            summary="Asks one drafter after another, until one has something.",
+            summary="Falls back to the next drafter when one has no draft.",
         ),
     ]
 
 
 @hookimpl
 def specdec_trainers() -> list[PluginSpec]:
-    """Announce the trainers, each called as the drafter it makes."""
+    """Register the trainers, each under the name of its drafter."""
     return [
         PluginSpec(
             kind="trainer",
             name="ngram",
             factory="specdec_drafters.ngram.trainer:NgramTrainer",
             config=NgramTrainerConfig,
-            summary="Interpolated modified Kneser-Ney n-grams over the target's tokens, as an ARPA file.",
+            summary="An interpolated modified Kneser-Ney n-gram model over the target's tokens, as an ARPA file.",
         ),
         PluginSpec(
             kind="trainer",
             name="transformer",
-            factory="specdec_drafters.training.transformer:TransformerTrainer",
+            factory="specdec_drafters.transformer.trainer:TransformerTrainer",
             config=TransformerTrainerConfig,
-            summary="A smaller Hugging Face model, on the text's tokens or on the target's distributions.",
+            summary="A small Hugging Face model, on a text's tokens or the target's distributions.",
         ),
         PluginSpec(
             kind="trainer",
             name="heads",
             factory="specdec_drafters.heads.trainer:HeadsTrainer",
             config=HeadsTrainerConfig,
-            summary="Heads on the target's last hidden state, for the drafter that guesses in one go.",
+            summary="Heads on the target's last hidden state, for the heads drafter.",
         ),
     ]

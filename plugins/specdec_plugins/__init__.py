@@ -1,1 +1,1 @@
-"""The controllers that come with specdec, one module each; `plugin` announces them."""
+"""The gamma and lenience controllers that ship with specdec; `plugin` registers them."""

@@ -1,34 +1,28 @@
-"""What this distribution announces to specdec. Importing this imports no torch."""
+"""Registers the controllers with specdec. Importing this imports no torch."""
 
 from __future__ import annotations
 
-from specdec_core.border import PluginSpec
+from specdec_core.interface import FixedGammaConfig, PluginSpec
 from specdec_core.registry import hookimpl
-from specdec_plugins.configs import (
-    AdditiveGammaConfig,
-    ArgmaxLenienceConfig,
-    BudgetedLenienceConfig,
-    ConfidenceGammaConfig,
-    ConstantLenienceConfig,
-    CostAwareGammaConfig,
-    FixedGammaConfig,
-    OptimalGammaConfig,
-    RunningAverageGammaConfig,
-    ScheduleLenienceConfig,
-)
-
-SPECDEC_BORDER = "1.0"
-"""The border that these were built for."""
+from specdec_plugins.gamma.additive import AdditiveGammaConfig
+from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
+from specdec_plugins.gamma.cost_aware import CostAwareGammaConfig
+from specdec_plugins.gamma.optimal import OptimalGammaConfig
+from specdec_plugins.gamma.running_average import RunningAverageGammaConfig
+from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenienceConfig
+from specdec_plugins.lenience.greedy import GreedyLenienceConfig
+from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
 
 
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:
-    """Announce the controllers of gamma."""
+    """Register the gamma controllers."""
     return [
         PluginSpec(
             kind="gamma",
             name="fixed",
-            factory="specdec_plugins.fixed_gamma:FixedGamma",
+            factory="specdec_core.interface:FixedGamma",
             config=FixedGammaConfig,
             summary="The same number of draft tokens in every step.",
             shorthand="gamma",
@@ -36,72 +30,72 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
         PluginSpec(
             kind="gamma",
             name="optimal",
-            factory="specdec_plugins.optimal_gamma:OptimalGamma",
+            factory="specdec_plugins.gamma.optimal:OptimalGamma",
             config=OptimalGammaConfig,
-            summary="The best gamma by theory, from alpha and c, or from what was measured.",
+            summary="The best gamma by theory, computed from alpha and c or from a measurement.",
         ),
         PluginSpec(
             kind="gamma",
             name="running-average",
-            factory="specdec_plugins.running_average_gamma:RunningAverageGamma",
+            factory="specdec_plugins.gamma.running_average:RunningAverageGamma",
             config=RunningAverageGammaConfig,
-            summary="Follows the acceptance met lately to the best gamma by theory.",
+            summary="Follows the recent acceptance rate to the best gamma by theory.",
         ),
         PluginSpec(
             kind="gamma",
             name="additive",
-            factory="specdec_plugins.additive_gamma:AdditiveGamma",
+            factory="specdec_plugins.gamma.additive:AdditiveGamma",
             config=AdditiveGammaConfig,
-            summary="More after a draft accepted whole, less after one that was not.",
+            summary="Raises gamma after a fully accepted draft, lowers it after a rejection.",
         ),
         PluginSpec(
             kind="gamma",
             name="confidence",
-            factory="specdec_plugins.confidence_gamma:ConfidenceGamma",
+            factory="specdec_plugins.gamma.confidence:ConfidenceGamma",
             config=ConfidenceGammaConfig,
-            summary="Ends a draft where the drafter is not sure, by a threshold that is given or learnt.",
+            summary="Stops a draft when the drafter is unsure, by a given or learned threshold.",
         ),
         PluginSpec(
             kind="gamma",
             name="cost-aware",
-            factory="specdec_plugins.cost_aware:CostAwareGamma",
+            factory="specdec_plugins.gamma.cost_aware:CostAwareGamma",
             config=CostAwareGammaConfig,
-            summary="Learns which gamma gives most tokens a second, zero included.",
+            summary="Learns the gamma with the most tokens per second, 0 included.",
         ),
     ]
 
 
 @hookimpl
 def specdec_lenience_controllers() -> list[PluginSpec]:
-    """Announce the controllers of lenience."""
+    """Register the lenience controllers."""
     return [
         PluginSpec(
             kind="lenience",
             name="constant",
-            factory="specdec_plugins.constant_lenience:ConstantLenience",
+            factory="specdec_plugins.lenience.constant:ConstantLenience",
             config=ConstantLenienceConfig,
             summary="The same lenience in every step; 1 is lossless.",
             shorthand="lenience",
         ),
         PluginSpec(
             kind="lenience",
-            name="argmax",
-            factory="specdec_plugins.argmax_lenience:ArgmaxLenience",
-            config=ArgmaxLenienceConfig,
-            summary="Lenience where decoding is argmax; strict where tokens are sampled.",
+            name="greedy",
+            factory="specdec_plugins.lenience.greedy:GreedyLenience",
+            config=GreedyLenienceConfig,
+            summary="Lenient in greedy decoding, lossless when tokens are sampled.",
         ),
         PluginSpec(
             kind="lenience",
             name="schedule",
-            factory="specdec_plugins.schedule_lenience:ScheduleLenience",
+            factory="specdec_plugins.lenience.schedule:ScheduleLenience",
             config=ScheduleLenienceConfig,
-            summary="Lenience that follows the place in the text.",
+            summary="Lenience as a function of the position in the text.",
         ),
         PluginSpec(
             kind="lenience",
             name="budgeted",
-            factory="specdec_plugins.budgeted_lenience:BudgetedLenience",
+            factory="specdec_plugins.lenience.budgeted:BudgetedLenience",
             config=BudgetedLenienceConfig,
-            summary="Spends a stated deviation from the target in each sequence, where it buys most.",
+            summary="Spends a given deviation from the target per sequence, where it gains most.",
         ),
     ]

@@ -1,7 +1,7 @@
-"""The two architectures, and how a trained model becomes a folder that Transformers loads.
+"""The architectures of target and drafter, and the export to model folders.
 
-The target is deep and narrow and the drafter shallow, on purpose: a forward pass of a small model
-is paid for layer by layer, so two layers against twelve keep the cost coefficient c low.
+The target is deep and narrow, the drafter shallow. The time of a forward pass of a small model grows with its
+layers, so two layers against twelve keep the cost coefficient c low.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def new_model(role: str, seed: int) -> LlamaForCausalLM:
         **SHAPES[role],
     )
     model = LlamaForCausalLM(config)
-    # The writers into the residual stream start smaller, so that depth does not inflate it (GPT-2).
+    # Scale down the projections that write to the residual stream, as GPT-2 does.
     shrink = (2 * config.num_hidden_layers) ** -0.5
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -65,18 +65,18 @@ def new_model(role: str, seed: int) -> LlamaForCausalLM:
 
 
 def load_weights(model: Model, path: Path) -> Model:
-    """Return a model with the weights of a checkpoint, ready for inference."""
+    """Load the weights of a checkpoint into a model, and set it to evaluation mode."""
     model.load_state_dict(torch.load(path, weights_only=True)["model"])
     return model.eval()
 
 
 def count_parameters(model: torch.nn.Module) -> int:
-    """Return the number of parameters, the tied embedding counted once."""
+    """Return the number of parameters. Tied weights count once."""
     return sum(weight.numel() for weight in model.parameters())
 
 
-def name_portable_tokenizer_class(path: Path) -> None:
-    """Name the tokenizer's class as every release of Transformers knows it."""
+def write_portable_tokenizer_class(path: Path) -> None:
+    """Write a tokenizer class that every release of transformers knows."""
     config = json.loads(path.read_text(encoding="utf-8"))
     for key in ("backend", "is_local", "local_files_only"):
         config.pop(key, None)
@@ -90,24 +90,24 @@ def export(
     folder: Path,
     finish: Callable[[Path], None] = lambda _: None,
 ) -> None:
-    """Write the model in half precision, with its tokenizer, as an ordinary model folder.
+    """Write a model in half precision and its tokenizer to a folder.
 
-    The folder is written aside, `finish` may change what is there, and then it is renamed, so that a reader
-    never sees half of one. A card already there is kept.
+    The folder is written under a temporary name, passed to `finish`, and renamed, so that a reader never sees an
+    incomplete one. An existing model card is copied.
     """
-    aside = folder.with_name(f".{folder.name}.new")
+    temporary = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")
-    for leftover in (aside, old):
+    for leftover in (temporary, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    copy.deepcopy(model).to(torch.float16).save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
-    name_portable_tokenizer_class(aside / "tokenizer_config.json")
-    finish(aside)
-    for path in aside.iterdir():
+    copy.deepcopy(model).to(torch.float16).save_pretrained(temporary)
+    tokenizer.save_pretrained(temporary)
+    write_portable_tokenizer_class(temporary / "tokenizer_config.json")
+    finish(temporary)
+    for path in temporary.iterdir():
         path.chmod(0o644)
     if (folder / "README.md").exists():
-        shutil.copy(folder / "README.md", aside)
+        shutil.copy(folder / "README.md", temporary)
     if folder.exists():
         folder.rename(old)
-    aside.rename(folder)
+    temporary.rename(folder)
     shutil.rmtree(old, ignore_errors=True)

@@ -30,61 +30,62 @@ pipeline_tag: text-generation
 
 {purpose}
 
-It continues Python source code. It is a test piece for speculative decoding, not a tool for writing
-programs: what it writes looks like Python and means little.
+It continues Python source code. It is a test model for speculative decoding, not a programming tool: its
+output looks like Python and means little.
 
 | | |
 |---|---|
 | architecture | `LlamaForCausalLM`: {layers} layers, hidden size {hidden}, {heads} heads of 64, tied embeddings |
 | parameters | {parameters:,} |
-| stored as | float16 safetensors; loss in 32 bits before and after rounding: {before} and {after} nats |
+| stored as | float16 safetensors; loss in float32 before and after rounding: {before} and {after} nats |
 | tokenizer | byte-level BPE, {vocabulary} tokens, the same in both folders; `<|endoftext|>` begins and ends a document |
-| trained length | {length} tokens; positions up to {positions} are accepted, and beyond {length} it is untrained |
+| trained length | {length} tokens; positions up to {positions} are accepted, but the model is untrained beyond {length} |
 | training | {tokens:.1f} million tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch |
 | held-out perplexity | {perplexity:.2f} per token, {bits:.3f} bits per byte |
 
 ## Data and licence
 
 The standard library of CPython {python} without its tests, and the help topics of `pydoc_data`:
-{documents} documents, {megabytes:.1f} MB. {held} modules ({held_megabytes:.2f} MB) were held out whole; the
-built-in prompts and all measurements come from those. The text is under the Python Software
-Foundation licence version 2 (PSF-2.0), and so are the weights.
+{documents} documents, {megabytes:.1f} MB. {held} whole modules ({held_megabytes:.2f} MB) were held out; the
+built-in prompts and all measurements come from those. The text and the weights are licensed under the Python
+Software Foundation licence version 2 (PSF-2.0).
 
 ## The pair
 
-Over text that the target writes after the {prompts} held-out prompts, {new} tokens each:
+Acceptance rate on the target's own continuations of the {prompts} held-out prompts, {new} tokens each:
 
-| sampling | alpha | standard error over prompts |
+| sampling | acceptance rate (alpha) | standard error over prompts |
 |---|---|---|
 | temperature 1: mean of sum min(p, q) | {alpha:.3f} | {alpha_error:.3f} |
-| argmax: share of positions where both agree | {argmax:.3f} | {argmax_error:.3f} |
+| greedy: share of positions where both argmax tokens agree | {greedy:.3f} | {greedy_error:.3f} |
 
 Alpha is that of Corollary 3.6 of [arXiv 2211.17192](https://arxiv.org/abs/2211.17192). The drafter has
 {ratio:.1f} % of the target's parameters.
 
 ## Limits
 
-- The corpus is small and each text was seen more than once; both models are better on it than on the
-  held-out modules.
-- Alpha holds for text like the corpus. Natural language and other programming languages will be worse.
-- Argmax text of so small a model falls into repetition, which is easy to draft.
+- The corpus is small and each text was seen more than once. Both models are better on it than on the held-out
+  modules.
+- The acceptance rate applies to text like the corpus. It is lower for natural language and other programming
+  languages.
+- With greedy decoding, a model this small repeats itself, which is easy to draft.
 
 ## Made by
 
-`recipes/builtin_pair` of the specdec repository, which has every command.
+`recipes/builtin_pair` in the specdec repository, with every command.
 """
 
 PURPOSES = {
-    "target": "The larger model of the built-in pair: the one whose distribution is preserved.",
-    "drafter": "The smaller model of the built-in pair, distilled from the built-in target: it "
-    "proposes tokens\nthat the target then checks.",
+    "target": "The larger model of the built-in pair. Speculative decoding preserves its distribution.",
+    "drafter": "The smaller model of the built-in pair, distilled from the built-in target. It proposes draft tokens,\n"
+    "which the target verifies.",
 }
 
 
 def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
     """Return the text of one card."""
     own, shape = results[role], SHAPES[role]
-    sampled, argmax = results["alpha_temperature_1"], results["alpha_argmax"]
+    sampled, greedy = results["alpha_temperature_1"], results["alpha_greedy"]
     return CARD.format(
         role=role,
         purpose=PURPOSES[role],
@@ -111,14 +112,14 @@ def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
         new=results["new_tokens_per_prompt"],
         alpha=sampled["alpha"],
         alpha_error=sampled["standard_error"],
-        argmax=argmax["alpha"],
-        argmax_error=argmax["standard_error"],
+        greedy=greedy["alpha"],
+        greedy_error=greedy["standard_error"],
         ratio=100 * results["drafter"]["parameters"] / results["target"]["parameters"],
     )
 
 
 def write_cards(recipe: Path, folders: Mapping[str, Path], card_of: Card) -> None:
-    """Write README.md into the model folders, as the command line says.
+    """Parse the command line and write README.md into the model folders.
 
     Args:
         recipe: folder with RESULTS.json and provenance.json.
@@ -126,7 +127,7 @@ def write_cards(recipe: Path, folders: Mapping[str, Path], card_of: Card) -> Non
         card_of: returns a card from the role, the results and the provenance.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=recipe / "RESULTS.json", help="what was measured")
+    parser.add_argument("--results", type=Path, default=recipe / "RESULTS.json", help="the measurements")
     parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of the model folders")
     arguments = parser.parse_args()
     results = json.loads(arguments.results.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 """Collect the training text: the Python sources and help topics that ship with CPython.
 
-Whole modules are held out for prompts and measurement, so that no line of a held-out file is ever
-trained on. Everything here depends on the interpreter that runs it; `provenance.json` says which.
+Whole modules are held out for prompts and measurements. The text depends on the Python version that runs this;
+`provenance.json` records it.
 
 Run from the repository root: `python -m recipes.builtin_pair.corpus`
 """
@@ -53,21 +53,21 @@ HELD_OUT = (
 )
 
 SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "__pycache__", "_bundled"}
-# Generated tables rather than written code; the topics are read as prose below.
+# Generated tables. The help topics are read as prose below.
 SKIPPED_FILES = {"html/entities.py", "pydoc_data/topics.py", "msilib/schema.py"}
 GENERATED_MARKS = ("gencodec.py", "decoding_table", "# system configuration generated")
 
 
 @dataclass(frozen=True)
 class Document:
-    """One training or held-out text and where it came from."""
+    """A training or held-out text and its source."""
 
     source: str
     text: str
 
 
 def stdlib_modules(root: Path) -> Iterator[Document]:
-    """Yield the written modules below `root` in sorted order, without tests and tables."""
+    """Yield the modules below `root` in sorted order, without tests and generated tables."""
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
         name = relative.as_posix()
@@ -83,9 +83,9 @@ def stdlib_modules(root: Path) -> Iterator[Document]:
 
 
 def help_topics() -> Iterator[Document]:
-    """Yield the language reference as `help()` shows it, each paragraph once.
+    """Yield the language reference as shown by `help()`, each paragraph once.
 
-    The topics quote one another at length, so a paragraph already seen is left out.
+    The topics quote each other at length, so repeated paragraphs are left out.
     """
     from pydoc_data.topics import topics
 
@@ -101,7 +101,7 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
     """Return the training and the held-out documents.
 
     Raises:
-        ValueError: if this interpreter's library lacks a held-out module.
+        ValueError: A held-out module is not in this standard library.
     """
     held_out = [document for document in documents if document.source in HELD_OUT]
     missing = set(HELD_OUT) - {document.source for document in held_out}
@@ -111,7 +111,7 @@ def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:
 
 
 def describe(documents: list[Document]) -> dict[str, object]:
-    """Return count, size and a digest that pins names and contents."""
+    """Return count, size and a digest of names and contents."""
     digest = hashlib.sha256()
     for document in documents:
         content = hashlib.sha256(document.text.encode()).hexdigest()
@@ -124,20 +124,20 @@ def describe(documents: list[Document]) -> dict[str, object]:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Read documents written by `main` (one JSON object a line)."""
+    """Read documents from a JSON Lines file."""
     with path.open(encoding="utf-8") as file:
         return [Document(**json.loads(line)) for line in file]
 
 
 def write_documents(path: Path, documents: list[Document]) -> None:
-    """Write one JSON object a line."""
+    """Write documents to a JSON Lines file."""
     with path.open("w", encoding="utf-8") as file:
         for document in documents:
             file.write(json.dumps(asdict(document)) + "\n")
 
 
 def main() -> None:
-    """Write train.jsonl and held_out.jsonl below --work, and provenance.json beside this file."""
+    """Write train.jsonl and held_out.jsonl to --work, and provenance.json to the recipe's folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder for the corpus files")
     arguments = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Train the drafter to say what the target would say.
+"""Distil the target's distribution into the drafter.
 
-The acceptance rate is alpha = E[sum_x min(p(x), q(x))] = 1 - E[TV(p, q)] (Corollary 3.6 of
-arXiv 2211.17192), so the total variation is what counts in the end. Its gradient is poor while q is
-far from p; the loss therefore begins as KL(p || q) and moves over to TV. A small cross-entropy on the
-token that follows shapes the tail that the stored distributions leave out.
+The acceptance rate is alpha = E[sum_x min(p(x), q(x))] = 1 - E[TV(p, q)] (Corollary 3.6 of arXiv 2211.17192), so
+the loss should be the total variation. Its gradient is poor while q is far from p, so the loss starts as KL(p ||
+q) and moves to TV. A small cross-entropy on the next token shapes the tail that the stored distributions leave
+out.
 
 Run from the repository root: `python -m recipes.builtin_pair.distil --minutes 15`
 """
@@ -42,21 +42,21 @@ TINY = 1e-6
 
 @dataclass(frozen=True)
 class Source:
-    """Rows with the target's likeliest tokens, and how often a step draws from them."""
+    """Rows with the target's most probable tokens, and the share of steps that use them."""
 
     name: str
     share: float
-    hard: float  # weight of the cross-entropy on the token that follows
+    hard: float  # weight of the cross-entropy on the next token
     rows: np.ndarray  # [N, L]
     ids: np.ndarray  # [N, L - 1, K]
     probabilities: np.ndarray  # [N, L - 1, K]
 
     def batch_rows(self) -> int:
-        """Return the number of rows in a batch, an even one so that two processes can share it."""
+        """Return the number of rows in a batch, an even number that two processes can share."""
         return BATCH_TOKENS // (self.rows.shape[1] - 1) // 2 * 2
 
     def batch(self, generator: np.random.Generator) -> tuple[torch.Tensor, ...]:
-        """Return some rows [B, L], target ids and probabilities [B, L - 1, K]."""
+        """Return random rows [B, L], target ids and probabilities [B, L - 1, K]."""
         size = self.batch_rows()
         chosen = np.sort(generator.choice(len(self.rows), size, replace=len(self.rows) < size))
         return (
@@ -67,7 +67,7 @@ class Source:
 
 
 def open_source(work: Path, name: str, share: float, hard: float) -> Source:
-    """Open what `teacher` stored, without reading it into memory."""
+    """Memory-map the arrays that `teacher` wrote."""
     rows, ids, probabilities = (
         np.load(work / f"{name}.{part}.npy", mmap_mode="r") for part in ("rows", "ids", "probabilities")
     )
@@ -77,15 +77,15 @@ def open_source(work: Path, name: str, share: float, hard: float) -> Source:
 def divergences(logits: torch.Tensor, ids: torch.Tensor, p_top: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return KL(p || q) and TV(p, q), means over positions.
 
-    Tokens outside the stored ones count as one token more, on both sides.
+    All tokens that are not stored count as one additional token, for p and for q.
 
     Args:
-        logits: of the drafter, [B, T, V].
-        ids: the target's likeliest tokens, [B, T, K].
-        p_top: their probabilities under the target, [B, T, K].
+        logits: The drafter's, [B, T, V].
+        ids: The target's most probable tokens, [B, T, K].
+        p_top: Their probabilities under the target, [B, T, K].
 
     Returns:
-        Two scalars that carry gradients.
+        Two scalars with gradients.
     """
     log_q = logits - logits.logsumexp(-1, keepdim=True)
     log_q_top = log_q.gather(-1, ids)
@@ -101,9 +101,10 @@ def divergences(logits: torch.Tensor, ids: torch.Tensor, p_top: torch.Tensor) ->
 def distil_step(
     model: LlamaForCausalLM, batch: tuple[torch.Tensor, ...], share: float, hard: float
 ) -> tuple[float, float]:
-    """Gather the gradients of one batch, part by part; return its KL and TV.
+    """Accumulate the gradients of one batch in parts; return its KL and TV.
 
-    `share` is that of the total variation in the loss, `hard` the weight of the token that follows.
+    `share` is the share of the total variation in the loss, `hard` the weight of the cross-entropy on the next
+    token.
     """
     parts = list(zip(*(tensor.split(8) for tensor in batch), strict=True))
     size = len(batch[0])
@@ -121,7 +122,7 @@ def distil_step(
 
 
 def open_sources(work: Path) -> list[Source]:
-    """Return the corpus and the target's own two kinds of text."""
+    """Return the three kinds of training text: corpus, sampled and greedy output of the target."""
     return [
         open_source(work, "corpus", 0.35, 0.1),
         open_source(work, "sampled", 0.45, 0.1),
@@ -130,17 +131,17 @@ def open_sources(work: Path) -> list[Source]:
 
 
 def report(progress: Progress, kl: float, tv_means: dict[str, float]) -> None:
-    """Print one line on how it goes."""
+    """Print one line of progress."""
     alphas = ", ".join(f"{name} {1 - mean:.3f}" for name, mean in tv_means.items())
     print(
         f"{progress.seconds / 60:6.2f} min  step {progress.step:5d}  "
-        f"{progress.tokens / 1e6:.2f}M tokens  kl {kl:.3f}  alpha about: {alphas}",
+        f"{progress.tokens / 1e6:.2f}M tokens  kl {kl:.3f}  alpha about {alphas}",
         flush=True,
     )
 
 
 def distil(arguments: argparse.Namespace) -> None:
-    """Run the loop until the time is spent."""
+    """Train until the time is up, in each of the processes."""
     sources = open_sources(arguments.work)
     model = new_model(arguments.model, arguments.seed).train()
     optimisers = make_optimisers(model, arguments.learning_rate)
@@ -158,7 +159,7 @@ def distil(arguments: argparse.Namespace) -> None:
         source = sources[generator.choice(len(sources), p=[source.share for source in sources])]
         batch = tuple(own_share(tensor) for tensor in source.batch(generator))
         kl, tv = distil_step(model, batch, tv_share("kl-then-tv", done), source.hard)
-        # The clock is averaged too, so that all processes agree on rate and end.
+        # The time is averaged too, so that all processes agree on the learning rate and the end.
         numbers = [kl, tv, time.monotonic() - began]
         kl, tv, progress.seconds = average_gradients(model, numbers)
         update(model, optimisers, arguments.learning_rate * learning_rate_share(done))
@@ -174,7 +175,7 @@ def distil(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments and distil."""
+    """Parse the command line and distil."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
     parser.set_defaults(model="drafter", learning_rate=6e-3, save_minutes=3.0)

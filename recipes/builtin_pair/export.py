@@ -1,4 +1,4 @@
-"""Turn a training checkpoint into the model folder that ships.
+"""Export a training checkpoint to the model folder that ships.
 
 Run from the repository root: `python -m recipes.builtin_pair.export --model target`
 """
@@ -24,19 +24,19 @@ def export_one(
     make: Callable[[str, int], Any],
     write: Callable[[str, Any, Any, Path], None],
 ) -> None:
-    """Write the folder of one model from its checkpoint, or untrained for a first test.
+    """Parse the command line and write the folder of one model.
 
     Args:
-        folders: the shipped folder of each role.
-        work: where tokenizer and checkpoints are, unless the command line says otherwise.
-        make: returns an untrained model from its role and a seed.
-        write: takes role, model, tokenizer and folder.
+        folders: The shipped folder of each role.
+        work: Default folder of the tokenizer and checkpoints.
+        make: Returns an untrained model, given its role and a seed.
+        write: Writes a folder, given role, model, tokenizer and folder.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=tuple(folders), required=True)
-    parser.add_argument("--checkpoint", type=Path, help="default: the checkpoint of that model")
+    parser.add_argument("--checkpoint", type=Path, help="default: the model's checkpoint in --work")
     parser.add_argument("--untrained", action="store_true", help="write the initial weights")
-    parser.add_argument("--work", type=Path, default=work, help="folder with tokenizer, checkpoints")
+    parser.add_argument("--work", type=Path, default=work, help="folder with tokenizer and checkpoints")
     parser.add_argument("--out", type=Path, default=BUILTIN, help="parent of the model folders")
     arguments = parser.parse_args()
 

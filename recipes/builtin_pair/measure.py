@@ -1,12 +1,12 @@
 """Measure the shipped pair on held-out modules; print one JSON object.
 
-Perplexities are over the whole held-out text, in windows of the trained length. The acceptance rates
-are over text the target itself writes after the built-in prompts, as in speculative decoding:
+Perplexities are over the whole held-out text, in windows of the trained length. Acceptance rates are over the
+target's own continuations of the built-in prompts, as in speculative decoding:
 
 * temperature 1: the mean of sum_x min(p(x), q(x)) (Corollary 3.6 of arXiv 2211.17192);
-* argmax: the share of positions of the target's greedy text where both models' argmax agree.
+* greedy: the share of positions of the target's greedy output where the argmax of both models agrees.
 
-The weights are those of the folders, rounded to half precision; the arithmetic is in 32 bits.
+The weights are the shipped ones, rounded to half precision; computations are in float32.
 
 Run from the repository root: `python -m recipes.builtin_pair.measure --out RESULTS.json`
 """
@@ -39,13 +39,13 @@ class Pair:
 
 
 def load_model(path: Path) -> LlamaForCausalLM:
-    """Load a shipped folder, to compute in 32 bits."""
+    """Load a shipped model in float32."""
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
 
 
 @torch.inference_mode()
 def held_out_loss(model: LlamaForCausalLM, stream: np.ndarray) -> float:
-    """Return the mean cross-entropy in nats per token, every token of the stream predicted once."""
+    """Return the mean cross-entropy in nats per token. Every token of the stream is predicted once."""
     total, ids = 0.0, torch.from_numpy(stream.astype(np.int64))
     count = len(ids) - 1
     for start in range(0, count, TRAINED_LENGTH):
@@ -66,7 +66,7 @@ def text_quality(model: LlamaForCausalLM, stream: np.ndarray, size: int) -> dict
 
 
 def training_record(role: str, work: Path, stream: np.ndarray) -> dict[str, float]:
-    """Return what the checkpoint knows, if it is still there: effort, and loss before rounding."""
+    """Return training effort and loss before rounding from the checkpoint, if it exists."""
     path = work / f"{role}.pt"
     if not path.exists():
         return {}
@@ -78,8 +78,8 @@ def training_record(role: str, work: Path, stream: np.ndarray) -> dict[str, floa
 
 
 @torch.inference_mode()
-def write(model: LlamaForCausalLM, prompt: list[int], length: int, sample: bool) -> list[int]:
-    """Return what the target writes after a prompt, up to and with an end-of-text token."""
+def generate(model: LlamaForCausalLM, prompt: list[int], length: int, sample: bool) -> list[int]:
+    """Return the target's continuation of a prompt, up to and including an end-of-text token."""
     inputs = torch.tensor([prompt])
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
     rows = model.generate(
@@ -101,10 +101,10 @@ def distributions(pair: Pair, prompt: list[int], text: list[int]) -> list[torch.
 
 
 def acceptance(pair: Pair, prompts: list[list[int]], length: int, sample: bool) -> dict[str, float | int]:
-    """Return alpha over the target's own text, with its standard error over prompts."""
+    """Return the acceptance rate on the target's own text, with its standard error over prompts."""
     found = Agreement()
     for prompt in prompts:
-        p, q = distributions(pair, prompt, write(pair.target, prompt, length, sample))
+        p, q = distributions(pair, prompt, generate(pair.target, prompt, length, sample))
         found.add(p, q, sample=sample)
     means = np.array(found.sums) / np.array(found.counts)
     return {
@@ -117,7 +117,7 @@ def acceptance(pair: Pair, prompts: list[list[int]], length: int, sample: bool) 
 def measure(arguments: argparse.Namespace) -> dict[str, object]:
     """Return all results as one object."""
     folders = {role: arguments.models / role for role in ("target", "drafter")}
-    pair = Pair(load_model(folders["target"]), load_model(folders["drafter"]))
+    pair = Pair(load_model(folders["target"], packed=False), load_model(folders["drafter"]))
     tokenizer = AutoTokenizer.from_pretrained(folders["target"])
     stream = np.load(arguments.work / "held_out.npy")
     size = json.loads(PROVENANCE.read_text(encoding="utf-8"))["held_out"]["bytes"]
@@ -133,7 +133,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
     torch.manual_seed(arguments.seed)
     options = (prompts, arguments.length)
     result["alpha_temperature_1"] = acceptance(pair, *options, sample=True)
-    result["alpha_argmax"] = acceptance(pair, *options, sample=False)
+    result["alpha_greedy"] = acceptance(pair, *options, sample=False)
     result["new_tokens_per_prompt"] = arguments.length
     result["prompts"] = len(prompts)
     return result
@@ -143,7 +143,7 @@ def main() -> None:
     """Measure the pair; see `print_results`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded corpus")
-    parser.add_argument("--length", type=int, default=128, help="tokens written for each prompt")
+    parser.add_argument("--length", type=int, default=128, help="new tokens per prompt")
     print_results(parser, measure)
 
 

@@ -1,7 +1,7 @@
-"""Train with one process a core, each with one thread and its share of every batch.
+"""Train with one process per core, each with one thread and its share of every batch.
 
-Threads inside an operation wait for one another thousands of times a step, which is ruinous on cores
-that other programs also use. Processes meet once a step, to average their gradients.
+Threads within an operation wait for each other thousands of times per step, which is slow if other programs use
+the cores. Processes synchronise once per step, to average their gradients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(work: Work, arguments: argparse.Namespace) -> None:
-    """Call `work(arguments)` in `arguments.processes` processes, and wait for all of them."""
+    """Run `work(arguments)` in `arguments.processes` processes, and wait for all of them."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(
@@ -32,7 +32,7 @@ def run(work: Work, arguments: argparse.Namespace) -> None:
 
 
 def worker(rank: int, work: Work, arguments: argparse.Namespace, meeting_point: str) -> None:
-    """Join the group and do the work, in a process of its own."""
+    """Join the process group and do the work."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=meeting_point, rank=rank, world_size=arguments.processes)
     try:
@@ -42,7 +42,7 @@ def worker(rank: int, work: Work, arguments: argparse.Namespace, meeting_point: 
 
 
 def is_first() -> bool:
-    """Say whether this is the process that prints and saves."""
+    """Return whether this is the process that prints and saves."""
     return distributed.get_rank() == 0
 
 
@@ -52,7 +52,7 @@ def own_share(rows: torch.Tensor) -> torch.Tensor:
 
 
 def average_gradients(model: torch.nn.Module, numbers: list[float]) -> list[float]:
-    """Average the gradients in place, and some numbers beside them, over the processes."""
+    """Average the gradients over the processes, in place; return the averages of further numbers."""
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     flat = torch.cat([*(gradient.flatten() for gradient in gradients), torch.tensor(numbers)])
     distributed.all_reduce(flat)

@@ -1,8 +1,7 @@
-"""Cut the 48 built-in prompts out of the held-out modules.
+"""Choose the 48 built-in prompts from the held-out modules.
 
-A prompt is some consecutive lines of one module. It ends where a writer might pause: after the first
-words of a docstring, inside a function body, or in prose. White space at its end is dropped, because
-the tokenizer joins a line break to the indentation after it.
+A prompt is a range of lines of one module. It ends within a docstring, a function body, or prose. Trailing white
+space is removed, because the tokenizer joins a line break with the indentation after it.
 
 Run from the repository root: `python -m recipes.builtin_pair.prompts`
 """
@@ -31,7 +30,7 @@ KINDS = ("docstring", "body", "prose")
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prefix to continue; `line` is the module's line at which it begins."""
+    """A prompt; `line` is its first line in the module."""
 
     kind: str
     text: str
@@ -40,7 +39,7 @@ class Prompt:
 
 
 def kind_of_end(lines: list[str], end: int) -> str | None:
-    """Say what a prompt that ends with line `end` would end in, or None if it is no good place."""
+    """Return what a prompt that ends with line `end` ends in, or None if that is not a good place."""
     line, before = lines[end].strip(), lines[end - 1].strip()
     opened = line.startswith('"""') and line.count('"""') == 1 and len(line) > 20
     if opened and before.endswith(":"):
@@ -56,7 +55,7 @@ def kind_of_end(lines: list[str], end: int) -> str | None:
 
 
 def candidates(document: Document, tokenizer: PreTrainedTokenizerFast) -> Iterator[Prompt]:
-    """Yield every prompt of allowed length that begins at a top-level or method boundary."""
+    """Yield every prompt of allowed length that starts after a blank line."""
     lines = document.text.splitlines()
     starts = [
         number
@@ -74,7 +73,7 @@ def candidates(document: Document, tokenizer: PreTrainedTokenizerFast) -> Iterat
 
 
 def choose(documents: list[Document], tokenizer: PreTrainedTokenizerFast) -> list[Prompt]:
-    """Go round the modules, and the kinds of end, until there are enough prompts that do not touch."""
+    """Cycle through the modules and kinds of end, and choose prompts that do not overlap."""
     shuffle = random.Random(0)
     pools = {document.source: list(candidates(document, tokenizer)) for document in documents}
     for pool in pools.values():

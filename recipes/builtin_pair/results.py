@@ -1,4 +1,4 @@
-"""What commands that measure share: alpha over texts, what a checkpoint knows, and the record they print."""
+"""Shared by the measuring commands: acceptance rates, training effort, and the JSON record."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors")
 
 @dataclass
 class Agreement:
-    """What is gathered for alpha: a sum over the positions of each text."""
+    """Accumulates the acceptance rate: a sum over the positions of each text."""
 
     sums: list[float] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
 
     def add(self, p: torch.Tensor, q: torch.Tensor, *, sample: bool) -> None:
-        """Count the positions of one text, p and q [T, V]."""
+        """Add the positions of one text, p and q [T, V]."""
         values = torch.minimum(p, q).sum(-1) if sample else (p.argmax(-1) == q.argmax(-1)).float()
         self.sums.append(values.sum().item())
         self.counts.append(len(values))
 
     def alpha(self) -> dict[str, float | int]:
-        """Return alpha over all positions, and its standard error over texts."""
+        """Return the acceptance rate over all positions, and its standard error over texts."""
         sums, counts = np.array(self.sums), np.array(self.counts)
         alpha = float(sums.sum() / counts.sum())
         spread = (sums - alpha * counts).std(ddof=1) / counts.mean() / math.sqrt(len(counts))
@@ -45,7 +45,7 @@ class Agreement:
 
 
 def sizes(model: torch.nn.Module, folder: Path) -> dict[str, int]:
-    """Return how large a model is, and the folder that it was loaded from."""
+    """Return the size of a model and of its folder."""
     return {
         "parameters": count_parameters(model),
         "folder_bytes": sum(path.stat().st_size for path in folder.iterdir()),
@@ -53,7 +53,7 @@ def sizes(model: torch.nn.Module, folder: Path) -> dict[str, int]:
 
 
 def effort(checkpoint: Path) -> dict[str, float]:
-    """Return what a checkpoint knows of its training."""
+    """Return the training effort recorded in a checkpoint."""
     progress = torch.load(checkpoint, weights_only=True)["progress"]
     return {
         "training_minutes": round(progress["seconds"] / 60, 1),
@@ -67,15 +67,15 @@ def print_results(
     measure: Callable[[argparse.Namespace], Mapping[str, Any]],
     libraries: Sequence[str] = LIBRARIES,
 ) -> None:
-    """Read the arguments, print the results with where they were got, and keep them in a file if asked to.
+    """Parse the command line, then print the results with date, machine and versions, and write them to --out.
 
     Args:
-        parser: has the command's own options; those that all take are added.
-        measure: returns the results from the arguments.
-        libraries: whose versions are told.
+        parser: Has the command's own options; the common ones are added.
+        measure: Returns the results, given the arguments.
+        libraries: Libraries whose versions are recorded.
     """
     parser.add_argument("--models", type=Path, default=BUILTIN, help="parent of model folders and test sets")
-    parser.add_argument("--machine", default="CPU", help="a few words on the machine")
+    parser.add_argument("--machine", default="CPU", help="description of the machine")
     parser.add_argument("--out", type=Path, help="also write the JSON object here")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)

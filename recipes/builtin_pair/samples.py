@@ -1,7 +1,7 @@
-"""Let the target write: continuations of training prompts, sampled at temperature 1 and by argmax.
+"""Generate training text with the target: sampled and greedy continuations of training prompts.
 
-The drafter is used on text the target has written, so it is also trained on such text. A row is the
-prompt and its continuation; the end-of-text token does not stop it, a new document begins instead.
+The drafter is used on text that the target generates, so it is also trained on such text. A row is a prompt and
+its continuation. An end-of-text token does not end a row; a new document starts instead.
 
 Run from the repository root: `python -m recipes.builtin_pair.samples`
 """
@@ -22,16 +22,16 @@ from recipes.builtin_pair.corpus import WORK
 from recipes.builtin_pair.parallel import is_first, run
 
 PROMPT_LENGTH = 64
-ROW_LENGTH = 321  # a prompt, its continuation, and one token more to predict
+ROW_LENGTH = 321  # a prompt, its continuation, and one more token to predict
 
 
 def load_checkpoint(role: str, work: Path) -> LlamaForCausalLM:
-    """Return a trained model from its checkpoint, ready for inference."""
+    """Load a trained model from its checkpoint, in evaluation mode."""
     return load_weights(new_model(role, seed=0), work / f"{role}.pt")
 
 
 def training_prompts(stream: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Return windows [N, PROMPT_LENGTH] of the training text, to continue."""
+    """Return random windows [N, PROMPT_LENGTH] of the training text."""
     starts = generator.integers(len(stream) - PROMPT_LENGTH, size=count)
     return stream[starts[:, None] + np.arange(PROMPT_LENGTH)]
 
@@ -40,7 +40,7 @@ def training_prompts(stream: np.ndarray, count: int, generator: np.random.Genera
 def continue_rows(
     model: LlamaForCausalLM, prompts: torch.Tensor, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Continue prompts [B, PROMPT_LENGTH] to [B, ROW_LENGTH]; by argmax without a generator."""
+    """Continue prompts [B, PROMPT_LENGTH] to [B, ROW_LENGTH]; greedily if `generator` is None."""
     cache = DynamicCache(config=model.config)
     rows, last = prompts, prompts
     while rows.shape[1] < ROW_LENGTH:
@@ -63,15 +63,15 @@ def write_rows(
         done.append(continue_rows(model, part, generator).numpy().astype(np.uint16))
         tokens = sum(map(len, done)) * (ROW_LENGTH - PROMPT_LENGTH)
         rate = tokens / (time.monotonic() - began)
-        print(f"{name}: {tokens} tokens written by this process, {rate:.0f}/s", flush=True)
+        print(f"{name}: {tokens} tokens from this process, {rate:.0f}/s", flush=True)
     return np.concatenate(done)
 
 
 def write_samples(arguments: argparse.Namespace) -> None:
-    """Write this process's share of the rows; the first process puts the shares together."""
+    """Generate this process's share of the rows; the first process merges the shares."""
     stream = np.load(arguments.work / "train.npy")
     rank, processes = distributed.get_rank(), distributed.get_world_size()
-    # Half the bits for speed: this text is only practice material, the teacher is asked anew.
+    # bfloat16 for speed: `teacher` computes the distributions for this text again.
     model = load_checkpoint("target", arguments.work).bfloat16()
     for name, count in (("sampled", arguments.rows), ("greedy", arguments.greedy_rows)):
         greedy = name == "greedy"
@@ -88,13 +88,13 @@ def write_samples(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Write sampled.npy and greedy.npy below --work."""
+    """Write sampled.npy and greedy.npy to --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1024, help="rows sampled at temperature 1")
-    parser.add_argument("--greedy-rows", type=int, default=384, help="rows written by argmax")
-    parser.add_argument("--batch", type=int, default=64, help="rows generated together")
-    parser.add_argument("--processes", type=int, default=2, help="one for each core")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with corpus, checkpoints")
+    parser.add_argument("--greedy-rows", type=int, default=384, help="rows from greedy decoding")
+    parser.add_argument("--batch", type=int, default=64, help="batch size")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes, one per core")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with corpus and checkpoints")
     run(write_samples, parser.parse_args())
 
 

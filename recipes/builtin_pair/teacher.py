@@ -1,7 +1,7 @@
-"""Ask the target once for its distribution at every position, and keep the likely tokens of it.
+"""Store the target's distribution at every position of the training text, truncated to its most probable tokens.
 
-A pass of the target costs far more than one of the drafter, and the drafter sees each text several
-times. So the K likeliest tokens and their probabilities are stored, in half precision.
+A forward pass of the target costs far more than one of the drafter, and the drafter sees each text several times.
+So the K most probable tokens and their probabilities are stored, in half precision.
 
 Run from the repository root: `python -m recipes.builtin_pair.teacher`
 """
@@ -26,30 +26,30 @@ from recipes.builtin_pair.train import windows
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM
 
-KEPT = 64  # tokens of each distribution
+TOP_K = 64  # stored tokens of each distribution
 BATCH_TOKENS = 4096
 PARTS = {"ids": np.uint16, "probabilities": np.float16}
 
 
 @torch.inference_mode()
 def top_of_target(model: LlamaForCausalLM, rows: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return ids and probabilities, [B, T, KEPT] each, of the likeliest tokens after rows [B, T]."""
+    """Return ids and probabilities, [B, T, TOP_K] each, of the most probable tokens after rows [B, T]."""
     with torch.autocast("cpu", torch.bfloat16):
         logits = model(input_ids=rows, use_cache=False).logits
-    top = logits.float().softmax(-1).topk(KEPT, dim=-1)
+    top = logits.float().softmax(-1).topk(TOP_K, dim=-1)
     return top.indices.numpy().astype(np.uint16), top.values.numpy().astype(np.float16)
 
 
 def create(work: Path, name: str, rows: np.ndarray) -> None:
-    """Save rows [N, L] and make the empty files for what the target says after each position."""
-    shape = (len(rows), rows.shape[1] - 1, KEPT)
+    """Save rows [N, L] and create empty files for the target's distributions."""
+    shape = (len(rows), rows.shape[1] - 1, TOP_K)
     np.save(work / f"{name}.rows.npy", rows)
     for part, kind in PARTS.items():
         np.lib.format.open_memmap(work / f"{name}.{part}.npy", "w+", kind, shape)
 
 
 def teach(model: LlamaForCausalLM, name: str, work: Path) -> None:
-    """Fill in this process's share of the rows."""
+    """Write the distributions of this process's share of the rows."""
     rows = np.load(work / f"{name}.rows.npy")
     ids, probabilities = (np.load(work / f"{name}.{part}.npy", mmap_mode="r+") for part in PARTS)
     rank, processes = distributed.get_rank(), distributed.get_world_size()
@@ -65,7 +65,7 @@ def teach(model: LlamaForCausalLM, name: str, work: Path) -> None:
 
 
 def teach_all(arguments: argparse.Namespace) -> None:
-    """Store the teacher's words on its own samples and on the corpus."""
+    """Store the target's distributions on its own samples and on the corpus."""
     work = arguments.work
     if is_first():
         corpus = windows(np.load(work / "train.npy"), TRAINED_LENGTH, 0, 1)
@@ -79,11 +79,11 @@ def teach_all(arguments: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Read the arguments and ask the teacher."""
+    """Parse the command line and store the distributions."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus-rows", type=int, default=2000, help="windows of training text")
-    parser.add_argument("--processes", type=int, default=2, help="one for each core")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with checkpoints, samples")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes, one per core")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with checkpoints and samples")
     run(teach_all, parser.parse_args())
 
 

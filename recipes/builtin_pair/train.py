@@ -1,7 +1,7 @@
-"""Train the target (or, as a start, the drafter) on the corpus by next-token cross-entropy.
+"""Train the target (or, for a first test, the drafter) on the corpus with next-token cross-entropy.
 
-The learning rate follows elapsed training time: warm up, hold, then fall linearly to zero at the end
-of `--minutes`. An interrupted run goes on with `--resume`; time spent before counts.
+The learning rate depends on the elapsed time: warm-up, constant, then linear to zero at the end of `--minutes`.
+`--resume` continues an interrupted run; the time before the interruption counts.
 
 Run from the repository root: `python -m recipes.builtin_pair.train --model target --minutes 70`
 """
@@ -31,7 +31,7 @@ WARM_UP, FALL = 0.02, 0.5  # shares of the whole run
 
 @dataclass
 class Progress:
-    """What a checkpoint must remember beside weights and optimiser."""
+    """Training progress, stored in a checkpoint with weights and optimisers."""
 
     step: int = 0
     tokens: int = 0
@@ -39,12 +39,12 @@ class Progress:
 
 
 def learning_rate_share(elapsed: float) -> float:
-    """Return the share of the peak rate after the share `elapsed` of the run (0 to 1)."""
+    """Return the learning rate as a share of the peak rate, at `elapsed` (0 to 1) of the run."""
     return max(0.0, min(1.0, elapsed / WARM_UP, (1.0 - elapsed) / FALL))
 
 
 def windows(stream: np.ndarray, length: int, epoch: int, seed: int) -> np.ndarray:
-    """Return the shuffled windows [N, length + 1] of one epoch, cut at an offset of its own."""
+    """Return the shuffled windows [N, length + 1] of one epoch, which start at a random offset."""
     generator = np.random.default_rng((seed, epoch))
     offset = int(generator.integers(length))
     count = (len(stream) - offset - 1) // length
@@ -53,7 +53,7 @@ def windows(stream: np.ndarray, length: int, epoch: int, seed: int) -> np.ndarra
 
 
 def batch_at(stream: np.ndarray, step: int, size: int, seed: int) -> torch.Tensor:
-    """Return the batch [B, length + 1] of a step, the same one whenever it is asked for."""
+    """Return the batch [B, length + 1] of a step, which depends only on step and seed."""
     per_epoch = (len(stream) - TRAINED_LENGTH - 1) // TRAINED_LENGTH // size
     epoch, index = divmod(step, per_epoch)
     rows = windows(stream, TRAINED_LENGTH, epoch, seed)[index * size : (index + 1) * size]
@@ -63,9 +63,9 @@ def batch_at(stream: np.ndarray, step: int, size: int, seed: int) -> torch.Tenso
 def make_optimisers(model: LlamaForCausalLM, peak: float) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for embedding and norms.
 
-    In one-minute trials Muon reached a held-out loss of 5.7 where AdamW alone reached 6.8; a run of
-    an hour on a CPU is short enough for that to matter. Muon's steps are scaled to the size of
-    AdamW's (`match_rms_adamw`), so that one rate serves both.
+    In one-minute trials, Muon reached a held-out loss of 5.7 and AdamW alone 6.8; an hour on a CPU is short enough
+    for that to matter. Muon's steps are scaled to the size of AdamW's (`match_rms_adamw`), so that both share a
+    learning rate.
     """
     body = [weight for name, weight in model.named_parameters() if weight.dim() > 1 and "embed_tokens" not in name]
     inside = {id(weight) for weight in body}
@@ -97,16 +97,16 @@ def save(
     optimisers: list[torch.optim.Optimizer],
     progress: Progress,
 ) -> None:
-    """Write a checkpoint aside and rename it. It holds all a resumed run needs."""
-    aside = path.with_suffix(".new")
+    """Write a checkpoint atomically. It holds everything that a resumed run needs."""
+    temporary = path.with_suffix(".new")
     state = {
         "model": model.state_dict(),
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],
         "rng": torch.get_rng_state(),
         "progress": vars(progress),
     }
-    torch.save(state, aside)
-    aside.rename(path)
+    torch.save(state, temporary)
+    temporary.rename(path)
 
 
 def load(path: Path, model: torch.nn.Module, optimisers: list[torch.optim.Optimizer]) -> Progress:
@@ -120,9 +120,9 @@ def load(path: Path, model: torch.nn.Module, optimisers: list[torch.optim.Optimi
 
 
 def update(model: torch.nn.Module, optimisers: list[torch.optim.Optimizer], rate: float) -> None:
-    """Apply the gathered gradients, clipped, at a learning rate, and clear them.
+    """Clip the gradients, step the optimisers at a learning rate, and clear the gradients.
 
-    A group of weights that has a `factor` gets that times the rate.
+    A parameter group with a `factor` uses that times the rate.
     """
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimiser in optimisers:
@@ -133,7 +133,7 @@ def update(model: torch.nn.Module, optimisers: list[torch.optim.Optimizer], rate
 
 
 def report(progress: Progress, loss: float, share: float) -> None:
-    """Print one line on how it goes."""
+    """Print one line of progress."""
     print(
         f"{progress.seconds / 60:6.2f} min  step {progress.step:5d}  loss {loss:.3f}  "
         f"rate {share:.2f}  {progress.tokens / 1e6:.2f}M tokens, "
@@ -143,7 +143,7 @@ def report(progress: Progress, loss: float, share: float) -> None:
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Run the loop until the time is spent, as one of the processes."""
+    """Train until the time is up, in each of the processes."""
     stream, held_out = (np.load(arguments.work / f"{name}.npy") for name in ("train", "held_out"))
     model = new_model(arguments.model, arguments.seed).train()
     optimisers = make_optimisers(model, arguments.learning_rate)
@@ -159,7 +159,7 @@ def train(arguments: argparse.Namespace) -> None:
         rows = batch_at(stream, progress.step, arguments.batch, arguments.seed)
         loss = loss_of(model, own_share(rows))
         loss.backward()
-        # The clock is averaged too, so that all processes agree on rate and end.
+        # The time is averaged too, so that all processes agree on the learning rate and the end.
         elapsed = time.monotonic() - began
         mean_loss, progress.seconds = average_gradients(model, [loss.item(), elapsed])
         update(model, optimisers, arguments.learning_rate * share)
@@ -177,22 +177,22 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what all training commands take."""
+    """Add the options of all training commands."""
     parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
-    parser.add_argument("--learning-rate", type=float, default=4e-3, help="peak rate")
+    parser.add_argument("--learning-rate", type=float, default=4e-3, help="peak learning rate")
     parser.add_argument("--save-minutes", type=float, default=4.0, help="time between checkpoints")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    parser.add_argument("--name", help="name of the checkpoint, if not that of the model")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
+    parser.add_argument("--name", help="name of the checkpoint; default: the model's name")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="one for each core")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder with what is learnt from")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes, one per core")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder with the training data")
 
 
 def main() -> None:
-    """Read the arguments and train."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=tuple(FOLDERS), default="target")
-    parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens a step")
+    parser.add_argument("--batch", type=int, default=8, help="windows of 512 tokens per step")
     add_arguments(parser)
     run(train, parser.parse_args())
 

@@ -18,9 +18,9 @@ VOCABULARY_SIZE = 4096
 END_OF_TEXT = "<|endoftext|>"
 MAX_POSITIONS = 2048
 
-# A line break with the blank lines and the indentation that follow it is one piece, so that
-# "\n        " costs one token. A word takes one sign or space before it (".append", "(self"),
-# numbers come in threes, and a run of spaces leaves its last one to the sign after it.
+# A line break, the blank lines and the indentation after it are one piece, so that "\n        " is one token. A
+# word includes one sign or space before it (".append", "(self"), numbers are split into groups of three digits,
+# and the last of several spaces belongs to the sign after it.
 PIECES = (
     r"[ \t]*\n\s*"
     r"|[^\s\p{L}\p{N}]?\p{L}+"
@@ -59,7 +59,7 @@ def train_tokenizer(documents: list[Document]) -> PreTrainedTokenizerFast:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, documents: list[Document]) -> np.ndarray:
-    """Return all documents as one stream, each one begun by the end-of-text token."""
+    """Return all documents as one stream. The end-of-text token starts each document and ends the last."""
     stream: list[int] = []
     for document in documents:
         ids = tokenizer.encode(document.text)
@@ -71,7 +71,7 @@ def encode(tokenizer: PreTrainedTokenizerFast, documents: list[Document]) -> np.
 
 
 def main() -> None:
-    """Write the tokenizer and the encoded streams below --work."""
+    """Write the tokenizer and the encoded streams to --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder with the corpus files")
     work = parser.parse_args().work

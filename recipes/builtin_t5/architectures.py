@@ -1,7 +1,7 @@
-"""The two architectures, in the shape of T5 v1.1, and how a trained model becomes a folder.
+"""The architectures of target and drafter, those of T5 v1.1, and the export to model folders.
 
-The target's decoder is deep and the drafter's has one layer, on purpose: a forward pass of a small
-decoder is paid for layer by layer, so that the cost coefficient c stays low. Encoders run once a text.
+The target's decoder is deep and the drafter's has one layer. The time of a forward pass of a small decoder grows
+with its layers, so this keeps the cost coefficient c low. Encoders run once per text.
 
 References:
     Raffel et al. 2020, arXiv 1910.10683 (T5); Shazeer 2020, arXiv 2002.05202 (the gated GELU of v1.1).
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 FOLDERS = {"target": BUILTIN / "t5-target", "drafter": BUILTIN / "t5-drafter"}
 
-# No decoder is deeper than its encoder: the library (5.23) makes the cache that `generate` uses as deep as the
-# encoder, and runs out of it.
+# No decoder may be deeper than its encoder: transformers 5.23 makes the cache of `generate` as deep as the
+# encoder.
 SHAPES: dict[str, dict[str, Any]] = {
     "target": {
         "d_model": 256,
@@ -38,7 +38,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_decoder_layers": 5,
         "tie_word_embeddings": False,
     },
-    # Untied, 8192 pieces would take all of a million parameters; so the drafter's embedding is its head too.
+    # Two embeddings of 8192 pieces would take all of a million parameters, so the drafter's are tied.
     "drafter": {
         "d_model": 96,
         "d_kv": 32,
@@ -52,10 +52,10 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 def new_model(role: str, seed: int) -> T5ForConditionalGeneration:
-    """Return the untrained target or drafter, initialised from `seed` as the library does it.
+    """Return the untrained target or drafter, initialised from `seed` as transformers does.
 
-    One thing differs: the target's head, which is not tied, begins as small as a tied one is scaled to. The
-    library's own begins sixteen times as large, and the loss at 200.
+    Except for the target's untied output embedding, which is initialised to the scale of a tied one. With the
+    default, sixteen times as large, the loss would start at 200.
     """
     torch.manual_seed(seed)
     config = T5Config(
@@ -69,19 +69,19 @@ def new_model(role: str, seed: int) -> T5ForConditionalGeneration:
     )
     model = T5ForConditionalGeneration(config)
     if not SHAPES[role]["tie_word_embeddings"]:
-        # The library ties every T5 that it makes from a config, also one that says otherwise.
+        # transformers ties every T5 that it creates from a config, whatever `tie_word_embeddings` is.
         head = torch.empty(VOCABULARY_SIZE, config.d_model)
         model.lm_head.weight = nn.Parameter(head.normal_(std=config.d_model**-0.5))
     return model
 
 
 def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:
-    """Return a model with the weights of a checkpoint, ready for inference."""
+    """Load a trained model from its checkpoint, in evaluation mode."""
     return load_weights(new_model(role, seed=0), path)
 
 
-def say_whether_tied(folder: Path, tied: bool) -> None:
-    """Put into a written config whether the head is the embedding; the library says "tied" of every T5."""
+def write_tied(folder: Path, tied: bool) -> None:
+    """Correct `tie_word_embeddings` in a saved config; transformers writes true for every T5."""
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     config["tie_word_embeddings"] = tied
@@ -91,6 +91,6 @@ def say_whether_tied(folder: Path, tied: bool) -> None:
 def export_role(
     role: str, model: T5ForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, folder: Path
 ) -> None:
-    """Write the folder of a model; see `recipes.builtin_pair.architectures.export`."""
+    """Write a model folder; see `recipes.builtin_pair.architectures.export`."""
     tied = SHAPES[role]["tie_word_embeddings"]
-    export(model, tokenizer, folder, lambda aside: say_whether_tied(aside, tied))
+    export(model, tokenizer, folder, lambda path: write_tied(path, tied))

@@ -11,7 +11,7 @@ from typing import Any
 
 from recipes.builtin_pair.cards import write_cards
 from recipes.builtin_t5.architectures import FOLDERS, SHAPES
-from recipes.builtin_t5.vocabulary import MOST_SOURCE, MOST_TARGET, VOCABULARY_SIZE
+from recipes.builtin_t5.vocabulary import MAX_SOURCE, MAX_TARGET, VOCABULARY_SIZE
 
 # ruff: noqa: E501 (rows of a Markdown table cannot be broken)
 CARD = """\
@@ -27,33 +27,34 @@ language: [en, de]
 
 {purpose}
 
-It translates short messages of programs from English to German, and writes the first line of a docstring
-from the rest of it. Prompts begin with `translate English to German: ` or `summarize: `. It is a test piece for
-speculative decoding: a toy translator of program messages, and of nothing else.
+It translates short program messages from English to German, and writes the first line of a docstring from the
+rest. Prompts start with `translate English to German: ` or `summarize: `. It is a test model for speculative
+decoding, not a usable translator.
 
 | | |
 |---|---|
 | architecture | `T5ForConditionalGeneration` in the shape of v1.1 (gated GELU, no dropout): {encoder} encoder and {decoder} decoder layers, width {width}, {heads} heads of {head_width}, feed-forward {feed_forward}, {head} |
 | parameters | {parameters:,} |
-| stored as | float16 safetensors; loss on the two test sets in 32 bits {before} before rounding, {after} after |
+| stored as | float16 safetensors; loss on the two test sets in float32 {before} before rounding, {after} after |
 | tokenizer | Unigram with byte fallback, {vocabulary} pieces, the same in both folders; pad 0, `</s>` 1 |
-| lengths trained on | up to {source} tokens of source and {target} of answer |
-| training | {tokens:.1f} million tokens of sources and answers in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch; {how} |
+| trained lengths | up to {source} source tokens and {target} target tokens |
+| training | {tokens:.1f} million source and target tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch; {how} |
 
-## Alone, by argmax, on the shipped test sets
+## Quality on the shipped test sets (greedy decoding)
 
 | | loss per token | scores |
 |---|---|---|
 {scores}
 
-BLEU and chrF are sacrebleu's, ROUGE is the mean F1 of rouge-score's definition, all from 0 to 100. There are
-{prompts}.
+BLEU and chrF are computed with sacrebleu, ROUGE is the mean F1 as defined by rouge-score, all from 0 to 100. The
+test sets have {prompts}.
 
 ## The pair
 
-Alpha of the drafter over texts that the target writes for the test prompts, with its standard error over prompts:
+Acceptance rate (alpha) of the drafter on the target's own outputs for the test prompts, with its standard error
+over prompts:
 
-| task | temperature 1: mean of sum min(p, q) | argmax: share of positions where both agree |
+| task | temperature 1: mean of sum min(p, q) | greedy: share of positions where both argmax tokens agree |
 |---|---|---|
 {alphas}
 
@@ -61,39 +62,40 @@ Alpha is that of Corollary 3.6 of [arXiv 2211.17192](https://arxiv.org/abs/2211.
 
 ## Data and licences
 
-Weights of a model that learnt from texts ship here because every text's licence lets them: {licence_list}. No
-message is in this repository but for the test sets, which come from programs under permissive licences alone.
+The licences of all training texts permit distributing the weights: {licence_list}. The repository contains no
+training message. It contains the test sets, which come only from programs under permissive licences.
 
 | programs | licence | training pairs |
 |---|---|---|
 {programs}
 
-Messages and docstrings were read from the packages where the recipe runs; `recipes/builtin_t5/provenance.json` has
-their versions and digests.
+The recipe reads messages and docstrings from published packages; `recipes/builtin_t5/provenance.json` lists their
+versions and digests.
 
 ## Limits
 
-- The corpus is small and of one kind. Sentences that are no messages come out as nonsense, and so do long ones.
-- Placeholders and names are often lost or changed: do not use the translations.
-- The test pairs are held out, but come from the same programs as the training pairs and are in their style.
+- The corpus is small and uniform. The output for long sentences, and for any that are not program messages, is
+  nonsense.
+- Placeholders and names are often lost or changed. Do not use the translations.
+- The test pairs are held out, but come from the same programs as the training pairs and share their style.
 
 ## Made by
 
-`recipes/builtin_t5` of the specdec repository, which has every command.
+`recipes/builtin_t5` in the specdec repository, with every command.
 """
 
 PURPOSES = {
-    "target": "The larger model of the built-in encoder-decoder pair: the one whose distribution is preserved.",
-    "drafter": "The smaller model of the built-in encoder-decoder pair, distilled from `t5-target`: it proposes tokens "
-    "that\nthe target then checks.",
+    "target": "The larger model of the built-in encoder-decoder pair. Speculative decoding preserves its distribution.",
+    "drafter": "The smaller model of the built-in encoder-decoder pair, distilled from `t5-target`. It proposes draft "
+    "tokens,\nwhich the target verifies.",
 }
 HOW = {"target": "cross-entropy", "drafter": "KL and total variation to the target's distribution"}
-HEADS = {False: "a head of its own", True: "the embedding is the head too, with T5's own scaling"}
+HEADS = {False: "untied output embedding", True: "tied output embedding with T5's scaling"}
 TASKS = {"translation": "translation.jsonl", "summarization": "summarization.jsonl"}
 
 
 def scores_of(role: str, results: dict[str, Any]) -> str:
-    """Return the rows of the table of a model's own quality."""
+    """Return the table rows of a model's quality."""
     rows = []
     for task in TASKS:
         own = results[task][role]
@@ -103,17 +105,17 @@ def scores_of(role: str, results: dict[str, Any]) -> str:
 
 
 def alphas(results: dict[str, Any]) -> str:
-    """Return the rows of the table of alpha."""
+    """Return the table rows of the acceptance rates."""
     rows = []
     for task in TASKS:
-        found = [results[task][f"alpha_{setting}"]["drafter"] for setting in ("temperature_1", "argmax")]
+        found = [results[task][f"alpha_{setting}"]["drafter"] for setting in ("temperature_1", "greedy")]
         cells = " | ".join(f"{each['alpha']:.3f} ± {each['standard_error']:.3f}" for each in found)
         rows.append(f"| {task} | {cells} |")
     return "\n".join(rows)
 
 
 def by_licence(provenance: dict[str, Any]) -> dict[str, tuple[list[str], int]]:
-    """Return for each licence the programs under it, and how many training pairs are from them."""
+    """Return the programs under each licence, and the number of their training pairs."""
     names: dict[str, list[str]] = defaultdict(list)
     pairs: dict[str, int] = defaultdict(int)
     for program in provenance["programs"]:
@@ -145,8 +147,8 @@ def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
         before=" and ".join(f"{before[task]:.4f}" for task in TASKS),
         after=" and ".join(f"{results[task][role]['loss']:.4f}" for task in TASKS),
         vocabulary=VOCABULARY_SIZE,
-        source=MOST_SOURCE,
-        target=MOST_TARGET,
+        source=MAX_SOURCE,
+        target=MAX_TARGET,
         tokens=own["training_tokens"] / 1e6,
         minutes=own["training_minutes"],
         steps=own["training_steps"],

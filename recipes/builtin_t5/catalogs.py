@@ -1,7 +1,7 @@
-"""Read message catalogs of many forms into (English, German) pairs.
+"""Read message catalogs in many formats into (English, German) pairs.
 
-Formats: gettext `.po` and `.mo`, JSON, Java properties and JavaScript objects in two languages,
-Chromium's `.pak`, and the forms of VS Code, TypeScript and Pyright.
+Formats: gettext `.po` and `.mo`; JSON, Java properties and JavaScript objects in two languages; Chromium's `.pak`;
+and those of VS Code, TypeScript and Pyright.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Reader = Callable[[Program, Files], Iterator["Message"]]
 
 @dataclass(frozen=True)
 class Message:
-    """One message in both languages and the catalog where it stands."""
+    """One message in both languages, and its catalog."""
 
     english: str
     german: str
@@ -32,7 +32,7 @@ class Message:
 
 
 def place_of(path: str) -> str:
-    """Shorten a member's name to what tells the catalogs of one program apart."""
+    """Shorten a member's name to the part that distinguishes the catalogs of a program."""
     skipped = {"locale", "locales", "translations", "translation", "de", "de_DE", "LC_MESSAGES", "package", "dist"}
     skipped |= {".", "usr", "share", "static", "lib", "src", "i18n", "es", "dev"}
     stem = re.sub(r"\.(po|mo|json|pak|properties|js|mjs|i18n)+$", "", re.sub(r".*!/", "", path))
@@ -44,7 +44,7 @@ def place_of(path: str) -> str:
 
 
 def po_entries(text: str) -> Iterator[dict[str, str]]:
-    """Yield the entries of a `.po` file as dicts of keyword to string; fuzzy and obsolete ones are left out."""
+    """Yield the entries of a `.po` file as dicts from keyword to string, without fuzzy and obsolete ones."""
     for block in re.split(r"\n\s*\n", text):
         entry: dict[str, str] = {}
         keyword, fuzzy = "", False
@@ -69,7 +69,7 @@ def po_string(quoted: str) -> str:
 
 
 def read_po(_program: Program, files: Files) -> Iterator[Message]:
-    """Read `.po` files; of a plural, the singular."""
+    """Read `.po` files; plural messages give their singular."""
     for path, content in files.items():
         for entry in po_entries(content.decode("utf-8")):
             german = entry.get("msgstr", entry.get("msgstr[0]", ""))
@@ -77,7 +77,7 @@ def read_po(_program: Program, files: Files) -> Iterator[Message]:
 
 
 def read_mo(_program: Program, files: Files) -> Iterator[Message]:
-    """Read `.mo` files; of a plural, the singular."""
+    """Read `.mo` files; plural messages give their singular."""
     for path, content in files.items():
         catalog = vars(gettext.GNUTranslations(io.BytesIO(content)))["_catalog"]
         for key, german in catalog.items():
@@ -86,7 +86,7 @@ def read_mo(_program: Program, files: Files) -> Iterator[Message]:
                 yield Message(english.rpartition("\x04")[2], german, place_of(path))
 
 
-# the two languages in two files with the same keys
+# One file per language, with the same keys
 
 
 def flatten(tree: object, prefix: str = "") -> dict[str, str]:
@@ -105,7 +105,7 @@ def flatten(tree: object, prefix: str = "") -> dict[str, str]:
 
 
 def properties(text: str) -> dict[str, str]:
-    """Return the entries of a Java properties file; a doubled apostrophe becomes one."""
+    """Return the entries of a Java properties file. A doubled apostrophe becomes one."""
     joined = re.sub(r"\\\r?\n[ \t]*", "", text)
     entries: dict[str, str] = {}
     for line in joined.splitlines():
@@ -123,7 +123,7 @@ _TOKEN = re.compile(
 
 
 def javascript_strings(text: str) -> dict[str, str]:
-    """Return the strings of object literals under dotted keys; nothing of the script is run."""
+    """Return the strings of object literals under dotted keys. The script is not run."""
     entries: dict[str, str] = {}
     stack: list[str] = []
     key = ""
@@ -142,10 +142,10 @@ def javascript_strings(text: str) -> dict[str, str]:
 
 
 def javascript_string(quoted: str) -> str:
-    """Return the value of one JavaScript string literal, quotes included in `quoted`.
+    """Return the value of a JavaScript string literal; `quoted` includes the quotes.
 
     Raises:
-        ValueError: if it is not one.
+        ValueError: It is not a string literal.
     """
     inside = re.sub(r"\\u\{([0-9a-fA-F]+)\}", lambda found: chr(int(found[1], 16)), quoted)
     inside = re.sub(r"\\/", "/", inside)
@@ -157,7 +157,7 @@ def javascript_string(quoted: str) -> str:
 
 
 def load_strings(path: str, content: bytes) -> dict[str, str]:
-    """Read one file of keyed strings by its ending (.json, .properties, .js, .mjs)."""
+    """Read a file of keyed strings, with the format of its suffix (.json, .properties, .js, .mjs)."""
     if path.endswith(".json"):
         return flatten(json.loads(content))
     text = content.decode("utf-8")
@@ -165,7 +165,7 @@ def load_strings(path: str, content: bytes) -> dict[str, str]:
 
 
 def read_paired(program: Program, files: Files) -> Iterator[Message]:
-    """Read files that stand in pairs, one a language, with the same keys in both."""
+    """Read pairs of files, one per language, with the same keys."""
     sides: list[dict[tuple[str | None, ...], str]] = []
     for pattern in (program.german, program.english):
         matches = {path: re.fullmatch(pattern, path) for path in files}
@@ -179,14 +179,14 @@ def read_paired(program: Program, files: Files) -> Iterator[Message]:
             yield Message(value, german.get(key, ""), place_of(german_path))
 
 
-# forms of single programs
+# Formats of single programs
 
 
 def pak_strings(content: bytes) -> dict[int, str]:
     """Return the strings of a Chromium resource pack (version 4 or 5) under their resource ids.
 
     Raises:
-        ValueError: for another version.
+        ValueError: The pack has another version.
     """
     (version,) = struct.unpack_from("<I", content)
     if version == 5:
@@ -220,8 +220,8 @@ def read_pak(program: Program, files: Files) -> Iterator[Message]:
 def read_vscode(program: Program, files: Files) -> Iterator[Message]:
     """Read the language pack of VS Code.
 
-    The main catalog is a list by number, and its English stands in the calls `localize(number, text)`
-    of the editor's scripts. The `bundle` of an extension has the English as the key.
+    The main catalog is a list indexed by number; its English texts are in the calls `localize(number, text)` of
+    the editor's scripts. In the `bundle` of an extension, the keys are the English texts.
     """
     main: list[str | None] = []
     for path, content in files.items():
@@ -232,7 +232,7 @@ def read_vscode(program: Program, files: Files) -> Iterator[Message]:
         elif path.endswith(".i18n.json"):
             bundle = json.loads(content)["contents"].get("bundle", {})
             for english, german in bundle.items():
-                if english.count("/") == german.count("/"):  # else a note to translators follows the text
+                if english.count("/") == german.count("/"):  # otherwise a note to translators follows the text
                     yield Message(english, german, place_of(path))
     call = re.compile(r"""localize2?\((\d+),\s*("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')""")
     for path, content in files.items():
@@ -244,7 +244,7 @@ def read_vscode(program: Program, files: Files) -> Iterator[Message]:
 
 
 def read_typescript(program: Program, files: Files) -> Iterator[Message]:
-    """Read TypeScript's German diagnostics; the English ones are the calls `diag(...)` of its compiler."""
+    """Read TypeScript's German diagnostics; the English ones are in the calls `diag(...)` of its compiler."""
     german: dict[str, str] = {}
     for path, content in files.items():
         if re.fullmatch(program.german, path):
@@ -258,7 +258,7 @@ def read_typescript(program: Program, files: Files) -> Iterator[Message]:
 
 
 def read_pyright(_program: Program, files: Files) -> Iterator[Message]:
-    """Read Pyright's messages, which its bundle holds as one JSON text for each language."""
+    """Read Pyright's messages; its bundle has one JSON text per language."""
     found: dict[str, dict[str, str]] = {}
     for content in files.values():
         for match in re.finditer(r"JSON\.parse\(('\{\"CallHierarchy(?:\\.|[^'\\])*')\)", content.decode("utf-8")):
@@ -284,10 +284,10 @@ READERS: dict[str, Reader] = {
 
 
 def read(program: Program, files: Files) -> list[Message]:
-    """Return every message of a program.
+    """Return all messages of a program.
 
     Raises:
-        ValueError: if there is none, or a catalog is not of its form.
+        ValueError: There is none, or a catalog has another format.
     """
     messages = list(READERS[program.reader](program, files))
     if not messages:

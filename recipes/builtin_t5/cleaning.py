@@ -1,4 +1,4 @@
-"""Bring messages into one form, and say which pairs are of no use for translation."""
+"""Normalise messages and filter the pairs for translation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GERMAN_WORDS = re.compile(
 
 
 def tidy(text: str, accelerators: bool) -> str:
-    """Return a message on one line, without entities, link targets and signs for accelerator keys."""
+    """Return a message on one line, without entities, link targets and accelerator keys."""
     text = html.unescape(text).replace("\u00a0", " ").replace("\u00ad", "").replace("\u200b", "")
     text = FORMATTING.sub("", re.sub(r"<br\s*/?>", " ", text))
     text = re.sub(r"\[([^\]]*)\]\((?:[^()\s]|\([^()]*\))*\)", r"\1", text)
@@ -36,17 +36,17 @@ def tidy(text: str, accelerators: bool) -> str:
 
 
 def placeholders(text: str) -> list[str]:
-    """Return the placeholders of a message, sorted, without the numbers that only give their order."""
+    """Return the placeholders of a message, sorted, without the numbers of their order."""
     return sorted(re.sub(r"%\d+\$", "%", found) for found in PLACEHOLDER.findall(text))
 
 
 def prose_key(text: str) -> str:
-    """Return the words of a text without placeholders, digits and signs: equal keys are near-duplicates."""
+    """Return the words of a text without placeholders, digits and signs; near-duplicates have equal keys."""
     return normal(TAG.sub(" ", PLACEHOLDER.sub(" ", text)))
 
 
 def fault(english: str, german: str) -> str | None:
-    """Return why a tidied pair is of no use, or None."""
+    """Return why a tidied pair is not usable, or None."""
     words = len(english.split()), len(german.split())
     if not english or not german:
         return "not translated"

@@ -1,15 +1,15 @@
-"""Make the training, validation and test pairs of the built-in T5: translation and summaries.
+"""Make the training, validation and test pairs of the built-in T5 models.
 
-Translation is on message catalogs of programs under permissive licences (`programs`, `catalogs`,
-`cleaning`), summaries on the docstrings and the documentation of CPython (`docstrings`,
-`documentation`). The splits follow from a hash of the English words of a message, and of the summary
-or the body of a docstring, never from an order. Test messages come from the same programs as training
-ones; what equals them but for case, digits, signs and placeholders, or shares four fifths of their
-words, is not trained on. Test docstrings are of whole modules that are held out.
+Translations come from message catalogs of programs under permissive licences (`programs`, `catalogs`, `cleaning`),
+summaries from docstrings and documentation of CPython (`docstrings`, `documentation`). The splits depend on a hash
+of the English words of a message, or of the summary or body of a docstring, not on an order. Test messages come
+from the same programs as training messages. Messages that equal a test message except for case, digits, signs and
+placeholders, or share four fifths of its words, are not used for training. Test docstrings come from whole modules
+that are held out.
 
-Archives that are already in `.work/archives` are kept, so that an interrupted run goes on. A program that
-cannot be fetched or read is left out with a warning. Debian's mirrors drop a version when a newer one
-comes out; snapshot.debian.org keeps the pinned ones.
+Archives in `.work/archives` are reused, so that an interrupted run can continue. A program that cannot be
+downloaded or read is left out with a warning. Debian's mirrors remove old versions; snapshot.debian.org keeps the
+pinned ones.
 
 Run from the repository root: `python -m recipes.builtin_t5.data`
 """
@@ -48,13 +48,13 @@ SUMMARIZE = "summarize: "
 VALID = {"translate": 600, "summarize": 150}
 TEST = {"django": 60, "postgresql": 110, "homeassistant": 90, "wagtail": 40}
 TEST_SUMMARIES = 100
-ALIKE = 0.8  # of the words
+MIN_OVERLAP = 0.8  # share of common words, from which two texts count as near-duplicates
 SHORTEST_TEST_BODY = 12  # words
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One example: what is asked, what is wanted, and where it is from."""
+    """One example: source text, target text, and their origin."""
 
     task: str
     source_text: str
@@ -65,7 +65,7 @@ class Pair:
 
 
 def messages_of(program: Program, folder: Path) -> tuple[list[Message], dict[str, str]]:
-    """Fetch a program if need be and return its messages and the digest of each archive."""
+    """Return a program's messages and the digest of each archive; download missing archives."""
     patterns = program.german + (f"|{program.english}" if program.english else "")
     files: dict[str, bytes] = {}
     digests: dict[str, str] = {}
@@ -77,7 +77,7 @@ def messages_of(program: Program, folder: Path) -> tuple[list[Message], dict[str
 
 
 def clean(program: Program, messages: list[Message], faults: Counter[str]) -> list[Pair]:
-    """Return the useful pairs of a program, in the order of its catalogs; count the faults of the others."""
+    """Return the usable pairs of a program in the order of its catalogs; count the faults of the others."""
     pairs = []
     for message in messages:
         english = tidy(message.english, program.accelerators)
@@ -91,7 +91,7 @@ def clean(program: Program, messages: list[Message], faults: Counter[str]) -> li
 
 
 def distinct(pairs: list[Pair]) -> list[Pair]:
-    """Return each pair once, and of one English text at most the two most frequent German ones."""
+    """Return each pair once, with at most the two most frequent translations of an English text."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     first: dict[tuple[str, str], Pair] = {}
     for pair in pairs:
@@ -101,19 +101,19 @@ def distinct(pairs: list[Pair]) -> list[Pair]:
 
 
 def rank(key: str) -> str:
-    """Return what decides the split of a key: its sha256."""
+    """Return the hash of a key that determines its split."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def test_worthy(pair: Pair) -> bool:
-    """Say whether a message may stand in the test set: a sentence of 5 to 30 words without markup."""
+    """Return whether a message may be in the test set: a sentence of 5 to 30 words without markup."""
     text, words = pair.source_text, len(pair.source_text.split())
     plain = not TAG.search(text + pair.target) and not ADDRESS.search(text) and "`" not in text
     return plain and 5 <= words <= 30 and len(PLACEHOLDER.findall(text)) <= 2 and len(pair.key.split()) >= 4
 
 
 def close_to(keys: Iterable[str], others: Iterable[str]) -> set[str]:
-    """Return the `keys` that share at least `ALIKE` of their words (as sets) with one of `others`."""
+    """Return the `keys` that share at least `MIN_OVERLAP` of their words, as sets, with one of `others`."""
     of_word: dict[str, list[set[str]]] = defaultdict(list)
     for other in others:
         words = set(other.split())
@@ -122,16 +122,16 @@ def close_to(keys: Iterable[str], others: Iterable[str]) -> set[str]:
     found = set()
     for key in set(keys):
         words = set(key.split())
-        alike = (other for word in words for other in of_word.get(word, ()))
-        if any(len(words & other) >= ALIKE * len(words | other) for other in alike):
+        candidates = (other for word in words for other in of_word.get(word, ()))
+        if any(len(words & other) >= MIN_OVERLAP * len(words | other) for other in candidates):
             found.add(key)
     return found
 
 
 def split_translations(pairs: list[Pair]) -> dict[str, list[Pair]]:
-    """Return the splits; a key, and so every near-duplicate of a text, is in one of them only.
+    """Return the splits. A key, and so all near-duplicates of a text, is in one split only.
 
-    What is close to a test message by its words is in none.
+    Messages that share most of their words with a test message are in none.
     """
     test: dict[str, Pair] = {}
     for program, count in TEST.items():
@@ -150,7 +150,7 @@ def split_translations(pairs: list[Pair]) -> dict[str, list[Pair]]:
 
 
 def split_summaries(train: list[Summary], held_out: list[Summary]) -> dict[str, list[Pair]]:
-    """Return the splits; texts with the same summary are together, and `test` is of held-out modules."""
+    """Return the splits. Texts with the same summary are in the same split; `test` comes from held-out modules."""
 
     def pair(item: Summary) -> Pair:
         return Pair("summarize", item.body, item.summary, "cpython", item.source, normal(item.summary))
@@ -185,9 +185,9 @@ def record(pair: Pair, split: str, fetched: dict[str, dict[str, object]]) -> dic
 
 
 def collect(folder: Path) -> tuple[list[Pair], dict[str, dict[str, object]], Counter[str]]:
-    """Return the distinct pairs of all programs, what was fetched, and the count of each fault.
+    """Return the distinct pairs of all programs, a record of the downloads, and the count of each fault.
 
-    A program that cannot be fetched or read is left out with a warning.
+    A program that cannot be downloaded or read is left out with a warning.
     """
     pairs: list[Pair] = []
     fetched: dict[str, dict[str, object]] = {}
@@ -212,7 +212,7 @@ def collect(folder: Path) -> tuple[list[Pair], dict[str, dict[str, object]], Cou
 
 
 def documentation(folder: Path) -> list[Summary]:
-    """Return the pairs of CPython's documentation, or none with a warning if it cannot be fetched."""
+    """Return the pairs of CPython's documentation; none, with a warning, if it cannot be downloaded."""
     try:
         return of_documentation(folder)
     except (OSError, subprocess.SubprocessError) as error:
@@ -223,7 +223,7 @@ def documentation(folder: Path) -> list[Summary]:
 def provenance(
     fetched: dict[str, dict[str, object]], splits: dict[str, list[Pair]], faults: Counter[str], folder: Path
 ) -> dict[str, object]:
-    """Return what provenance.json says: the archives, their licences, and the pairs taken of each."""
+    """Return the content of provenance.json: archives, licences, and the number of pairs of each."""
     taken = {
         split: Counter(kind_of(pair) if pair.program == "cpython" else pair.program for pair in pairs)
         for split, pairs in splits.items()
@@ -252,7 +252,7 @@ def provenance(
 
 
 def kind_of(pair: Pair) -> str:
-    """Say of which kind a pair from CPython is."""
+    """Return the kind of a pair from CPython."""
     if pair.place.startswith("documentation: "):
         return "documentation"
     return "help topics" if pair.place.startswith("pydoc_data.topics.") else "docstrings"
@@ -275,7 +275,7 @@ def ship(splits: dict[str, list[Pair]], held_out: list[Summary], folder: Path, o
 
 
 def main() -> None:
-    """Write pairs.jsonl and programs.json below --work, provenance.json, and the shipped test sets."""
+    """Write pairs.jsonl and programs.json to --work, provenance.json, and the shipped test sets."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder for archives and pairs")
     parser.add_argument("--out", type=Path, default=BUILTIN, help="folder for the shipped test sets")

@@ -1,13 +1,13 @@
-"""Make (body, first line) pairs of CPython's documentation strings.
+"""Make (body, first line) pairs from CPython's docstrings and help topics.
 
-Four kinds, all of CPython and under its licence (PSF-2.0):
+Three kinds, all under CPython's licence (PSF-2.0):
 
-- docstrings of modules, classes and functions of the standard library, read from the source;
-- docstrings of what is written in C, read from the objects that built-in and extension modules hold;
-- the sections of the help topics of `pydoc_data`, where the title is the summary;
+- docstrings of modules, classes and functions of the standard library, from the sources;
+- docstrings of C code, from the objects of built-in and extension modules;
+- sections of the help topics of `pydoc_data`, with the title as the summary.
 
-The summary is the first paragraph joined to one line. The body is what follows, dedented and cut at
-about 150 words where a paragraph or a sentence ends.
+The summary is the first paragraph, joined to one line. The body is the rest, dedented and cut to about 150 words
+at the end of a paragraph or sentence.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ HELD_OUT_EXTENSIONS = {"_heapq", "_json", "_csv", "_statistics"}
 
 @dataclass(frozen=True)
 class Summary:
-    """A text, its first line, where it stands, and whether that is a held-out module.
+    """A text with its summary and source.
 
-    `module` is the file or the extension module, and stays empty for what is neither.
+    `held_out` tells whether the source is a held-out module. `module` is the file or extension module, or empty.
     """
 
     body: str
@@ -51,7 +51,7 @@ class Summary:
 
 
 def cut(text: str, longest: int = LONGEST_BODY) -> str:
-    """Return the start of a text of at most about `longest` words, ended where a paragraph or sentence ends."""
+    """Cut a text to at most about `longest` words, at the end of a paragraph or sentence."""
     if len(text.split()) <= longest:
         return text
     kept: list[str] = []
@@ -71,9 +71,9 @@ def cut(text: str, longest: int = LONGEST_BODY) -> str:
 
 
 def split_docstring(text: str) -> tuple[str, str] | None:
-    """Return summary and body of a docstring, or None if it has not both."""
+    """Return summary and body of a docstring, or None if one is missing."""
     head, _, rest = inspect.cleandoc(text).partition("\n\n")
-    # A C function that is not yet converted begins with its signature, alone or before a dash.
+    # Docstrings of some C functions start with the signature, alone or before a dash.
     if re.match(r"[\w.]+\(.*\)(\s*->.*)?$", " ".join(head.split())):
         head, _, rest = rest.strip().partition("\n\n")
     summary = re.sub(r"^[\w.]+\([^()]*\)\s*(->\s*[^:\n]{1,60}?)?\s*(:|--|-)?\s+", "", " ".join(head.split()))
@@ -83,7 +83,7 @@ def split_docstring(text: str) -> tuple[str, str] | None:
 
 
 def usable(summary: str, body: str) -> bool:
-    """Say whether the two have a fair length and are mostly prose."""
+    """Return whether both have a suitable length and are mostly prose."""
     words, letters = summary.split(), re.sub(r"[^A-Za-z]", "", summary)
     if not SHORTEST_SUMMARY <= len(words) <= LONGEST_SUMMARY or len(letters) < 0.6 * len(summary):
         return False
@@ -93,7 +93,7 @@ def usable(summary: str, body: str) -> bool:
 
 
 def of_sources() -> Iterator[Summary]:
-    """Yield the docstrings in the standard library's Python sources, without tests."""
+    """Yield the docstrings in the Python sources of the standard library, without tests."""
     root = Path(sysconfig.get_paths()["stdlib"])
     for document in stdlib_modules(root):
         name = document.source.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -119,7 +119,7 @@ def _documented(node: ast.AST, name: str) -> Iterator[tuple[Documented, str]]:
 
 
 def extension_modules() -> list[str]:
-    """Return the names of modules written in C, built in or in lib-dynload, without those for tests."""
+    """Return the names of C modules, built in or in lib-dynload, without test modules."""
     names = set(sys.builtin_module_names)
     folder = Path(sysconfig.get_paths()["stdlib"]) / "lib-dynload"
     if folder.is_dir():
@@ -129,11 +129,11 @@ def extension_modules() -> list[str]:
 
 
 def of_extensions() -> Iterator[Summary]:
-    """Yield the docstrings of modules written in C and of their functions, types and methods."""
+    """Yield the docstrings of C modules and of their functions, types and methods."""
     for name in extension_modules():
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # some are about to leave the library
+                warnings.simplefilter("ignore")  # some modules are deprecated
                 module = importlib.import_module(name)
         except ImportError:
             continue
@@ -158,7 +158,7 @@ def _held(module: object, name: str) -> Iterator[tuple[str, str]]:
 
 
 def of_topics() -> Iterator[Summary]:
-    """Yield the sections of the language reference as `help()` shows it: text and title."""
+    """Yield the sections of the language reference as shown by `help()`: text and title."""
     from pydoc_data.topics import topics
 
     underlined = re.compile(r"^(\S.*)\n([*=\-~^\"])\2{3,}\n", re.MULTILINE)
@@ -172,9 +172,9 @@ def of_topics() -> Iterator[Summary]:
 
 
 def summaries(more: Iterable[Summary] = ()) -> tuple[list[Summary], list[Summary]]:
-    """Return the pairs for training, `more` among them, and the held-out ones, each once.
+    """Return the training pairs, including `more`, and the held-out pairs, each once.
 
-    What stands in a held-out module, by its body or by its summary, is not in the first list.
+    Training pairs share neither body nor summary with a held-out one.
     """
     everything = [*of_sources(), *of_extensions(), *of_topics(), *more]
     held_out: dict[tuple[str, str], Summary] = {}
@@ -187,5 +187,5 @@ def summaries(more: Iterable[Summary] = ()) -> tuple[list[Summary], list[Summary
 
 
 def normal(text: str) -> str:
-    """Return the letters of a text, small, with single spaces: texts equal in it count as the same."""
+    """Return the letters of a text in lower case with single spaces, to compare texts."""
     return " ".join(re.findall(r"[^\W\d_]+", text.lower()))

@@ -1,13 +1,13 @@
-"""Make (text, first sentence) pairs of the documentation that CPython ships as HTML.
+"""Make (text, first sentence) pairs from CPython's HTML documentation.
 
-The pages come from Debian's `python3.11-doc`, which is unpacked and not installed; they are CPython's
-and under its licence (PSF-2.0). Two kinds:
+The pages come from Debian's `python3.11-doc`, which is unpacked but not installed, and are under CPython's licence
+(PSF-2.0). Two kinds:
 
-- the description of a function, class, method or C function: its first sentence, and what follows;
-- a section: its title, and its own paragraphs.
+- descriptions of functions, classes, methods and C functions: the first sentence, and the rest;
+- sections: the title, and the section's own paragraphs.
 
-Pages of held-out modules are left out, as are the language reference, which `docstrings` reads from
-`pydoc_data`, and the lists of changes.
+Pages of held-out modules, the lists of changes, and the language reference, which `docstrings` reads from
+`pydoc_data`, are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PACKAGE = Package("debian", "python3.11-doc", "3.11.2-6+deb12u9")
 PAGES = re.compile(r".*/html/((?:library|c-api|faq|howto|tutorial|extending|distributing|using)/[\w.-]+)\.html")
 
-# Pages that describe a held-out module under another name than the module's.
+# Pages of held-out modules whose name differs from the module's.
 HELD_OUT_PAGES = {"asyncio-sync", "concurrent.futures", "json", "multiprocessing", "unittest", "wsgiref"}
 HELD_OUT_PAGES |= {"xml.sax.utils"} | {name.removesuffix(".py").replace("/", ".") for name in HELD_OUT}
 
@@ -39,31 +39,31 @@ BLOCKS = ("p", "pre", "ul", "ol")
 
 @dataclass
 class Node:
-    """An element with its children in order; text stands between them as plain strings."""
+    """An HTML element with its children in order; text is a plain string."""
 
     tag: str
     attributes: dict[str, str]
     children: list[Node | str] = field(default_factory=list)
 
     def elements(self) -> Iterator[Node]:
-        """Yield the children that are elements."""
+        """Yield the child elements."""
         return (child for child in self.children if isinstance(child, Node))
 
     def text(self) -> str:
-        """Return all text below, without the signs for permanent links."""
+        """Return the text of all descendants, without permalink signs."""
         if "headerlink" in self.attributes.get("class", ""):
             return ""
         return "".join(child if isinstance(child, str) else child.text() for child in self.children)
 
     def walk(self) -> Iterator[Node]:
-        """Yield this element and every one below it."""
+        """Yield this element and all its descendants."""
         yield self
         for child in self.elements():
             yield from child.walk()
 
 
 class TreeBuilder(HTMLParser):
-    """Build a tree of `Node` from one page; an end tag closes everything up to its start tag."""
+    """Builds a tree of `Node` from a page. An end tag closes everything up to its start tag."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class TreeBuilder(HTMLParser):
 
 
 def paragraphs(node: Node) -> list[str]:
-    """Return the paragraphs, lists and examples that stand directly in an element."""
+    """Return the paragraphs, lists and examples that are children of an element."""
     found = []
     for child in node.elements():
         if child.tag in ("ul", "ol"):
@@ -137,10 +137,10 @@ def _pair(summary: str, texts: list[str], source: str) -> Iterator[Summary]:
 
 
 def of_documentation(folder: Path) -> list[Summary]:
-    """Return the pairs of all pages, fetching the package into `folder` if it is not there.
+    """Return the pairs of all pages; download the package to `folder` if it is missing.
 
     Raises:
-        FileNotFoundError: if it cannot be fetched.
+        FileNotFoundError: The package cannot be downloaded.
     """
     pairs: list[Summary] = []
     for name, content in members(fetch(PACKAGE, folder), PAGES):

@@ -3,12 +3,12 @@
 For each task:
 
 * the loss of both models on the test references, in nats per token;
-* BLEU and chrF of translations, ROUGE of summaries, of what each model answers alone, by argmax;
-* alpha at temperature 1, the mean of sum_x min(p(x), q(x)) over texts sampled from the target (Corollary 3.6 of
-  arXiv 2211.17192), and for argmax, the share of positions of the target's argmax text where both agree: for the
-  drafter and for the shipped n-gram models.
+* BLEU and chrF of translations, ROUGE of summaries, for the greedy output of each model;
+* the acceptance rate of the drafter and of the shipped n-gram models: at temperature 1, the mean of
+  sum_x min(p(x), q(x)) over texts sampled from the target (Corollary 3.6 of arXiv 2211.17192), and for greedy
+  decoding, the share of positions of the target's output where both argmax tokens agree.
 
-The weights are those of the folders, rounded to half precision; the arithmetic is in 32 bits.
+The weights are the shipped ones, rounded to half precision; computations are in float32.
 
 Run from the repository root: `python -m recipes.builtin_t5.evaluate --out recipes/builtin_t5/RESULTS.json`
 """
@@ -32,7 +32,7 @@ from recipes.builtin_t5.batches import pad
 from recipes.builtin_t5.ngram import FOLDER, ORDERS
 from recipes.builtin_t5.samples import answer
 from recipes.builtin_t5.vocabulary import PAD_ID, VOCABULARY_SIZE, WORK
-from specdec_core.study.quality import score
+from specdec_core.study.report.quality import score
 from specdec_drafters.ngram.arpa import read_arpa
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 TASKS = {"translation": ("bleu", "chrf"), "summarization": ("rouge1", "rouge2", "rougeL")}
-AT_ONCE = 32
+BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
 class Test:
-    """The test set of a task: N prompts and references, and the ids of both."""
+    """The test set of a task: N prompts and references, and their ids."""
 
     prompts: list[np.ndarray]
     references: list[str]
@@ -69,7 +69,7 @@ def open_test(path: Path, tokenizer: PreTrainedTokenizerFast) -> Test:
 def logits_after(
     model: T5ForConditionalGeneration, prompts: list[np.ndarray], texts: list[np.ndarray]
 ) -> list[torch.Tensor]:
-    """Return the logits [T, V] of a model at the positions of each text, in 32 bits."""
+    """Return the logits [T, V] of a model at the positions of each text, in float32."""
     sources, targets = pad(prompts), pad(texts)
     start = torch.full_like(targets[:, :1], PAD_ID)
     logits = model(
@@ -81,37 +81,37 @@ def logits_after(
     return [row[: len(text)] for row, text in zip(logits, texts, strict=True)]
 
 
-def in_parts(
+def in_batches(
     prompts: list[np.ndarray], texts: list[np.ndarray]
 ) -> list[tuple[list[np.ndarray], list[np.ndarray]]]:
-    """Return prompts and texts cut into parts that are computed together."""
-    firsts = range(0, len(prompts), AT_ONCE)
-    return [(prompts[first : first + AT_ONCE], texts[first : first + AT_ONCE]) for first in firsts]
+    """Split prompts and texts into batches."""
+    firsts = range(0, len(prompts), BATCH_SIZE)
+    return [(prompts[first : first + BATCH_SIZE], texts[first : first + BATCH_SIZE]) for first in firsts]
 
 
 def loss_on(model: T5ForConditionalGeneration, test: Test) -> float:
     """Return the mean cross-entropy of the references, in nats per token."""
     total = 0.0
-    for prompts, texts in in_parts(test.prompts, test.reference_ids):
+    for prompts, texts in in_batches(test.prompts, test.reference_ids):
         for logits, text in zip(logits_after(model, prompts, texts), texts, strict=True):
             total += functional.cross_entropy(logits, torch.from_numpy(text), reduction="sum").item()
     return total / sum(map(len, test.reference_ids))
 
 
 def quality_of(texts: list[str], test: Test, task: str) -> dict[str, float]:
-    """Return the scores of a model's argmax answers that belong to a task."""
+    """Return the task's scores of a model's greedy output."""
     scores = score(texts, [[reference] for reference in test.references]).corpus
     return {name: round(scores[name], 2) for name in TASKS[task]}
 
 
 def ngram_rows(path: Path) -> Callable[[np.ndarray], torch.Tensor]:
-    """Return a function from a text to the q [T, V] that an ARPA file gives at its positions."""
+    """Return a function from a text to the q [T, V] of an ARPA file at its positions."""
     tables = read_arpa(path, VOCABULARY_SIZE)
-    memory = tables.order - 1
+    context_length = tables.order - 1
 
     def rows(text: np.ndarray) -> torch.Tensor:
         prefix = [PAD_ID, *text.tolist()]
-        contexts = [prefix[: place + 1][len(prefix[: place + 1]) - memory :] for place in range(len(text))]
+        contexts = [prefix[: place + 1][len(prefix[: place + 1]) - context_length :] for place in range(len(text))]
         log_q = np.stack([tables.row(tables.context(context))[:VOCABULARY_SIZE] for context in contexts])
         return torch.from_numpy(log_q).softmax(-1)
 
@@ -126,9 +126,9 @@ def acceptance(
     *,
     sample: bool,
 ) -> dict[str, dict[str, float | int]]:
-    """Return alpha of the drafter and of each n-gram model over texts of the target."""
+    """Return the acceptance rates of the drafter and of each n-gram model on texts of the target."""
     found = {name: Agreement() for name in ("drafter", *ngrams)}
-    for prompts, some in in_parts(test.prompts, texts):
+    for prompts, some in in_batches(test.prompts, texts):
         of_target, of_drafter = (logits_after(pair[role], prompts, some) for role in ("target", "drafter"))
         for p_logits, q_logits, text in zip(of_target, of_drafter, some, strict=True):
             p = p_logits.softmax(-1)
@@ -144,23 +144,23 @@ def measure_task(
     """Return the results of one task."""
     test = open_test(arguments.models / f"{task}.jsonl", tokenizer)
     result: dict[str, Any] = {"prompts": len(test.prompts)}
-    greedy = {role: answer(model, test.prompts, sample=False, batch=AT_ONCE) for role, model in pair.items()}
+    greedy = {role: answer(model, test.prompts, sample=False, batch=BATCH_SIZE) for role, model in pair.items()}
     for role, model in pair.items():
         texts = tokenizer.batch_decode(greedy[role], skip_special_tokens=True)
         result[role] = {"loss": round(loss_on(model, test), 4), **quality_of(texts, test, task)}
     paths = {name: arguments.ngrams / f"{task}-{name}.arpa" for name in ORDERS}
     paths |= {f"joint {name}": arguments.ngrams / f"joint-{name}.arpa" for name in ORDERS}
     ngrams = {name: ngram_rows(path) for name, path in paths.items() if path.exists()}
-    sampled = answer(pair["target"], test.prompts, sample=True, batch=AT_ONCE)
+    sampled = answer(pair["target"], test.prompts, sample=True, batch=BATCH_SIZE)
     result["alpha_temperature_1"] = acceptance(pair, test, sampled, ngrams, sample=True)
-    result["alpha_argmax"] = acceptance(pair, test, greedy["target"], ngrams, sample=False)
+    result["alpha_greedy"] = acceptance(pair, test, greedy["target"], ngrams, sample=False)
     return result
 
 
 def training_record(role: str, work: Path, tests: dict[str, Test]) -> dict[str, Any]:
-    """Return what the checkpoint knows, if it is still there: losses before rounding, and effort.
+    """Return losses before rounding and the training effort from the checkpoint, if it exists.
 
-    A model that was begun in a run of its own, `ROLE_first.pt`, took the effort of both.
+    If the model was started in a run of its own, `ROLE_first.pt`, the effort is that of both runs.
     """
     path = work / f"{role}.pt"
     if not path.exists():

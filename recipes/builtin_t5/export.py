@@ -1,4 +1,4 @@
-"""Turn a training checkpoint into the model folder that ships.
+"""Export a training checkpoint to the model folder that ships.
 
 Run from the repository root: `python -m recipes.builtin_t5.export --model target`
 """

@@ -1,9 +1,9 @@
-"""Make prompts that the target was never trained on, without references, for the drafter to learn from.
+"""Make prompts that the target was not trained on, without references, to distil the drafter.
 
-The target knows its training pairs by heart, so what it says of them is not what it says in use. The drafter
-needs its answers to prompts that are new to it. They are made of the training text alone: parts of bodies for
-summaries; sentences of bodies, first lines, and messages put behind one another for translations. Nothing of
-the held-out pairs is in them.
+The target has memorised its training pairs, so that its outputs for them differ from those for new prompts, on
+which the drafter will be used. New prompts are made from the training text only: parts of bodies for summaries;
+sentences of bodies, first lines, and concatenated messages for translations. They contain nothing from the
+held-out pairs.
 
 Run from the repository root: `python -m recipes.builtin_t5.fresh`
 """
@@ -19,7 +19,7 @@ import numpy as np
 from transformers import AutoTokenizer
 
 from recipes.builtin_t5.samples import keep
-from recipes.builtin_t5.vocabulary import END_ID, MOST_SOURCE, WORK, Pair, read_pairs
+from recipes.builtin_t5.vocabulary import END_ID, MAX_SOURCE, WORK, Pair, read_pairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,43 +29,45 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
 
-def parts(body: str, least: int = 12) -> Iterator[str]:
-    """Yield the paragraphs of a body that has several, and the second half of its sentences, where long enough."""
+def parts(body: str, min_words: int = 12) -> Iterator[str]:
+    """Yield the paragraphs of a body with several, and the second half of its sentences, if long enough."""
     paragraphs = [part.strip() for part in _PARAGRAPH.split(body)]
     sentences = _SENTENCE.split(body)
     halves = [" ".join(sentences[len(sentences) // 2 :])] if len(sentences) > 1 else []
     for part in dict.fromkeys([*(paragraphs if len(paragraphs) > 1 else []), *halves]):
-        if len(part.split()) >= least:
+        if len(part.split()) >= min_words:
             yield part
 
 
-def sentences_of(body: str, least: int = 5, most: int = 25) -> Iterator[str]:
-    """Yield the sentences of a body that are neither short nor long, each on one line, without code."""
+def sentences_of(body: str, min_words: int = 5, max_words: int = 25) -> Iterator[str]:
+    """Yield the sentences of a body with a suitable length, each on one line, without code."""
     for sentence in _SENTENCE.split(body):
         line = " ".join(sentence.split())
-        if least <= len(line.split()) <= most and line.endswith(".") and ">>>" not in line:
+        if min_words <= len(line.split()) <= max_words and line.endswith(".") and ">>>" not in line:
             yield line
 
 
 def fresh_prompts(pairs: list[Pair], generator: np.random.Generator) -> dict[str, list[str]]:
-    """Return new prompts by task, none twice and none of them a prompt of the pairs."""
+    """Return new prompts by task, without duplicates and without prompts of the pairs."""
     bodies = [pair.prompt.removeprefix(SUMMARIZE) for pair in pairs if pair.task == "summarize"]
     lines = [pair.reference for pair in pairs if pair.task == "summarize"]
     messages = [pair.prompt.removeprefix(TRANSLATE) for pair in pairs if pair.task == "translate"]
     short = [message for message in messages if len(message.split()) <= 12]
-    behind = generator.permutation(len(short))
-    glued = [f"{first.rstrip('.')}. {short[second]}" for first, second in zip(short, behind, strict=True)]
-    english = [*(line for body in bodies for line in sentences_of(body)), *lines, *glued[: len(glued) // 4]]
-    made = {
+    partners = generator.permutation(len(short))
+    joined = [f"{first.rstrip('.')}. {short[second]}" for first, second in zip(short, partners, strict=True)]
+    english = [*(line for body in bodies for line in sentences_of(body)), *lines, *joined[: len(joined) // 4]]
+    prompts_of = {
         "summarize": [SUMMARIZE + part for body in bodies for part in parts(body)],
         "translate": [TRANSLATE + line for line in english],
     }
     known = {pair.prompt for pair in pairs}
-    return {task: [one for one in dict.fromkeys(prompts) if one not in known] for task, prompts in made.items()}
+    return {
+        task: [one for one in dict.fromkeys(prompts) if one not in known] for task, prompts in prompts_of.items()
+    }
 
 
 def main() -> None:
-    """Write fresh.npz below --work."""
+    """Write fresh.npz to --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs and tokenizer")
     parser.add_argument("--seed", type=int, default=0)
@@ -74,7 +76,7 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
     sources, summaries = [], []
     for task, prompts in fresh_prompts(pairs, np.random.default_rng(arguments.seed)).items():
-        found = [ids for ids in tokenizer(prompts)["input_ids"] if len(ids) <= MOST_SOURCE]
+        found = [ids for ids in tokenizer(prompts)["input_ids"] if len(ids) <= MAX_SOURCE]
         sources += [np.array(ids, dtype=np.uint16) for ids in found]
         summaries += [task == "summarize"] * len(found)
         print(f"{task}: {len(found)} prompts", flush=True)

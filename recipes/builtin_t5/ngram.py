@@ -1,8 +1,8 @@
-"""Estimate a unigram and a bigram of each task's answers, the drafters of the paper's Table 3.
+"""Estimate a unigram and a bigram model of each task's targets, the drafters of the paper's Table 3.
 
-They count the references of the training pairs. An answer begins with the decoder's start token, which the
-bigram sees and the unigram does not: it is never drafted. Of the bigrams the rare ones are dropped, until a
-file is small enough to ship, and what they had goes to the back-off.
+They are estimated from the references of the training pairs. The bigram sees the decoder's start token as a
+context; the unigram does not, because it is never drafted. Rare bigrams are dropped until a file is small enough
+to ship, and their probability goes to the back-off.
 
 Run from the repository root: `python -m recipes.builtin_t5.ngram`
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 FOLDER = BUILTIN / "t5-ngram"
 TASKS = {"translation": False, "summarization": True}
 ORDERS = {"unigram": 1, "bigram": 2}
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 START = np.array([PAD_ID], dtype=np.int32)
 
 
 def answers(data: Encoded, summaries: bool | None, order: int) -> list[NDArray[np.int32]]:
-    """Return the references of one task, or with None of both, as sentences for an n-gram of that order."""
+    """Return the references of one task (of both if None) as sentences for an n-gram model of that order."""
     wanted = [index for index in range(len(data)) if summaries is None or data.summaries[index] == summaries]
     texts = [data.target(index).astype(np.int32) for index in wanted]
     return texts if order == 1 else [np.concatenate([START, text]) for text in texts]
 
 
 def occurrences(model: KneserNeyModel, texts: list[NDArray[np.int32]]) -> NDArray[np.int64]:
-    """Return how often each bigram of a model occurs in the texts, [E]; ends of sentences once."""
+    """Return how often each bigram of a model occurs in the texts, [E]; 1 for ends of sentences."""
     counts = Counter(pair for text in texts for pair in zip(text[:-1].tolist(), text[1:].tolist(), strict=True))
     level = model.levels[1]
     contexts = np.repeat(np.arange(len(level.first) - 1), np.diff(level.first)).tolist()
@@ -55,9 +55,10 @@ def occurrences(model: KneserNeyModel, texts: list[NDArray[np.int32]]) -> NDArra
 
 
 def prune(model: KneserNeyModel, keep: NDArray[np.bool_]) -> KneserNeyModel:
-    """Return a bigram model with the bigrams `keep` [E] alone, its back-off weights set so that rows sum to 1.
+    """Return a bigram model with only the bigrams `keep` [E], and back-off weights with which rows sum to 1.
 
-    A context's back-off weight is what its bigrams leave, over what the unigrams give to all other words.
+    A context's back-off weight is the probability that its bigrams leave, divided by the unigram probability of
+    all other words.
     """
     unigrams, bigrams = model.levels
     contexts = np.repeat(np.arange(len(bigrams.first) - 1), np.diff(bigrams.first))[keep]
@@ -77,23 +78,23 @@ def prune(model: KneserNeyModel, keep: NDArray[np.bool_]) -> KneserNeyModel:
 
 
 def shorten(path: Path) -> None:
-    """Round the numbers of an ARPA file to five digits, which is a third of its size."""
+    """Round the numbers of an ARPA file to five digits, which saves a third of its size."""
     text = path.read_text(encoding="ascii")
     path.write_text(re.sub(r"-?\d+\.\d+(e-\d+)?", lambda found: f"{float(found[0]):.5g}", text), encoding="ascii")
 
 
-def write(path: Path, texts: list[NDArray[np.int32]], order: int, most_bytes: int = MOST_BYTES) -> int:
-    """Estimate a model and write it; return how often a bigram has to occur to be in it."""
+def write(path: Path, texts: list[NDArray[np.int32]], order: int, max_bytes: int = MAX_BYTES) -> int:
+    """Estimate a model and write it; return the minimum count of its bigrams."""
     model = fit(texts, VOCABULARY_SIZE, order)
     counts = occurrences(model, texts) if order == 2 else None
-    least = 1
+    min_count = 1
     while True:
-        small = model if counts is None else prune(model, counts >= least)
+        small = model if counts is None else prune(model, counts >= min_count)
         write_arpa(path, small.levels, small.known)
         shorten(path)
-        if counts is None or path.stat().st_size <= most_bytes:
-            return least
-        least += 1
+        if counts is None or path.stat().st_size <= max_bytes:
+            return min_count
+        min_count += 1
 
 
 def main() -> None:
@@ -101,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder with the encoded pairs")
     parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the ARPA files")
-    parser.add_argument("--joint", action="store_true", help="write one of both tasks together too, to compare")
+    parser.add_argument("--joint", action="store_true", help="also estimate one model for both tasks, to compare")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     data = open_split(arguments.work, "train")
@@ -109,9 +110,9 @@ def main() -> None:
     for task, summaries in tasks.items():
         for name, order in ORDERS.items():
             path = arguments.out / f"{task}-{name}.arpa"
-            least = write(path, answers(data, summaries, order), order)
-            kept = f", bigrams seen {least} times or more" if order == 2 else ""
-            print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB{kept}", flush=True)
+            min_count = write(path, answers(data, summaries, order), order)
+            pruned = f", bigrams seen at least {min_count} times" if order == 2 else ""
+            print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB{pruned}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The programs whose message catalogs are read, and how their archives are fetched.
+"""The programs whose message catalogs are used, and the download of their archives.
 
-Every program is pinned to a version, is fetched with the ordinary client of its registry and is only
-unpacked, never installed or run. All of their licences are permissive (MIT, BSD, Apache-2.0,
-PostgreSQL), so that weights trained on their messages may be shipped.
+Every program is pinned to a version, downloaded with the ordinary client of its registry, and only unpacked, never
+installed or run. All licences are permissive (MIT, BSD, Apache-2.0, PostgreSQL), so that weights trained on the
+messages may be distributed.
 
-Run from the repository root: `python -m recipes.builtin_t5.programs` fetches what is missing.
+Run from the repository root to download missing archives: `python -m recipes.builtin_t5.programs`
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Registry = Literal["pypi", "debian", "npm"]
 
 @dataclass(frozen=True)
 class Package:
-    """One archive of a registry; `python` is the interpreter version that its wheel asks for."""
+    """An archive in a registry; `python` is the Python version of its wheel."""
 
     registry: Registry
     name: str
@@ -38,7 +38,7 @@ class Package:
     python: str = "3.13"
 
     def archive(self, folder: Path) -> Path | None:
-        """Return the fetched archive in `folder`, or None."""
+        """Return the downloaded archive in `folder`, or None."""
         stem = {
             "pypi": f"{self.name}-{self.version}-",
             "debian": f"{self.name}_{self.version.replace(':', '%3a')}_",
@@ -48,7 +48,7 @@ class Package:
         return min(found, default=None)
 
     def command(self, folder: Path) -> list[str]:
-        """Return the client's command that leaves the archive in `folder` when run there."""
+        """Return the client's command that downloads the archive when run in `folder`."""
         if self.registry == "pypi":
             options = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", self.python]
             client = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder)]
@@ -60,11 +60,11 @@ class Package:
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its packages, and where its catalogs lie.
+    """A program, its packages, and the location of its catalogs.
 
-    `german` and `english` are full-match patterns of member names; two members belong together if
-    their groups are equal. A gettext catalog has its English inside, so `english` stays empty.
-    `reader` names a function of `catalogs.READERS`.
+    `german` and `english` are full-match patterns of member names; two members belong together if their groups are
+    equal. `english` is empty for gettext catalogs, which contain the English texts. `reader` is a key of
+    `catalogs.READERS`.
     """
 
     name: str
@@ -255,12 +255,12 @@ PROGRAMS = (
 
 
 def _plain(name: str) -> str:
-    """Write the name of an archive without regard to case and to the signs that registries swap."""
+    """Normalise the name of an archive: lower case, without the signs that registries exchange."""
     return re.sub(r"[-_./]", "-", name.lower())
 
 
 def fetch(package: Package, folder: Path) -> Path:
-    """Return the archive of a package, fetching it into `folder` if it is not there yet.
+    """Return the archive of a package; download it to `folder` if it is missing.
 
     Raises:
         FileNotFoundError: if the client did not leave the archive there.
@@ -281,13 +281,13 @@ def fetch(package: Package, folder: Path) -> Path:
 
 
 def digest(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def members(archive: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the members whose whole name matches `wanted`.
+    """Yield name and content of the members whose full name matches `wanted`.
 
     The jars inside a Debian package are opened too; their members are named `<jar>!/<name>`.
     """
@@ -319,7 +319,7 @@ def _zip_members(content: bytes, prefix: str, wanted: re.Pattern[str]) -> Iterat
 
 
 def main() -> None:
-    """Fetch every archive that is missing."""
+    """Download all missing archives."""
     for program in PROGRAMS:
         for package in program.packages:
             try:

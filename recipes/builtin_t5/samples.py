@@ -1,7 +1,7 @@
-"""Let the target answer prompts, sampled at temperature 1 and by argmax.
+"""Generate training text with the target: sampled and greedy outputs for prompts.
 
-The drafter is used on text the target has written, so it is also trained on such text: its answers to the training
-prompts, or with `--prompts fresh` to those that `fresh` made, which it has never seen.
+The drafter is used on text that the target generates, so it is also trained on such text: outputs for the training
+prompts, or with `--prompts fresh` for the new prompts from `fresh`.
 
 Run from the repository root: `python -m recipes.builtin_t5.samples --prompts fresh`
 """
@@ -20,13 +20,13 @@ from torch import distributed
 from recipes.builtin_pair.parallel import is_first, run
 from recipes.builtin_t5.architectures import load_checkpoint
 from recipes.builtin_t5.batches import Encoded, open_split, pad
-from recipes.builtin_t5.vocabulary import END_ID, MOST_TARGET, PAD_ID, WORK
+from recipes.builtin_t5.vocabulary import END_ID, MAX_TARGET, PAD_ID, WORK
 
 if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 
-AT_ONCE = 1024  # prompts between two lines of progress
+PROGRESS_EVERY = 1024  # prompts
 
 
 @torch.inference_mode()
@@ -36,12 +36,12 @@ def answer(
     *,
     sample: bool,
     batch: int = 128,
-    most: int = MOST_TARGET - 1,
+    max_tokens: int = MAX_TARGET - 1,
 ) -> list[np.ndarray]:
-    """Return what a model answers each source: ids up to and with `</s>`, or the first `most`.
+    """Return a model's output for each source: ids up to and including `</s>`, or the first `max_tokens`.
 
-    Sampling is at temperature 1 from the whole vocabulary, with torch's own generator. Sources of like length
-    are answered together; the answers come in the order of the sources.
+    Sampling is at temperature 1 from the whole vocabulary, with torch's global generator. Batches contain sources
+    of similar length; the outputs are in the order of the sources.
     """
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {"do_sample": False}
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
@@ -50,7 +50,7 @@ def answer(
         places = order[first : first + batch]
         inputs = pad([sources[place] for place in places])
         mask = (inputs != PAD_ID).long()
-        rows = model.generate(inputs, attention_mask=mask, max_new_tokens=most, num_beams=1, **options)
+        rows = model.generate(inputs, attention_mask=mask, max_new_tokens=max_tokens, num_beams=1, **options)
         for place, row in zip(places, rows[:, 1:].numpy(), strict=True):
             ends = np.flatnonzero(row == END_ID)
             answers[place] = row[: ends[0] + 1] if len(ends) else row
@@ -58,17 +58,17 @@ def answer(
 
 
 def choose(data: Encoded, count: int, summaries: float, generator: np.random.Generator) -> np.ndarray:
-    """Return `count` pairs of a split, the share `summaries` of them summaries, or all where there are fewer."""
+    """Return `count` pairs of a split, a share `summaries` of them summaries, or all if there are fewer."""
     chosen: list[np.ndarray] = []
-    for wanted, among in ((round(summaries * count), data.summaries), (count, ~data.summaries)):
-        there = np.flatnonzero(among)
-        left = min(wanted, count - sum(map(len, chosen)), len(there))
-        chosen.append(generator.choice(there, left, replace=False))
+    for number, mask in ((round(summaries * count), data.summaries), (count, ~data.summaries)):
+        available = np.flatnonzero(mask)
+        left = min(number, count - sum(map(len, chosen)), len(available))
+        chosen.append(generator.choice(available, left, replace=False))
     return generator.permutation(np.concatenate(chosen))
 
 
 def keep(path: Path, sources: list[np.ndarray], answers: list[np.ndarray], summaries: np.ndarray) -> None:
-    """Write prompts and answers in the form of an encoded split."""
+    """Write prompts and outputs in the format of an encoded split."""
     np.savez(
         path,
         sources=np.concatenate(sources).astype(np.uint16),
@@ -79,8 +79,8 @@ def keep(path: Path, sources: list[np.ndarray], answers: list[np.ndarray], summa
     )
 
 
-def put_together(work: Path, name: str, processes: int) -> None:
-    """Make one file of the shares of all processes, and remove these."""
+def merge(work: Path, name: str, processes: int) -> None:
+    """Merge the files of all processes into one, and remove them."""
     paths = [work / f"{name}.{number}.npz" for number in range(processes)]
     shares = [open_split(work, path.stem) for path in paths]
     sources, answers = (
@@ -93,15 +93,15 @@ def put_together(work: Path, name: str, processes: int) -> None:
 
 
 def file_name(prompts: str, kind: str) -> str:
-    """Return what the answers to some prompts are called: `sampled` and `greedy`, or `fresh_sampled` and so on."""
+    """Return the file name of outputs: `sampled` and `greedy`, or `fresh_sampled` and `fresh_greedy`."""
     return kind if prompts == "train" else f"{prompts}_{kind}"
 
 
 def write_samples(arguments: argparse.Namespace) -> None:
-    """Answer this process's share of the prompts; the first process puts the shares together."""
+    """Generate outputs for this process's share of the prompts; the first process merges them."""
     data = open_split(arguments.work, arguments.prompts)
     rank, processes = distributed.get_rank(), distributed.get_world_size()
-    # Half the bits for speed: this text is only practice material, the teacher is asked anew.
+    # bfloat16 for speed: `distil` computes the distributions for this text again.
     model = load_checkpoint("target", arguments.work / "target.pt").bfloat16()
     torch.manual_seed(rank)
     names = {kind: file_name(arguments.prompts, kind) for kind in ("sampled", "greedy")}
@@ -110,24 +110,24 @@ def write_samples(arguments: argparse.Namespace) -> None:
         chosen = choose(data, count, arguments.summaries, np.random.default_rng(len(name)))
         own, began, answers = chosen[rank::processes], time.monotonic(), []
         sources = [data.source(index) for index in own]
-        for first in range(0, len(own), AT_ONCE):
-            answers += answer(model, sources[first : first + AT_ONCE], sample=kind == "sampled")
+        for first in range(0, len(own), PROGRESS_EVERY):
+            answers += answer(model, sources[first : first + PROGRESS_EVERY], sample=kind == "sampled")
             rate = sum(map(len, answers)) / (time.monotonic() - began)
-            print(f"{name}: {len(answers)} answers by this process, {rate:.0f} tokens/s", flush=True)
+            print(f"{name}: {len(answers)} outputs from this process, {rate:.0f} tokens/s", flush=True)
         keep(arguments.work / f"{name}.{rank}.npz", sources, answers, data.summaries[own])
     distributed.barrier()
     for name in names.values() if is_first() else ():
-        put_together(arguments.work, name, processes)
+        merge(arguments.work, name, processes)
 
 
 def main() -> None:
-    """Write the answers below --work."""
+    """Write the outputs to --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prompts", choices=("train", "fresh"), default="train", help="what is answered")
-    parser.add_argument("--rows", type=int, default=16000, help="answers sampled at temperature 1")
-    parser.add_argument("--greedy-rows", type=int, default=6000, help="answers by argmax")
-    parser.add_argument("--summaries", type=float, default=0.25, help="share of summaries among them")
-    parser.add_argument("--processes", type=int, default=2, help="one for each core")
+    parser.add_argument("--prompts", choices=("train", "fresh"), default="train", help="which prompts")
+    parser.add_argument("--rows", type=int, default=16000, help="outputs sampled at temperature 1")
+    parser.add_argument("--greedy-rows", type=int, default=6000, help="outputs from greedy decoding")
+    parser.add_argument("--summaries", type=float, default=0.25, help="share of summaries")
+    parser.add_argument("--processes", type=int, default=2, help="number of processes, one per core")
     parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs and checkpoints")
     run(write_samples, parser.parse_args())
 

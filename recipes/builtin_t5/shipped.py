@@ -1,7 +1,7 @@
 """Write the two test sets that ship with the package, and the licences of the programs they quote.
 
-A set is in an order of which every beginning is a fair selection: the first twenty messages go round
-the programs and through the lengths, and the first twenty docstrings are each of another module.
+The order of a set makes its first prompts a representative selection: the first twenty messages cycle through
+programs and lengths, and the first twenty docstrings are from different modules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUND = ("postgresql", "homeassistant", "django", "postgresql", "homeassistant",
 SHORTEST_FIRST, LONGEST_FIRST = 6, 25  # words
 LONGEST_FIRST_BODY = 120  # words
 
-# Parts of PostgreSQL under a licence of their own.
+# Parts of PostgreSQL under another licence.
 NOT_SHIPPED = ("pg_dump",)
 
 TITLES = {
@@ -37,7 +37,7 @@ TITLES = {
 
 
 def ordered_messages(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the messages that ship, the first `FIRST` from short to long and back in every program."""
+    """Return the messages that ship; the first `FIRST` cycle through programs and lengths."""
     allowed = [pair for pair in pairs if not pair.place.startswith(NOT_SHIPPED)]
     allowed = [pair for pair in allowed if not pair.source_text.startswith(("-", "\\"))]  # lists of options
     turns = [ROUND[number % len(ROUND)] for number in range(FIRST)]
@@ -51,11 +51,11 @@ def ordered_messages(pairs: Sequence[Pair]) -> list[Pair]:
         queues[program] = spread(sorted(fit, key=lambda pair: len(pair.source_text)), turns.count(program))
     first = [queues[program].pop(0) for program in turns if queues[program]]
     chosen = set(first)
-    return [*first, *(pair for pair in dealt(allowed) if pair not in chosen)][:COUNT]
+    return [*first, *(pair for pair in interleaved(allowed) if pair not in chosen)][:COUNT]
 
 
 def spread(items: Sequence[Pair], count: int) -> list[Pair]:
-    """Return at most `count` items at even distances, taken by turns from the middle and the ends."""
+    """Return at most `count` items at even distances, alternating between the middle and the ends."""
     if len(items) <= count:
         return list(items)
     places = [int((number + 0.5) * len(items) / count) for number in range(count)]
@@ -63,8 +63,8 @@ def spread(items: Sequence[Pair], count: int) -> list[Pair]:
     return [items[places[number]] for number in middle_out]
 
 
-def dealt(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs mixed so that each program is spread evenly over the whole."""
+def interleaved(pairs: Sequence[Pair]) -> list[Pair]:
+    """Interleave the pairs so that each program is spread evenly."""
     sizes: dict[str, int] = defaultdict(int)
     seats: list[tuple[float, int]] = []
     for number, pair in enumerate(pairs):
@@ -75,7 +75,7 @@ def dealt(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def ordered_docstrings(pairs: Sequence[Pair], module_of: dict[str, str]) -> list[Pair]:
-    """Return the docstrings, first one of each module; `module_of` maps a place to its module."""
+    """Return the docstrings, with one of each module first; `module_of` maps a place to its module."""
     fit = [
         pair
         for pair in pairs
@@ -90,7 +90,7 @@ def ordered_docstrings(pairs: Sequence[Pair], module_of: dict[str, str]) -> list
 
 
 def write_set(path: Path, pairs: Sequence[Pair], prefix: str, sources: dict[str, str]) -> None:
-    """Write one test set as JSON lines; `sources` says for each program what a line names as its source."""
+    """Write one test set as JSON Lines; `sources` is the `source` of each program's lines."""
     with path.open("w", encoding="utf-8") as file:
         for number, pair in enumerate(pairs):
             name = pair.place if pair.program == "cpython" else pair.program
@@ -104,28 +104,27 @@ def write_set(path: Path, pairs: Sequence[Pair], prefix: str, sources: dict[str,
 
 
 def licence_text(program: Program, folder: Path) -> str:
-    """Return the licence text that a program's first package carries.
+    """Return the licence text in a program's first package.
 
-    A Debian package states it in `copyright`, of which the paragraph for `Files: *` and the text of
-    that licence are taken.
+    For a Debian package, this is the paragraph for `Files: *` in `copyright` and the text of its licence.
 
     Raises:
-        FileNotFoundError: if the archive is not there or carries none.
+        FileNotFoundError: The archive is missing or has no licence text.
     """
     package = program.packages[0]
     archive = package.archive(folder)
     wanted = re.compile(r"[^/]*\.dist-info/licenses/LICENSE(?:\.md|\.rst|\.txt)?|.*/doc/[^/]+/copyright")
     texts = [content.decode("utf-8") for _, content in members(archive, wanted)] if archive else []
     if not texts:
-        raise FileNotFoundError(f"{package.name} {package.version} carries no licence text")
+        raise FileNotFoundError(f"{package.name} {package.version} has no licence text")
     return debian_licence(texts[0], package) if package.registry == "debian" else texts[0]
 
 
 def debian_licence(text: str, package: Package) -> str:
-    """Return the copyright lines of `Files: *` and the licence they name, out of a Debian copyright file.
+    """Return the copyright lines of `Files: *` and the text of their licence, from a Debian copyright file.
 
     Raises:
-        ValueError: if the file has not that form.
+        ValueError: The file has another format.
     """
     head = re.search(r"^Files: \*\nCopyright:(.*?)^License: (\S+)\s*$", text, re.MULTILINE | re.DOTALL)
     body = head and re.search(rf"^License: {re.escape(head[2])}\n((?: .*\n)+)", text, re.MULTILINE)

@@ -1,7 +1,7 @@
-"""Train the target (or, as a start, the drafter) on the pairs by cross-entropy.
+"""Train the target (or, for a first test, the drafter) on the pairs with cross-entropy.
 
-The learning rate follows elapsed training time: warm up, hold, then fall linearly to zero at the end
-of `--minutes`. An interrupted run goes on with `--resume`; time spent before counts.
+The learning rate depends on the elapsed time: warm-up, constant, then linear to zero at the end of `--minutes`.
+`--resume` continues an interrupted run; the time before the interruption counts.
 
 Run from the repository root: `python -m recipes.builtin_t5.train --model target --minutes 60`
 """
@@ -40,9 +40,9 @@ def make_optimisers(
 ) -> list[torch.optim.Optimizer]:
     """Return Muon for the matrices inside the layers and AdamW for the rest.
 
-    T5 does not divide the product of query and key by the square root of their width; its query weights are
-    that much smaller instead, and so their steps have to be. The embedding begins with a deviation of 1, not of
-    0.02, and takes larger steps for it.
+    T5 does not divide the product of query and key by the square root of their width. Its query weights are
+    smaller by this factor instead, and so is their learning rate. The embedding is initialised with a standard
+    deviation of 1 instead of 0.02, and has a larger learning rate.
     """
     named = list(model.named_parameters())
     outside = ("shared", "lm_head", "relative_attention_bias")
@@ -60,7 +60,7 @@ def make_optimisers(
 
 
 def logits_of(model: T5ForConditionalGeneration, batch: Batch) -> torch.Tensor:
-    """Return the logits [N, V] at the N positions of the targets that are no padding, row by row."""
+    """Return the logits [N, V] at the N target positions without padding, row by row."""
     mask = (batch.sources != PAD_ID).long()
     start = torch.full_like(batch.targets[:, :1], PAD_ID)
     with torch.autocast("cpu", torch.bfloat16):
@@ -86,7 +86,7 @@ def losses_of(model: T5ForConditionalGeneration, batch: Batch) -> torch.Tensor:
 def held_out_loss(
     model: T5ForConditionalGeneration, data: Encoded, limit: int | None = None, budget: int = 4096
 ) -> dict[str, float]:
-    """Return the loss per target token of each task, on its first `limit` pairs or on all."""
+    """Return the loss per target token of each task, on its first `limit` pairs, or on all if None."""
     model.eval()
     result = {}
     for task in TASKS:
@@ -99,15 +99,15 @@ def held_out_loss(
 
 @dataclass(frozen=True)
 class Draw:
-    """What a step learns from."""
+    """The training data of a step."""
 
     data: Encoded
-    indices: np.ndarray  # which of its pairs
-    batch: Batch  # this process's share of them
+    indices: np.ndarray  # of the pairs of all processes
+    batch: Batch  # this process's share
 
 
 def draws(data: Encoded, arguments: argparse.Namespace) -> Iterator[Draw]:
-    """Yield what each step learns from, in the order of the seed."""
+    """Yield the training data of each step, in an order that depends on the seed."""
     rank, world = distributed.get_rank(), distributed.get_world_size()
     for indices in batches_of(data, arguments.seed, arguments.batch, arguments.summaries, world):
         yield Draw(data, indices, collect(data, indices, rank, world))
@@ -119,14 +119,14 @@ def loop(
     steps: Iterator[Draw],
     loss_of: Callable[[Draw, float], torch.Tensor],
 ) -> None:
-    """Train a model until the time is spent, as one of the processes.
+    """Train a model until the time is up, in each of the processes.
 
     Args:
-        arguments: what the command line said.
-        model: is trained in place; with `--resume` it and the progress come from its checkpoint.
-        steps: what each step learns from.
-        loss_of: from what a step learns from, and the share of the run that is over, the sum of the loss over
-            this process's target tokens.
+        arguments: The command line.
+        model: Trained in place. With `--resume`, its weights and the progress come from its checkpoint.
+        steps: The training data of each step.
+        loss_of: Returns the loss summed over this process's target tokens, given the training data and the elapsed
+            share of the run.
     """
     valid = open_split(arguments.work, "valid")
     optimisers = make_optimisers(model, arguments.learning_rate, arguments.embedding_factor)
@@ -139,10 +139,10 @@ def loop(
     for draw in itertools.islice(steps, progress.step, None):
         elapsed = progress.seconds / budget
         share = learning_rate_share(elapsed)
-        # Processes have unequal numbers of tokens; this makes their average the mean over all.
+        # Processes have different numbers of tokens; this makes their average the mean over all tokens.
         loss = loss_of(draw, elapsed) * (distributed.get_world_size() / draw.batch.tokens)
         loss.backward()
-        # The clock is averaged too, so that all processes agree on rate and end.
+        # The time is averaged too, so that all processes agree on the learning rate and the end.
         numbers = [loss.item(), time.monotonic() - began]
         mean_loss, progress.seconds = average_gradients(model, numbers)
         update(model, optimisers, arguments.learning_rate * share)
@@ -161,7 +161,7 @@ def loop(
 
 
 def train(arguments: argparse.Namespace) -> None:
-    """Train on the pairs, as one of the processes."""
+    """Train on the pairs, in each of the processes."""
     data = open_split(arguments.work, "train")
     model = new_model(arguments.model, arguments.seed).train()
     if is_first():
@@ -170,18 +170,21 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what all training commands take."""
+    """Add the options of all training commands."""
     add_common_arguments(parser)
     parser.add_argument(
-        "--embedding-factor", type=float, default=12.0, help="the embedding's rate over the others'"
+        "--embedding-factor",
+        type=float,
+        default=12.0,
+        help="learning rate of the embedding relative to the others",
     )
-    parser.add_argument("--batch", type=int, default=8192, help="tokens a step, padding included")
-    parser.add_argument("--summaries", type=float, default=3.0, help="how often an epoch has each summary")
+    parser.add_argument("--batch", type=int, default=8192, help="tokens per step, including padding")
+    parser.add_argument("--summaries", type=float, default=3.0, help="how often an epoch contains each summary")
     parser.set_defaults(learning_rate=5e-3, work=WORK)
 
 
 def main() -> None:
-    """Read the arguments and train."""
+    """Parse the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=tuple(FOLDERS), default="target")
     add_arguments(parser)

@@ -1,8 +1,7 @@
 """Train the Unigram tokenizer that both models share, and encode the pairs with it.
 
-It is made as SentencePiece makes T5's: spaces become `▁`, the pieces of a word are chosen by the
-likeliest split (Unigram), and a character without a piece falls apart into its bytes, so that nothing
-is unknown.
+It works like T5's SentencePiece model: spaces become `▁`, words are split into their most probable pieces
+(Unigram), and characters without a piece are split into bytes, so that no text has unknown tokens.
 
 Run from the repository root: `python -m recipes.builtin_t5.vocabulary`
 
@@ -28,18 +27,18 @@ if TYPE_CHECKING:
 
 WORK = Path(__file__).parent / ".work"
 VOCABULARY_SIZE = 8192
-SPECIAL = ("<pad>", "</s>", "<unk>")  # the ids 0, 1 and 2, as T5 has them
+SPECIAL = ("<pad>", "</s>", "<unk>")  # ids 0, 1 and 2, as in T5
 PAD_ID, END_ID, UNKNOWN_ID = range(3)
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-MOST_SOURCE, MOST_TARGET = 512, 128  # tokens; longer pairs are left out
+MAX_SOURCE, MAX_TARGET = 512, 128  # tokens; longer pairs are left out
 SPLITS = ("train", "valid", "test")
-# The pieces of bytes are there for the fallback only; this keeps a text that spells one from being read as it.
+# Score of the byte pieces, so that only the fallback uses them and not a text that spells one.
 NEVER = -1000.0
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A line of `pairs.jsonl`: what is asked and what is answered, and which task and split it belongs to."""
+    """A line of `pairs.jsonl`: task, prompt, reference and split."""
 
     task: str
     prompt: str
@@ -48,26 +47,26 @@ class Pair:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Read the pairs that the data scripts wrote, a JSON object a line."""
+    """Read pairs from a JSON Lines file."""
     with path.open(encoding="utf-8") as lines:
         entries = [json.loads(line) for line in lines]
     return [Pair(entry["task"], entry["prompt"], entry["reference"], entry["split"]) for entry in entries]
 
 
-def without_rare(texts: Iterable[str], least: int) -> list[str]:
-    """Return the texts without the characters that occur less than `least` times in all of them.
+def without_rare(texts: Iterable[str], min_count: int) -> list[str]:
+    """Return the texts without the characters that occur less than `min_count` times in total.
 
-    The trainer gives every character a piece of its own; the rare ones would take the room of words, and
-    have their bytes.
+    The trainer gives every character a piece of its own. Rare ones would take the place of words, and bytes
+    represent them anyway.
     """
     texts = list(texts)
     counts = Counter(character for text in texts for character in text)
-    rare = dict.fromkeys((ord(character) for character, count in counts.items() if count < least), None)
+    rare = dict.fromkeys((ord(character) for character, count in counts.items() if count < min_count), None)
     return [text.translate(rare) for text in texts]
 
 
 def train_unigram(texts: list[str], size: int) -> models.Unigram:
-    """Return a Unigram model of `size` pieces, the special ones and all bytes among them."""
+    """Return a Unigram model with `size` pieces, including the special ones and all bytes."""
     learner = Tokenizer(models.Unigram())
     learner.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
@@ -84,9 +83,11 @@ def train_unigram(texts: list[str], size: int) -> models.Unigram:
     return models.Unigram(vocabulary, unk_id=UNKNOWN_ID, byte_fallback=True)
 
 
-def train_tokenizer(texts: Iterable[str], size: int = VOCABULARY_SIZE, least: int = 10) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on texts; see `without_rare` for `least`."""
-    tokenizer = Tokenizer(train_unigram(without_rare(texts, least), size))
+def train_tokenizer(
+    texts: Iterable[str], size: int = VOCABULARY_SIZE, min_count: int = 10
+) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on texts; see `without_rare` for `min_count`."""
+    tokenizer = Tokenizer(train_unigram(without_rare(texts, min_count), size))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     tokenizer.add_special_tokens(list(SPECIAL))
@@ -100,13 +101,13 @@ def train_tokenizer(texts: Iterable[str], size: int = VOCABULARY_SIZE, least: in
         eos_token=end,
         unk_token=SPECIAL[UNKNOWN_ID],
         clean_up_tokenization_spaces=False,
-        model_max_length=MOST_SOURCE,
+        model_max_length=MAX_SOURCE,
         model_input_names=["input_ids", "attention_mask"],
     )
 
 
 def check_round_trip(tokenizer: PreTrainedTokenizerFast, pairs: list[Pair]) -> None:
-    """Fail at the first text that does not come back from its ids as it was."""
+    """Raise ValueError at the first text that does not decode to itself."""
     for pair in pairs:
         for text in (pair.prompt, pair.reference):
             ids = tokenizer.encode(text)
@@ -115,16 +116,16 @@ def check_round_trip(tokenizer: PreTrainedTokenizerFast, pairs: list[Pair]) -> N
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, pairs: list[Pair]) -> dict[str, np.ndarray]:
-    """Return the pairs as arrays: ids in a row, where each begins, and which task each is.
+    """Return the pairs as arrays.
 
     Returns:
-        `sources` and `targets`, ids of uint16; `source_starts` and `target_starts`, [N + 1]; `summaries`,
-        [N] bool; `left_out`, how many pairs were too long.
+        `sources` and `targets`, concatenated ids (uint16); `source_starts` and `target_starts`, [N + 1];
+        `summaries`, [N] bool; `left_out`, the number of pairs that were too long.
     """
     sources = tokenizer([pair.prompt for pair in pairs], verbose=False)["input_ids"]
     targets = tokenizer([pair.reference for pair in pairs], verbose=False)["input_ids"]
     both = zip(sources, targets, strict=True)
-    kept = [len(source) <= MOST_SOURCE and len(target) <= MOST_TARGET for source, target in both]
+    kept = [len(source) <= MAX_SOURCE and len(target) <= MAX_TARGET for source, target in both]
     arrays: dict[str, np.ndarray] = {"left_out": np.array(kept.count(False))}
     for name, rows in (("source", sources), ("target", targets)):
         rows = [row for row, keep in zip(rows, kept, strict=True) if keep]
@@ -136,10 +137,10 @@ def encode(tokenizer: PreTrainedTokenizerFast, pairs: list[Pair]) -> dict[str, n
 
 
 def main() -> None:
-    """Write the tokenizer and the encoded splits below --work."""
+    """Write the tokenizer and the encoded splits to --work."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs.jsonl")
-    parser.add_argument("--pairs", type=Path, help="the pairs, if not pairs.jsonl of --work")
+    parser.add_argument("--pairs", type=Path, help="default: pairs.jsonl in --work")
     arguments = parser.parse_args()
     pairs = read_pairs(arguments.pairs or arguments.work / "pairs.jsonl")
     of_split = {split: [pair for pair in pairs if pair.split == split] for split in SPLITS}

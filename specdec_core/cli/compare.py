@@ -1,40 +1,42 @@
-"""`specdec compare`: run a study and say what each drafter is worth."""
+"""`specdec compare`: run a study and compare its drafters."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from specdec_core.cli.console import INTERRUPTED, error_console, output_console, quieten_libraries
-from specdec_core.cli.options import Settings, StudyFile
-from specdec_core.cli.progress import StudyProgress
-from specdec_core.study import Study, load_study
-from specdec_core.study.study import titled
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from specdec_core.study.runner import StudyResult
-    from specdec_core.study.summary import RunSummary
+from specdec_core.cli.common import Quiet, Settings, StudyFile, Wide, error_console, output_console
+from specdec_core.study import Comparison, Study, load_study
+from specdec_core.study import compare as run_comparison
+from specdec_core.study.progress import StageProgress
 
 
 def compare(
     study: StudyFile,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Folder for results; a stopped study goes on from it.", metavar="DIR"),
+        typer.Option("--output", "-o", help="Folder for results; a stopped study resumes from it.", metavar="DIR"),
     ] = None,
     settings: Settings = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier study left in DIR.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard the results that an earlier study left in DIR.")
+    ] = False,
+    wide: Wide = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Run a study: time every drafter against plain decoding, and print a table.
+    """Run a study: compare every drafter with the autoregressive baseline, and print a table.
 
-    The baseline stands in the first row. Runs take turns and every one is repeated, so that a machine that
-    grows slower favours none. Texts are compared with those of the baseline, and scored where prompts have
-    references. With --output, the folder gets `results.jsonl` (one object a run), `summary.csv`, `outputs.jsonl`
-    (the texts), `report.html` (all of it to read) and `repeats.jsonl`, from which the same command goes on when
-    it was stopped.
+    The baseline is in the first row. Runs take turns in random order and are repeated, so that drift of the
+    machine favours none of them. Outputs are compared with those of the baseline, and scored if the prompts have
+    references. The verdict names the fastest run, or the runs that cannot be told apart, and warns of timings that
+    are too noisy.
+
+    With --output, the folder receives `results.jsonl` (one object per run), `summary.csv`, `outputs.jsonl` (the
+    generated texts), `report.html` (charts and tables) and `repeats.jsonl`, from which the same command resumes
+    after it was stopped.
+
+    Exit codes: 0 success; 1 a plugin failed while it decoded, or a lossless run at temperature 0 departs from the
+    baseline; 2 an error that you can fix, or a run that could not be started; 130 stopped with Ctrl-C.
 
     For example:
 
@@ -45,68 +47,22 @@ def compare(
     ```
     """
     result = _run(load_study(study, settings or ()), output, fresh, quiet)
-    _show(result, output, quiet)
-    if result.failed:
-        raise typer.Exit(2)
+    _show(result, quiet, wide)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
 
 
-def _show(result: "StudyResult", output: Path | None, quiet: bool) -> None:
-    """Write and print the results, and say what went wrong in plugins."""
-    from specdec_core.study.outputs import outputs_of
-    from specdec_core.study.report import write_results
-    from specdec_core.study.summary import summarise
-    from specdec_core.study.table import by_task
-
-    summaries = summarise(result)
-    written = write_results(output, result.study, summaries, outputs_of(result)) if output is not None else []
-    errors = error_console()
-    for task in by_task(summaries):
-        _show_task(task, output_console(), errors)
-    if written and not quiet:
-        errors.print(f"written: {', '.join(str(path) for path in written)}", markup=False, soft_wrap=True)
-    for summary in summaries:
-        for failure in summary.failures[:1]:
-            count = sum(failure["times"] for failure in summary.failures)
-            text = f"{summary.name}: {count} failure(s) of a plugin, the first: {failure['message']}"
-            errors.print(titled(summary.task, text), style="yellow", markup=False, soft_wrap=True)
+def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> Comparison:
+    with StageProgress(error_console(), quiet=quiet) as progress:
+        return run_comparison(study, output, fresh=fresh, progress=progress)
 
 
-def _show_task(summaries: "list[RunSummary]", console: "Console", errors: "Console") -> None:
-    """Print the tables of a task, what they say in words, and what must not be."""
-    from specdec_core.study.table import departures, quality_table, results_table, verdicts
-
-    quality = quality_table(summaries)
-    console.print(results_table(summaries))
-    if quality is not None:
-        console.print(quality)
-    for line in ("", *verdicts(summaries)):
-        console.print(line, markup=False, soft_wrap=True)
-    for line in departures(summaries):
-        errors.print(titled(summaries[0].task, line), style="red", markup=False, soft_wrap=True)
-
-
-def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> "StudyResult":
-    if output is not None:
-        from specdec_core.study.journal import make_folder
-
-        make_folder(output)  # a folder that cannot be written should not cost the time of loading a model
-    with StudyProgress(error_console(), quiet=quiet) as progress:
-        try:
-            progress.loading("torch and transformers")
-            from specdec_core.study.runner import run_study
-
-            quieten_libraries()
-            return run_study(study, progress, output=output, fresh=fresh)
-        except KeyboardInterrupt:
-            kept = _kept(progress, output)
-    error_console().print(kept, markup=False, soft_wrap=True)
-    raise typer.Exit(INTERRUPTED)
-
-
-def _kept(progress: StudyProgress, output: Path | None) -> str:
-    if output is None:
-        return "stopped; nothing was kept. With --output DIR, a stopped study goes on where it was."
-    return (
-        f"stopped; {progress.finished} of {progress.repeats} repeats are kept in {output}. "
-        "Give the same command again to go on from there."
-    )
+def _show(result: Comparison, quiet: bool, wide: bool) -> None:
+    """Print the results on standard output, and why runs could not start on standard error."""
+    console, errors = output_console(wide=wide), error_console()
+    for part in result.printed():
+        console.print(part)
+    if result.files and not quiet:
+        errors.print(f"written: {', '.join(map(str, result.files))}", soft_wrap=True)
+    for line in result.errors:
+        errors.print(line, style="red", soft_wrap=True)

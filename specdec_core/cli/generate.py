@@ -1,9 +1,10 @@
-"""`specdec generate`: text from a prompt, as it is decoded."""
+"""`specdec generate`: generate text from a prompt and stream it."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,16 +12,24 @@ import typer
 from pydantic import BaseModel
 from typer import Argument, Option
 
-from specdec_core.cli.console import error_console, output_console, quieten_libraries
-from specdec_core.cli.options import validated
+from specdec_core.cli.common import MinP, TopK, TopP, error_console, output_console, quieten_libraries, validated
+from specdec_core.cli.console import write_text
+from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
 from specdec_core.cli.trace import TraceView, speller
-from specdec_core.errors import PromptError, reading
+from specdec_core.interface.errors import PluginWarning, PromptError, reading
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.registry import default_registry
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_core.study import PLAIN, Run, run_model
-from specdec_core.study.config import PromptsConfig
-from specdec_core.study.prompts import PromptText, read_prompts, read_template
-from specdec_core.study.source import parse_value
+from specdec_core.study import BASELINE, Run, run_model
+from specdec_core.study.config.prompts import (
+    PromptText,
+    as_chat,
+    read_chat_template,
+    read_prompts,
+    read_template,
+)
+from specdec_core.study.config.schema import TargetConfig
+from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.study.progress import StageProgress
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult, Decoder, Prompt
@@ -32,15 +41,15 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True)
 class _Prompts:
-    """What shall be gone on from, and the chat template that was given."""
+    """Prompts to continue, and the chat template from the command line."""
 
     prompts: tuple[PromptText, ...]
     template: str | None
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """What the options say, validated."""
+class _Options:
+    """The validated options."""
 
     run: Run
     sampling: SamplingSettings
@@ -51,167 +60,197 @@ class _Wish:
 
 def generate(
     prompt: Annotated[str | None, Argument(help="The prompt; - reads it from standard input.")] = None,
-    model: Annotated[str, Option(help="The target: a folder, a hub name, or builtin:target.")] = "builtin:target",
+    target: Annotated[str, Option("--target", "--model", help=TARGET_HELP)] = "builtin:target",
+    device: Device = None,
+    dtype: Dtype = None,
     drafter: Annotated[
-        str | None, Option(help="Who guesses: a name, or YAML with its settings; else nobody.")
+        str | None, Option(help="The drafter: a name, or YAML with its settings; none by default.")
     ] = None,
-    gamma: Annotated[str, Option(help="Tokens drafted in a step: a number, or YAML of a controller.")] = "4",
-    lenience: Annotated[str, Option(help="l in (0, 1], 1 is lossless: a number, or YAML of a controller.")] = "1",
-    temperature: Annotated[float, Option(help="0 is argmax.")] = 1.0,
-    top_k: Annotated[int | None, Option(help="Keep the k most probable tokens.")] = None,
-    top_p: Annotated[float | None, Option(help="Keep the fewest tokens with this probability.")] = None,
-    min_p: Annotated[float | None, Option(help="Keep tokens this probable, relative to the best.")] = None,
-    repetition_penalty: Annotated[float, Option(help="Above 1 discourages repetition.")] = 1.0,
-    max_new_tokens: Annotated[int, Option(help="The most tokens to add.")] = 128,
-    stop: Annotated[list[str] | None, Option(help="A text that ends the answer; may be repeated.")] = None,
-    seed: Annotated[int, Option(help="Same seed, same text.")] = 0,
-    trace: Annotated[bool, Option("--trace", help="Show what became of every drafted token.")] = False,
-    prompts: Annotated[
-        Path | None,
-        Option(
-            "--prompts",
-            "--file",
-            help="Read prompts from a file: .jsonl has one a line, a text or a chat; any other is one prompt.",
-            metavar="FILE",
-        ),
+    gamma: Annotated[str, Option(help="Tokens drafted per step: a number, or YAML of a controller.")] = "4",
+    lenience: Annotated[
+        str, Option(help="Lenience l in (0, 1], 1 is lossless: a number, or YAML of a controller.")
+    ] = "1",
+    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repetition_penalty: Annotated[float, Option(help="Values above 1 discourage repetition.")] = 1.0,
+    max_new_tokens: Annotated[int, Option(help="Maximum number of tokens to generate.")] = 128,
+    stop: Annotated[list[str] | None, Option(help="Stop at this text; may be repeated.")] = None,
+    seed: Annotated[int, Option(help="Seed of the random generators: the same seed gives the same text.")] = 0,
+    trace: Annotated[bool, Option("--trace", help="Show which draft tokens were accepted, step by step.")] = False,
+    prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None,
+    file: Annotated[
+        Path | None, Option(help="Read the prompt from a file: its whole text is one prompt.", metavar="FILE")
     ] = None,
     chat: Annotated[
-        bool, Option("--chat", help="Take the prompt as a user's message, not as a text to continue.")
+        bool, Option("--chat", help="Treat the prompt as a user message, not as a text to continue.")
     ] = False,
     system: Annotated[
-        str | None, Option(help="With --chat: what the model is told before.", metavar="TEXT")
+        str | None, Option(help="System message that precedes the prompt; requires --chat.", metavar="TEXT")
     ] = None,
     chat_template: Annotated[
-        Path | None, Option(help="A Jinja file in the place of the model's own chat template.", metavar="FILE")
+        Path | None, Option(help="A Jinja file that replaces the model's chat template.", metavar="FILE")
     ] = None,
-    strict: Annotated[bool, Option("--strict", help="Stop when a plugin fails, rather than go on.")] = False,
+    strict: Annotated[
+        bool, Option("--strict", help="Stop if a plugin fails, instead of continuing without it.")
+    ] = False,
 ) -> None:
-    """Continue a prompt, or answer it where the target has an encoder; a drafter guesses, if you name one.
+    r"""Generate text from a prompt: a continuation, or the output of an encoder-decoder model.
 
-    With --trace, each line is one call of the target, as in Figure 1 of the paper: accepted tokens are green,
-    rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] where there are no colours).
+    Without --drafter the target decodes autoregressively. A plugin that fails costs no token, but is reported, and
+    the exit code is 1.
+
+    With --trace, each line is one forward pass of the target, as in Figure 1 of the paper: accepted tokens are
+    green, rejected ones red, recovered ones blue, bonus tokens cyan ([+ ] [- ] [! ] [* ] without colours).
 
     For example:
 
     ```
     specdec generate "def main():" --temperature 0
     specdec generate "def main():" --drafter prompt-copy --gamma 8
-    specdec generate "import os" --drafter "{name: transformer, model: builtin:drafter}" --trace
+    specdec generate "import os" --trace \
+        --drafter "{name: transformer, model: builtin:drafter}"
     specdec generate - < prompt.txt
-    specdec generate "What is a prime?" --model owner/name-instruct --chat --system "Answer in one sentence."
+    specdec generate "import os" --device cpu \
+        --target "{model: builtin:target, attn_implementation: eager}"
+    specdec generate \
+        --prompts "{file: examples/prompts/functions.csv, column: name}"
+    specdec generate "What is a prime?" --model owner/name-instruct \
+        --chat --system "Answer in one sentence."
     ```
     """
-    asked = _prompts(prompt, prompts, chat, system, chat_template)
+    read = _prompts(prompt, file, prompts, chat, system, chat_template)
     sampling = _picked(SamplingSettings, locals())
     generation = _picked(GenerationSettings, {**locals(), "stop": tuple(stop or ())})
-    _decode(model, asked, _Wish(_run(drafter, gamma, lenience), sampling, generation, trace, strict))
+    _decode(
+        read_target(target, device, dtype),
+        read,
+        _Options(_run(drafter, gamma, lenience), sampling, generation, trace, strict),
+    )
 
 
 def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
-    """Return the settings of a model that are among the options."""
+    """Return a settings model from the options of the same names."""
     return validated(model, {name: options[name] for name in model.model_fields if name in options})
 
 
 def _prompts(
-    prompt: str | None, file: Path | None, chat: bool, system: str | None, chat_template: Path | None
+    prompt: str | None,
+    file: Path | None,
+    prompts: str | None,
+    chat: bool,
+    system: str | None,
+    chat_template: Path | None,
 ) -> _Prompts:
-    if (prompt is None) == (file is None):
-        given = "neither" if prompt is None else "both"
-        raise PromptError(f"give a prompt or --prompts, not {given}; - reads the prompt from standard input.")
+    given = {"a prompt": prompt, "--file": file, "--prompts": prompts}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        found = f"; given {' and '.join(named)}, not both" if named else ""
+        raise PromptError(f"give a prompt or --prompts or --file{found}; - reads the prompt from standard input.")
     if system is not None and not chat:
-        raise PromptError("--system: it goes before a user's message; add --chat to take the prompt as one.")
-    if file is not None and file.suffix == ".jsonl":
-        read = read_prompts(PromptsConfig(file=file), Path())
+        raise PromptError("--system: requires --chat, which treats the prompt as a user message.")
+    template = None
+    if prompts is not None:
+        config = read_prompts_option(prompts)
+        read, template = read_prompts(config, Path()), read_chat_template(config, Path())
     else:
-        text = _read(file) if file is not None else sys.stdin.read() if prompt == "-" else prompt or ""
-        if not text.strip():
-            raise PromptError("the prompt is empty: give at least one word to continue from.")
-        read = (PromptText("1", text),)
+        read = (PromptText("1", _text_of(prompt or "", file)),)
     if chat:
-        read = tuple(_as_chat(one, system) for one in read)
-    if chat_template is not None and all(one.messages is None for one in read):
-        raise PromptError("--chat-template: no prompt is a chat; add --chat, or give prompts with `messages`.")
-    return _Prompts(read, None if chat_template is None else read_template(chat_template))
+        read = tuple(as_chat(one, system) for one in read)
+    if chat_template is not None:
+        if all(one.messages is None for one in read):
+            raise PromptError("--chat-template: no prompt is a chat; add --chat, or use prompts with `messages`.")
+        template = read_template(chat_template)
+    return _Prompts(read, template)
 
 
-def _as_chat(prompt: PromptText, system: str | None) -> PromptText:
-    """Return a text as a user's message; what is a chat already stays as it is."""
-    if prompt.text is None:
-        if system is not None:
-            raise PromptError(f"--system: prompt {prompt.id!r} is a chat already; write it into its `messages`.")
-        return prompt
-    before = [] if system is None else [{"role": "system", "content": system}]
-    return replace(prompt, text=None, messages=(*before, {"role": "user", "content": prompt.text}))
-
-
-def _read(file: Path) -> str:
-    with reading(file, PromptError, "a prompt"):
-        return file.read_text(encoding="utf-8")
+def _text_of(prompt: str, file: Path | None) -> str:
+    """Return the text of a single prompt: that of the file, of standard input, or the prompt itself."""
+    if file is not None and file.suffix == ".jsonl":
+        raise PromptError(f"--file: {file} holds several prompts; read it with --prompts.")
+    if file is not None:
+        with reading(file, PromptError, "a prompt"):
+            text = file.read_text(encoding="utf-8")
+    else:
+        text = sys.stdin.read() if prompt == "-" else prompt
+    if not text.strip():
+        raise PromptError("the prompt is empty: write at least one word.")
+    return text
 
 
 def _run(drafter: str | None, gamma: str, lenience: str) -> Run:
     if drafter is None:
-        return Run(PLAIN)
+        return Run(BASELINE)
     options = {"drafter": drafter, "gamma": gamma, "lenience": lenience}
     data = {name: parse_value(text, f"--{name}") for name, text in options.items()}
     config = validated(run_model(default_registry()), data)
     return Run(drafter, config.drafter, config.gamma, config.lenience)
 
 
-def _decode(model: str, asked: _Prompts, wish: _Wish) -> None:
+def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
     errors = error_console()
     with errors.status("loading torch and the model") if errors.is_terminal else nullcontext():
-        from specdec_core.models import load_model
-        from specdec_core.study.making import make_decoder, ready_prompts
+        from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
 
         quieten_libraries()
-        target = load_model(model)
-        prompts = ready_prompts(target, asked.prompts, asked.template)
+        target = load_target(model)
+        prompts = ready_prompts(target, read.prompts, read.template)
         decoder = make_decoder(
-            target, wish.run, registry=default_registry(), sampling=wish.sampling, strict=wish.strict
+            target, options.run, registry=default_registry(), sampling=options.sampling, strict=options.strict
         )
-    for read, prompt in zip(asked.prompts, prompts, strict=True):
+    failed = False
+    # Text that goes elsewhere is not seen to grow.
+    unseen = errors.is_terminal and not sys.stdout.isatty()
+    for number, (written, prompt) in enumerate(zip(read.prompts, prompts, strict=True), start=1):
         if len(prompts) > 1:
-            typer.echo(f"--- prompt {read.id}")
-        result = _stream(decoder, target, prompt, wish)
+            output_console().print(f"--- prompt {written.id}", soft_wrap=True)
+        with StageProgress(errors, quiet=not unseen) as progress, warnings.catch_warnings():
+            warnings.simplefilter("ignore", PluginWarning)  # they are printed below
+            progress.stage(f"prompt {number} of {len(prompts)}", options.generation.max_new_tokens)
+            result = _stream(decoder, target, prompt, options, progress)
         if len(prompts) > 1:
-            for reference in read.references:
-                typer.echo(f"--- reference\n{reference}")
+            for reference in written.references:
+                write_text(f"--- reference\n{reference}\n")
         for failure in result.failures:
-            text = f"{failure.plugin} was switched off at step {failure.step}: {failure.message}"
-            errors.print(text, style="yellow", markup=False, soft_wrap=True)
+            errors.print(f"{failure}. No token was lost.", style="yellow", soft_wrap=True)
+            failed = True
+    if failed:
+        raise typer.Exit(1)
 
 
-def _stream(decoder: "Decoder", target: "LoadedModel", prompt: "Prompt", wish: _Wish) -> "BatchResult":
-    """Decode one prompt and show it as it comes; return the result."""
+def _stream(
+    decoder: "Decoder", target: "LoadedModel", prompt: "Prompt", options: _Options, progress: StageProgress
+) -> "BatchResult":
+    """Decode a prompt, print the text as it is generated, and return the result."""
     view = TraceView(output_console(), speller(target.tokenizer))
     tokens: list[int] = []
     shown = ""
-    steps = decoder.stream([prompt], wish.generation)
+    steps = decoder.stream([prompt], options.generation)
     while True:
         try:
             report = next(steps)
         except StopIteration as end:
             result: BatchResult = end.value
             break
-        if wish.trace:
+        tokens += report.outcome.committed[0]
+        progress.advance(len(tokens))
+        if options.trace:
             view.step(report)
             continue
-        tokens += report.committed[0]
         shown = _show(_text(target, tokens), shown)
-    if wish.trace:
+    if options.trace:
         view.close(result)
     else:
-        typer.echo(_text(target, tokens)[len(shown) :])
+        write_text(f"{_text(target, tokens)[len(shown) :]}\n")
     return result
 
 
 def _show(text: str, shown: str) -> str:
-    """Print what is new in a text and return what has been printed; half a character is held back."""
+    """Print the new part of a text and return what is printed so far; incomplete characters are held back."""
     whole = text.rstrip("�")
     if len(whole) > len(shown) and whole.startswith(shown):
-        sys.stdout.write(whole[len(shown) :])
-        sys.stdout.flush()
+        write_text(whole[len(shown) :])
         return whole
     return shown
 

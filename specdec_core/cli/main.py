@@ -1,4 +1,4 @@
-"""The command `specdec`: its sub-commands, and what becomes of errors."""
+"""The command `specdec`: its sub-commands and error handling."""
 
 import sys
 import traceback
@@ -7,26 +7,25 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-import specdec_core
+from specdec_core._version import installed_version
 from specdec_core.cli.check import check
+from specdec_core.cli.common import INTERRUPTED, error_console
 from specdec_core.cli.compare import compare
-from specdec_core.cli.console import INTERRUPTED, error_console
+from specdec_core.cli.console import prepare_streams
 from specdec_core.cli.generate import generate
+from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
 from specdec_core.cli.new import new
-from specdec_core.cli.plugins import plugins
-from specdec_core.cli.schema import schema
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
-from specdec_core.cli.validate import validate
-from specdec_core.errors import SpecdecError
+from specdec_core.interface.errors import SpecdecError
 
 
 class _Group(TyperGroup):
-    """Turns errors that the user can mend into a message and an exit code."""
+    """Turns errors that the user can fix into a message and an exit code."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Accept `--debug` behind the command too, where people write it once something went wrong."""
+        """Accept `--debug` after the command too, where people add it once something went wrong."""
         own = args[: args.index("--")] if "--" in args else args
         if "--debug" in own:
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
@@ -37,16 +36,14 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except SpecdecError as error:
-            if ctx.params.get("debug"):
-                traceback.print_exc()
-            else:
-                error_console().print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+            text = traceback.format_exc() if ctx.params.get("debug") else str(error)
+            error_console().print(text, style="red", soft_wrap=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as stopped:
             if ctx.params.get("debug"):
-                traceback.print_exc()
-            # A command that knows how to go on says so in what it raises.
-            error_console().print(str(stopped) or "stopped.", markup=False, soft_wrap=True)
+                error_console().print(traceback.format_exc(), soft_wrap=True)
+            # The message says how to resume, if the command can.
+            error_console().print(str(stopped) or "stopped.", soft_wrap=True)
             raise typer.Exit(INTERRUPTED) from None
 
 
@@ -59,32 +56,34 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"specdec {specdec_core.__version__}, plugin border {specdec_core.BORDER_VERSION}")
+def _show_version(requested: bool) -> None:
+    if requested:
+        typer.echo(f"specdec {installed_version()}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Speculative decoding in which every guess is a plugin.
+    r"""Generate text faster with speculative decoding, without changing the model's output distribution.
 
-    Start with:
+    Drafters are plugins, and `specdec compare` shows which one pays. Start with:
 
     ```
     specdec plugins
-    specdec generate "def main():" --drafter "{name: transformer, model: builtin:drafter}" --trace
+    specdec generate "def main():" --trace \
+        --drafter "{name: transformer, model: builtin:drafter}"
     specdec compare examples/quickstart.yaml
-    specdec measure --drafter "{name: transformer, model: builtin:drafter}" --tokens 1000
+    specdec measure --tokens 1000 \
+        --drafter "{name: transformer, model: builtin:drafter}"
     ```
 
-    Exit codes: 0 all went well; 1 a check of `specdec check` failed; 2 something you can mend, said on standard
-    error; 130 stopped with Ctrl-C.
+    Exit codes: 0 success; 1 a failed check of `specdec check`, a plugin that failed while text was generated, or
+    an internal error; 2 an error that you can fix, explained on standard error; 130 stopped with Ctrl-C.
     """
 
 
@@ -95,18 +94,17 @@ app.add_typer(theory_app, name="theory")
 
 
 def main() -> None:
-    """Run the command line; what is no fault of the user's is reported as a defect, with exit code 1."""
+    """Run the command line; an unexpected exception is reported as an internal error, with exit code 1."""
+    prepare_streams()
     try:
         app(prog_name="specdec")
     except Exception as error:
         if "--debug" in sys.argv[1:]:
             raise
         error_console().print(
-            f"internal error: {type(error).__name__}: {error}\nThis is a defect of specdec or of a plugin; "
-            "the same command with --debug shows where.",
+            f"internal error: {type(error).__name__}: {error}\nThis is a bug in specdec or in a plugin; "
+            "run the command with --debug to see where.",
             style="red",
-            markup=False,
-            highlight=False,
             soft_wrap=True,
         )
         sys.exit(1)

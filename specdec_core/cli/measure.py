@@ -1,4 +1,4 @@
-"""`specdec measure`: alpha, c and T(k) of drafters, without decoding speculatively."""
+"""`specdec measure`: measure alpha, c and T(k) of drafters, without decoding speculatively."""
 
 from __future__ import annotations
 
@@ -13,40 +13,57 @@ import typer
 from pydantic import BaseModel, create_model
 from typer import Argument, Option
 
-from specdec_core.cli.console import error_console, output_console, quieten_libraries
-from specdec_core.cli.options import Settings, option_of, validated
-from specdec_core.cli.stages import StageProgress
-from specdec_core.errors import ConfigError, unknown_name
-from specdec_core.measurement.file import Measurement, read_measurement, write_measurement
-from specdec_core.measurement.settings import MeasureSettings, Subject
-from specdec_core.model_folder import has_encoder, model_folder
-from specdec_core.output import check_output
-from specdec_core.registry import default_registry, unmet_needs
-from specdec_core.settings import SamplingSettings
+from specdec_core.cli.common import (
+    MinP,
+    Quiet,
+    Settings,
+    TopK,
+    TopP,
+    Wide,
+    error_console,
+    option_of,
+    output_console,
+    quieten_libraries,
+    validated,
+)
+from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
+from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.files import check_output
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.measurement.file import (
+    DrafterEntry,
+    Measurement,
+    MeasureSettings,
+    read_measurement,
+    write_measurement,
+)
+from specdec_core.models.resolve import has_encoder, model_folder
+from specdec_core.registry import default_registry, unmet_requirements
 from specdec_core.study import Study, Task, load_study, run_model
-from specdec_core.study.config import PromptsConfig, RunConfig, TargetConfig
-from specdec_core.study.prompts import PromptText, read_prompts
-from specdec_core.study.source import parse_value
-from specdec_core.study.study import drafter_label
+from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
+from specdec_core.study.config.schema import PromptsConfig, RunConfig, TargetConfig
+from specdec_core.study.config.study import drafter_label
+from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.study.progress import StageProgress
 
 if TYPE_CHECKING:
-    from specdec_core.measurement.measure import Bench
+    from specdec_core.measurement.measure import MeasureContext
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class _Wish:
-    """What the options say, validated.
+class _Options:
+    """The validated options.
 
     Attributes:
-        target: The target and how it is loaded.
-        folder: Where relative paths are meant from.
-        prompts: What it goes on from.
-        chat_template: What writes chats out in the place of the tokenizer's own template; None for that.
-        sampling: Its settings, but for the temperature.
-        subjects: The drafters.
-        settings: How much is measured, and how.
+        target: Settings of the target.
+        folder: Base for relative paths.
+        prompts: Prompts to continue.
+        chat_template: Replaces the tokenizer's chat template; None uses the tokenizer's own.
+        sampling: Sampling settings of the target, except the temperature.
+        entries: The drafters.
+        settings: What to measure, and how.
     """
 
     target: TargetConfig
@@ -54,89 +71,97 @@ class _Wish:
     prompts: tuple[PromptText, ...]
     chat_template: str | None
     sampling: SamplingSettings
-    subjects: tuple[Subject, ...]
+    entries: tuple[DrafterEntry, ...]
     settings: MeasureSettings
 
 
 def measure(
     study: Annotated[
-        Path | None, Argument(help="YAML file of a study, whose target, prompts and drafters are taken.")
+        Path | None, Argument(help="YAML file of a study; its target, prompts and drafters are measured.")
     ] = None,
     drafter: Annotated[
-        list[str] | None, Option(help="A drafter: a name, or YAML with its settings; may be repeated.")
+        list[str] | None, Option(help="A drafter to measure: a name, or YAML with its settings; may be repeated.")
     ] = None,
     target: Annotated[
         str | None,
-        Option("--target", "--model", help="A folder, a hub name, or builtin:target, which is the default."),
+        Option("--target", "--model", help=f"{TARGET_HELP}  [default: builtin:target]"),
     ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
     prompts: Annotated[
-        Path | None, Option(help="JSONL file, a prompt a line; else those that ship.", metavar="FILE")
+        str | None, Option(help=f"{PROMPTS_HELP}  [default: built-in ones]", metavar="FILE|YAML")
     ] = None,
     tokens: Annotated[
-        int | None, Option(help="Tokens of the target to judge drafts at.  [default: 10000]")
+        int | None, Option(help="Target tokens at which drafts are verified.  [default: 10000]")
     ] = None,
     temperature: Annotated[
-        list[float] | None, Option(help="0 is argmax; may be repeated.  [default: 0 and 1]")
+        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
     ] = None,
     lenience: Annotated[
-        list[float] | None, Option(help="l in (0, 1], 1 is strict; may be repeated.  [default: 1]")
+        list[float] | None, Option(help="Lenience l in (0, 1], 1 is lossless; may be repeated.  [default: 1]")
     ] = None,
-    gamma: Annotated[int | None, Option(help="The longest draft.  [default: 8]")] = None,
+    gamma: Annotated[int | None, Option(help="Tokens per draft at most.  [default: 8]")] = None,
     batch_size: Annotated[
-        int | None, Option(help="Prompts decoded together when steps are timed.  [default: 1]")
+        int | None, Option(help="Prompts decoded together while steps are timed.  [default: 1]")
     ] = None,
     rows: Annotated[
-        int | None, Option(help="Prompts decoded together when acceptance is measured.  [default: 8]")
+        int | None, Option(help="Prompts decoded together while acceptance is measured.  [default: 8]")
     ] = None,
-    timings: Annotated[int | None, Option(help="How often each length of draft is timed.  [default: 20]")] = None,
-    max_new_tokens: Annotated[int | None, Option(help="The longest text.  [default: 128]")] = None,
-    top_k: Annotated[int | None, Option(help="Keep the k most probable tokens.")] = None,
-    top_p: Annotated[float | None, Option(help="Keep the fewest tokens with this probability.")] = None,
-    min_p: Annotated[float | None, Option(help="Keep tokens this probable, relative to the best.")] = None,
-    seed: Annotated[int | None, Option(help="Same seed, same texts.  [default: 0]")] = None,
+    timings: Annotated[int | None, Option(help="Number of timings of each draft length.  [default: 20]")] = None,
+    max_new_tokens: Annotated[
+        int | None, Option(help="Maximum number of tokens per text.  [default: 128]")
+    ] = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None,
     output: Annotated[
         Path | None, Option("--output", "-o", help="JSON file for the result.", metavar="FILE")
     ] = None,
-    overwrite: Annotated[bool, Option("--overwrite", help="Replace what is there.")] = False,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     settings: Settings = None,
-    task: Annotated[str | None, Option(help="The task of the study, where it has several.")] = None,
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Show no progress.")] = False,
+    task: Annotated[str | None, Option(help="Task of the study to measure, if it has several.")] = None,
+    wide: Wide = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Measure alpha, c and T(k), and say what to expect of a drafter and with which gamma.
+    r"""Measure the acceptance rate, c and T(k) of drafters, and predict the speed-up and the best gamma.
 
-    The target writes, and at each of its tokens a drafter is asked for a draft, of which nothing is kept: alpha is
-    the mean of sum min(p, q) over the target's own tokens (section 4.2), with a 95% confidence interval, and the
-    same is done for every position of the draft. Then steps with drafts of all lengths are timed in turns.
+    The target generates text, and at each of its tokens the drafter proposes a draft, of which nothing is
+    accepted. The acceptance rate alpha is the mean of sum min(p, q) over these tokens (section 4.2), with a 95%
+    confidence interval, and likewise at each position of the draft. Then steps with drafts of every length are
+    timed.
 
-    The file of --output is what controllers and `specdec theory` read. It is written after each drafter: the same
-    command goes on from a file that is not finished.
+    Controllers and `specdec theory speed` read the file of --output. It is written after each drafter, and the
+    same command resumes an unfinished one.
 
     For example:
 
     ```
-    specdec measure --drafter "{name: transformer, model: builtin:drafter}" --tokens 2000
-    specdec measure --drafter prompt-copy --temperature 1 --lenience 1 --lenience 0.5
-    specdec measure examples/quickstart.yaml --output results/measured.json
+    specdec measure --tokens 2000 \
+        --drafter "{name: transformer, model: builtin:drafter}"
+    specdec measure --drafter prompt-copy --lenience 1 --lenience 0.5
+    specdec measure examples/quickstart.yaml --task temperature-1 \
+        --output results/measured.json
     ```
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    wish = _of_study(study, given) if study is not None else _of_options(given)
+    options = _of_study(study, given) if study is not None else _of_options(given)
     unfinished = None
     if output is not None:
         unfinished = None if overwrite else _unfinished(output)
         check_output(output, overwrite or unfinished is not None)
-    _measure(wish, output, unfinished, quiet)
+    _measure(options, output, unfinished, quiet, wide)
 
 
-_OF_A_STUDY = ("drafter", "target", "prompts", "top_k", "top_p", "min_p")
+_SET_BY_STUDY = ("drafter", "target", "device", "dtype", "prompts", "top_k", "top_p", "min_p")
 
 
-def _of_study(path: Path, given: Mapping[str, Any]) -> _Wish:
-    """Return what a study says, with the options that replace part of it."""
-    for name in _OF_A_STUDY:
+def _of_study(path: Path, given: Mapping[str, Any]) -> _Options:
+    """Return the options for a study; command-line options override its settings."""
+    for name in _SET_BY_STUDY:
         if name in given:
             raise ConfigError(
-                f"{option_of((name,))}: the study says that; change it there or with --set, or give no study."
+                f"{option_of((name,))}: the study sets this; change it there or with --set, or omit the study."
             )
     study = load_study(path, given.get("settings", ()))
     task = _task(study, given.get("task"))
@@ -148,19 +173,19 @@ def _of_study(path: Path, given: Mapping[str, Any]) -> _Wish:
         "seed": task.generation.seed,
         "lenience": _leniences(task),
     }
-    return _Wish(
+    return _Options(
         target=task.target,
         folder=study.folder,
         prompts=task.prompts,
         chat_template=task.chat_template,
         sampling=task.sampling,
-        subjects=_subjects([config for config, _ in chosen], [run.name for _, run in chosen]),
+        entries=_entries([config for config, _ in chosen], [run.name for _, run in chosen]),
         settings=_settings({**defaults, **given}),
     )
 
 
 def _task(study: Study, name: str | None) -> Task:
-    """Return the task that is to be measured: the only one, or the one that is named."""
+    """Return the only task of a study, or the named one."""
     names = [task.name for task in study.tasks if task.name is not None]
     if name is None and len(study.tasks) > 1:
         raise ConfigError(f"{study.path} has {len(names)} tasks; choose one with --task: {', '.join(names)}.")
@@ -168,51 +193,51 @@ def _task(study: Study, name: str | None) -> Task:
         return study.tasks[0]
     if name not in names:
         raise ConfigError(
-            f"--task: {unknown_name('task', name, names) if names else 'this study names no tasks.'}"
+            f"--task: {unknown_name('task', name, names) if names else 'this study has no `tasks`.'}"
         )
     return study.tasks[names.index(name)]
 
 
 def _leniences(task: Task) -> list[float]:
-    """Return l = 1, and every constant lenience of a task's runs, the strictest first."""
-    numbers = {float(run.labels[2]) for run in task.runs if isinstance(run.labels[2], (int, float))}
+    """Return 1 and every constant lenience of a task's runs, in descending order."""
+    labels = [run.labels.lenience for run in task.runs]
+    numbers = {float(label) for label in labels if isinstance(label, (int, float))}
     return sorted({1.0, *(value for value in numbers if 0 < value <= 1)}, reverse=True)
 
 
-def _of_options(given: Mapping[str, Any]) -> _Wish:
-    """Return what the options say without a study."""
+def _of_options(given: Mapping[str, Any]) -> _Options:
+    """Return the options without a study."""
     if "settings" in given:
-        raise ConfigError("--set: it changes a study, and none was given.")
+        raise ConfigError("--set: requires a study, whose values it overrides.")
     if "task" in given:
-        raise ConfigError("--task: it chooses from a study, and none was given.")
+        raise ConfigError("--task: requires a study, whose task it selects.")
     if "drafter" not in given:
-        raise ConfigError(
-            "no drafter was given: name one with --drafter (`specdec plugins` lists them), or give a study."
-        )
+        raise ConfigError("no drafter: name one with --drafter (`specdec plugins` lists them), or pass a study.")
     runs = [_drafter(text) for text in given["drafter"]]
-    prompts = PromptsConfig(file=given["prompts"]) if "prompts" in given else PromptsConfig(builtin="heldout")
-    model = given.get("target", "builtin:target")
-    model_folder(model)  # what is not there is found before torch is loaded
+    prompts = read_prompts_option(given["prompts"]) if "prompts" in given else PromptsConfig(builtin="heldout")
+    target = read_target(given.get("target", "builtin:target"), given.get("device"), given.get("dtype"))
+    model_folder(target.model)  # a missing model is reported before torch is loaded
     settings = _settings(given)
+    encoder = has_encoder(target.model, subfolder=target.subfolder)
     for run in runs:
-        for _, error in unmet_needs(
-            default_registry(), run.drafter, encoder_decoder=has_encoder(model), batch_size=settings.batch_size
+        for _, error in unmet_requirements(
+            default_registry(), run.drafter, encoder_decoder=encoder, batch_size=settings.batch_size
         ):
             raise error
-    return _Wish(
-        target=TargetConfig(model=model),
+    return _Options(
+        target=target,
         folder=Path(),
         prompts=read_prompts(prompts, Path()),
-        chat_template=None,
+        chat_template=read_chat_template(prompts, Path()),
         sampling=_validated(SamplingSettings, given),
-        subjects=_subjects(runs, [None] * len(runs)),
+        entries=_entries(runs, [None] * len(runs)),
         settings=settings,
     )
 
 
 def _drafter(text: str) -> RunConfig:
-    """Return a run with this drafter, read as a study's would be, and nothing else."""
-    # No part of a run but the drafter is asked for here. The model is made at run time, out of a checker's reach.
+    """Return a run with only this drafter, validated like that of a study."""
+    # Only the drafter is required. The model is made at run time, beyond the reach of a type checker.
     field: Any = run_model(default_registry()).model_fields["drafter"]
     model: Any = create_model("Measured", drafter=(field.annotation, field))
     read: Any = _validated(model, {"drafter": parse_value(text, "--drafter")})
@@ -224,7 +249,7 @@ def _settings(given: Mapping[str, Any]) -> MeasureSettings:
 
 
 def _validated(model: type[_Model], given: Mapping[str, Any]) -> _Model:
-    """Return the settings of a model that are among the options."""
+    """Return a settings model from the options of the same names."""
     single = ("temperature",) if model is SamplingSettings else ()
     data = {name: given[name] for name in model.model_fields if name in given and name not in single}
     data = {
@@ -233,11 +258,11 @@ def _validated(model: type[_Model], given: Mapping[str, Any]) -> _Model:
     return validated(model, data)
 
 
-def _subjects(runs: Sequence[RunConfig], names: Sequence[str | None]) -> tuple[Subject, ...]:
-    """Return the distinct drafters of some runs, each with a name of its own.
+def _entries(runs: Sequence[RunConfig], names: Sequence[str | None]) -> tuple[DrafterEntry, ...]:
+    """Return the distinct drafters of some runs, with unique names.
 
-    A drafter is called what its run is called, if that was given a name and is its only one; otherwise what tables
-    call it, with the settings that tell it from others of the name.
+    A drafter that belongs to a single run with an explicit name gets that name. Otherwise its label is used, with
+    the settings that differ if several drafters have the same label.
     """
     found: dict[str, tuple[RunConfig, list[str | None]]] = {}
     for run, name in zip(runs, names, strict=True):
@@ -245,43 +270,44 @@ def _subjects(runs: Sequence[RunConfig], names: Sequence[str | None]) -> tuple[S
         settings = [run.drafter.model_dump(mode="json"), own and own.model_dump(mode="json")]
         found.setdefault(json.dumps(settings), (run, []))[1].append(name if run.name else None)
     labels = []
-    for run, called in found.values():
-        label = called[0] if len(called) == 1 and called[0] else drafter_label(run.drafter)
+    for run, run_names in found.values():
+        label = run_names[0] if len(run_names) == 1 and run_names[0] else drafter_label(run.drafter)
         labels.append(label)
-    twice = {label for label, count in Counter(labels).items() if count > 1}
-    subjects = []
+    ambiguous = {label for label, count in Counter(labels).items() if count > 1}
+    entries = []
     for label, (run, _) in zip(labels, found.values(), strict=True):
-        alike = [other for name, (other, _) in zip(labels, found.values(), strict=True) if name == label]
-        name = f"{label}({_differences(run, alike)})" if label in twice else label
-        subjects.append(Subject(name, run.drafter, run.draft_sampling))
-    return tuple(subjects)
+        others = [other for name, (other, _) in zip(labels, found.values(), strict=True) if name == label]
+        name = f"{label}({_differences(run, others)})" if label in ambiguous else label
+        entries.append(DrafterEntry(name, run.drafter, run.draft_sampling))
+    return tuple(entries)
 
 
-def _differences(run: RunConfig, alike: Sequence[RunConfig]) -> str:
-    """Return the settings of a drafter that are not the same in all that are called alike."""
+def _differences(run: RunConfig, others: Sequence[RunConfig]) -> str:
+    """Return the settings of a drafter that differ from those of others with the same label."""
 
     def settings(one: RunConfig) -> dict[str, Any]:
-        own = {} if one.draft_sampling is None else one.draft_sampling.model_dump(exclude_defaults=True)
-        return {**one.drafter.model_dump(mode="json"), **{f"draft_sampling.{key}": own[key] for key in own}}
+        sampling = {} if one.draft_sampling is None else one.draft_sampling.model_dump(exclude_defaults=True)
+        prefixed = {f"draft_sampling.{key}": value for key, value in sampling.items()}
+        return {**one.drafter.model_dump(mode="json"), **prefixed}
 
-    mine, others = settings(run), [settings(one) for one in alike]
-    keys = [key for key in mine if any(other.get(key) != mine[key] for other in others)]
-    return ", ".join(f"{key}={mine[key]}" for key in keys)
+    own, others_settings = settings(run), [settings(one) for one in others]
+    keys = [key for key in own if any(other.get(key) != own[key] for other in others_settings)]
+    return ", ".join(f"{key}={own[key]}" for key in keys)
 
 
 def _unfinished(output: Path) -> Measurement | None:
-    """Return the measurement that stands in a file, if it lacks a drafter."""
+    """Return the measurement in a file if it lacks a drafter."""
     if not output.is_file():
         return None
     try:
         found = read_measurement(output)
     except ConfigError:
-        return None  # something else, which is not replaced unasked
+        return None  # not a measurement; `check_output` refuses to replace it
     return None if found.finished else found
 
 
-def _measure(wish: _Wish, output: Path | None, before: Measurement | None, quiet: bool) -> None:
-    """Measure, keep what is finished, print it, and say what failed."""
+def _measure(options: _Options, output: Path | None, before: Measurement | None, quiet: bool, wide: bool) -> None:
+    """Measure, write and print what is finished, and report failures."""
     errors = error_console()
     latest: list[Measurement] = []
 
@@ -293,44 +319,50 @@ def _measure(wish: _Wish, output: Path | None, before: Measurement | None, quiet
     with StageProgress(errors, quiet=quiet) as progress:
         try:
             progress.stage("loading torch and the target")
-            bench = _bench(wish)
+            context = _context(options)
             from specdec_core.measurement.measure import measure as measure_drafters
 
-            _, failed = measure_drafters(bench, wish.subjects, progress, before=before, keep=keep)
+            _, failed = measure_drafters(context, options.entries, progress, before=before, keep=keep)
         except KeyboardInterrupt as stopped:
-            _show(latest, wish)
-            raise KeyboardInterrupt(_kept(latest, output)) from stopped
-    _show(latest, wish)
+            _show(latest, options, wide)
+            raise KeyboardInterrupt(_stopped(latest, output)) from stopped
+    _show(latest, options, wide)
     if output is not None and latest and not quiet:
-        errors.print(f"written: {output}", markup=False, soft_wrap=True)
+        errors.print(f"written: {output}", soft_wrap=True)
     for name, reason in failed.items():
-        errors.print(f"{name} was given up: {reason}", style="red", markup=False, soft_wrap=True)
+        errors.print(f"{name} failed: {reason}", style="red", soft_wrap=True)
     if failed:
         raise typer.Exit(2)
 
 
-def _bench(wish: _Wish) -> Bench:
-    from specdec_core.measurement.measure import Bench
-    from specdec_core.study.making import load_target, ready_prompts
+def _context(options: _Options) -> MeasureContext:
+    from specdec_core.measurement.measure import MeasureContext
+    from specdec_core.study.run.factory import load_target, ready_prompts
 
     quieten_libraries()
-    target = load_target(wish.target, wish.folder)
-    description = wish.target.model_dump(mode="json")
-    prompts = ready_prompts(target, wish.prompts, wish.chat_template)
-    return Bench(target, prompts, wish.sampling, wish.settings, default_registry(), wish.folder, description)
+    target = load_target(options.target, options.folder)
+    return MeasureContext(
+        target=target,
+        prompts=ready_prompts(target, options.prompts, options.chat_template),
+        sampling=options.sampling,
+        settings=options.settings,
+        registry=default_registry(),
+        folder=options.folder,
+        target_settings=options.target.model_dump(mode="json"),
+    )
 
 
-def _show(latest: Sequence[Measurement], wish: _Wish) -> None:
+def _show(latest: Sequence[Measurement], options: _Options, wide: bool) -> None:
     from specdec_core.measurement.table import drafter_report
 
-    console = output_console()
+    console = output_console(wide=wide)
     for measurement in latest:
         for one in measurement.drafters:
-            console.print(drafter_report(one, measurement.batch_size, wish.settings.tokens))
+            console.print(drafter_report(one, measurement.batch_size, options.settings.tokens))
 
 
-def _kept(latest: Sequence[Measurement], output: Path | None) -> str:
+def _stopped(latest: Sequence[Measurement], output: Path | None) -> str:
     done = len(latest[0].drafters) if latest else 0
     if output is None or not done:
-        return "stopped." if done else "stopped before a drafter was finished; nothing was kept."
-    return f"stopped; {done} drafter(s) are kept in {output}. Give the same command again to go on from there."
+        return "stopped." if done else "stopped before a drafter was finished; nothing was stored."
+    return f"stopped; {done} drafter(s) are stored in {output}. Run the same command again to resume."

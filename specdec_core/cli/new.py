@@ -1,4 +1,4 @@
-"""`specdec new`: a package for a plugin of one's own."""
+"""`specdec new`: a package for a new plugin."""
 
 import shlex
 from pathlib import Path
@@ -6,10 +6,8 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from specdec_core.cli.console import output_console
-from specdec_core.errors import ConfigError
-from specdec_core.registry import WORD_FOR_KIND, default_registry
-from specdec_core.scaffold import (
+from specdec_core.cli.common import output_console
+from specdec_core.cli.scaffold import (
     STYLES,
     File,
     Kind,
@@ -19,41 +17,45 @@ from specdec_core.scaffold import (
     package_files,
     write_package,
 )
+from specdec_core.interface.errors import ConfigError
+from specdec_core.registry import KIND_LABELS, default_registry
 
 _NEXT = (
-    ("pip install -e '.[test]'", "so that changes of its files count at once"),
-    ("specdec plugins", "lists it"),
-    ("pytest", "the conformance kit, and a test of its own"),
-    ("specdec compare study.yaml", "a table of it beside others"),
+    ("pip install -e '.[test]'", "changes of its files take effect at once"),
+    ("specdec plugins", "list it"),
+    ("pytest", "run the conformance kit and its own test"),
+    ("specdec compare study.yaml", "compare it with others"),
 )
 
 
 def new(
-    name: Annotated[str, Argument(help="What studies will call it, e.g. last-word.", metavar="NAME")],
-    kind: Annotated[Kind, Option(help="A drafter, or a controller of gamma or lenience.")] = "drafter",
+    name: Annotated[str, Argument(help="The plugin's name in studies, e.g. last-word.", metavar="NAME")],
+    kind: Annotated[
+        Kind, Option(help="What to write: a drafter, or a controller of gamma or lenience.")
+    ] = "drafter",
     style: Annotated[
         Style | None,
         Option(
-            help="How a drafter is written: one function from tokens to tokens, one from a prefix to logits, or "
-            "sessions with state of their own.",
+            help="The drafter's interface: a function from tokens to tokens, a function from a prefix to logits, "
+            "or sessions with state.",
             show_default="deterministic",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        Option("--output", "-o", help="Where it goes, in place of specdec-NAME.", metavar="FOLDER"),
+        Option("--output", "-o", help="The folder to write; specdec-NAME by default.", metavar="FOLDER"),
     ] = None,
 ) -> None:
-    """Write a package for a plugin of your own: it installs, passes the conformance kit, and runs in a study.
+    """Write a package for a new plugin. It installs, passes the conformance kit, and runs in a study.
 
-    What it does at first is simple and real; change it from there. A folder that is not empty is left alone.
-    NAME has small letters, digits, and - or _ between words; nothing that is installed may have it.
+    The plugin is simple and works; change it from there. A folder that is not empty is refused. NAME has lowercase
+    letters, digits, and - or _ between words, and must not be the name of an installed plugin.
 
-    What is written:
+    The package contains:
 
-    - the module, with the class, its settings and the hook that announces it
-    - tests on the conformance kit
-    - pyproject.toml, which makes it a plugin
+    - the module with the class, its settings and the hook
+    - tests with the conformance kit
+    - pyproject.toml with the entry point
     - a study that compares it with others, and a README with the commands
 
     For example:
@@ -65,26 +67,24 @@ def new(
     ```
     """
     if style is not None and kind != "drafter":
-        raise ConfigError(
-            f"--style says how a drafter is written, and this is a {WORD_FOR_KIND[kind]}; leave it out."
-        )
+        raise ConfigError(f"--style is for drafters, and this is a {KIND_LABELS[kind]}. Leave it out.")
     names = names_of(kind, name)
     check_free(default_registry(), kind, names)
     folder = output or Path(names.distribution)
     files = package_files(names, kind, style or STYLES[0])
     write_package(folder, files)
-    _say(f"{WORD_FOR_KIND[kind]} {name}", folder, files)
+    _print(f"{KIND_LABELS[kind]} {name}", folder, files)
 
 
-def _say(what: str, folder: Path, files: tuple[File, ...]) -> None:
-    """Print what was written, and what to do next."""
+def _print(what: str, folder: Path, files: tuple[File, ...]) -> None:
+    """Print the files and the next commands."""
     width = max(len(file.path) for file in files)
     commands = [(f"cd {shlex.quote(str(folder))}", ""), *_NEXT]
-    broad = max(len(command) for command, _ in commands)
-    lines = [f"The {what} is in {folder}:", ""]
+    command_width = max(len(command) for command, _ in commands)
+    lines = [f"Wrote the {what} to {folder}:", ""]
     lines += [f"  {file.path:<{width}}  {file.about}" for file in files]
     lines += ["", "Next:", ""]
-    lines += [f"  {command:<{broad}}  # {why}" if why else f"  {command}" for command, why in commands]
+    lines += [f"  {command:<{command_width}}  # {why}" if why else f"  {command}" for command, why in commands]
     console = output_console()
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`specdec train`: run a trainer, and say what it made."""
+"""`specdec train`: run a trainer, and show how to use the result."""
 
 import textwrap
 from collections.abc import Mapping
@@ -7,25 +7,25 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from specdec_core.border import PluginConfig, PluginSpec, TrainingReport
-from specdec_core.cli.console import error_console, output_console, quieten_libraries
-from specdec_core.cli.stages import StageProgress, value_text
+from specdec_core.cli.common import error_console, output_console, quieten_libraries
 from specdec_core.cli.train_options import read_options, train_command
-from specdec_core.errors import PluginError
+from specdec_core.interface import PluginConfig, PluginSpec, TrainingReport
+from specdec_core.interface.errors import PluginError
 from specdec_core.registry import default_registry
+from specdec_core.study.progress import StageProgress, value_text
 
 
 class _TrainerGroup(TyperGroup):
-    """Has a command for every trainer that is installed, made when it is asked for."""
+    """Has a command for each installed trainer, created on demand."""
 
     def list_commands(self, _: typer.Context) -> list[str]:  # type: ignore[override]
         """Return the names of the trainers."""
         return default_registry().names("trainer")
 
     def get_command(self, _: typer.Context, name: str) -> Any:  # type: ignore[override]
-        """Return the command of a trainer; a name that is not there is an error with near misses."""
+        """Return the command of a trainer; an unknown name is an error with near misses."""
         if name.startswith("-"):
-            return None  # typer says which option it is that does not exist
+            return None  # typer reports the unknown option
         return train_command(default_registry().spec("trainer", name), _train)
 
 
@@ -42,8 +42,8 @@ train_app = typer.Typer(
 def _about() -> None:
     """Train a drafter: estimate its tables from text, or fit its weights to a target.
 
-    Each trainer is a plugin with options of its own, which its --help explains. What is written is whole or not
-    there: a training that is stopped or fails leaves nothing behind that looks finished.
+    Each trainer is a plugin with its own options, explained by its --help. Results are written whole or not at
+    all: a training that is stopped or fails leaves nothing behind that looks finished.
 
     For example:
 
@@ -54,7 +54,7 @@ def _about() -> None:
 
 
 def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
-    """Run a trainer with the options that were given."""
+    """Run a trainer with the given options."""
     config = read_options(spec, given)
     with StageProgress(error_console(), quiet=quiet) as progress:
         try:
@@ -65,7 +65,7 @@ def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
             raise KeyboardInterrupt(_stopped(config)) from stopped
         if not isinstance(report, TrainingReport):
             raise PluginError(
-                f"trainer {spec.name!r} returns a {type(report).__name__}, which is no TrainingReport."
+                f"trainer {spec.name!r} must return a TrainingReport; it returned a {type(report).__name__}."
             )
     _show(report)
 
@@ -75,28 +75,28 @@ def _stopped(config: PluginConfig) -> str:
     if resume is None:
         return "stopped."
     again = "again" if resume else "with --resume"
-    # Before the first one there is nothing to go on from; only the trainer knows.
-    return f"stopped. Give the same command {again} to go on from the last checkpoint, if there is one yet."
+    # Only the trainer knows whether it wrote a checkpoint.
+    return f"stopped. Run the same command {again} to resume from the last checkpoint, if there is one."
 
 
 def _show(report: TrainingReport) -> None:
-    """Print what was made, and how a study names it."""
+    """Print the report, and how a study names the drafter."""
     console = output_console()
     width = max(map(len, report.facts), default=0)
     for name, value in report.facts.items():
-        # Not a table: a long value, such as a path, must stay in one piece.
-        console.print(f"{name:<{width}}  {value_text(value)}", markup=False, soft_wrap=True)
+        # Not a table: a long value, such as a path, must not be wrapped.
+        console.print(f"{name:<{width}}  {value_text(value)}", soft_wrap=True)
     for path in report.written:
-        console.print(f"written: {path}", markup=False, soft_wrap=True)
-    console.print("\nIn a study (a path in it is meant from the study's folder):\n", markup=False, soft_wrap=True)
-    console.print(textwrap.indent(usage_in_study(report.usage), "    "), markup=False, soft_wrap=True)
+        console.print(f"written: {path}", soft_wrap=True)
+    console.print("\nIn a study (paths are resolved against the study file's folder):\n", soft_wrap=True)
+    console.print(textwrap.indent(usage_in_study(report.usage), "    "), soft_wrap=True)
 
 
 def usage_in_study(usage: str) -> str:
-    """Return runs of a study in which a drafter is named.
+    """Return the `runs` of a study that use a drafter.
 
     Args:
-        usage: What stands behind `drafter:`, as YAML: a name or a mapping, in one line or more.
+        usage: The value of `drafter:` as YAML: a name or a mapping, in one or more lines.
     """
     usage = textwrap.dedent(usage).strip()
     if usage.startswith("{") or ":" not in usage:

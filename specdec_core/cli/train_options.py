@@ -1,4 +1,4 @@
-"""The options of a trainer's command, made from the fields of its config model."""
+"""Create the options of a trainer's command from the fields of its config model."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,36 +9,36 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specdec_core.border import PluginConfig, PluginSpec
-from specdec_core.errors import ConfigError
-from specdec_core.registry.flat import FlatSetting, flat_settings
-from specdec_core.study.problems import describe
+from specdec_core.cli.common import Quiet
+from specdec_core.interface import PluginConfig, PluginSpec
+from specdec_core.interface.errors import ConfigError
+from specdec_core.registry import describe
+from specdec_core.registry.cli_fields import CliField, cli_fields
 
-Run: TypeAlias = Callable[[PluginSpec, Mapping[str, Any], bool], None]
-"""Runs a trainer, given the options that were written and whether to show no progress."""
+RunTrainer: TypeAlias = Callable[[PluginSpec, Mapping[str, Any], bool], None]
+"""Runs a trainer, given the options as written and whether to hide progress."""
 
-_QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 _TYPES = {int: "int", float: "float", str: "str", Path: "path"}
 
 
-def train_command(spec: PluginSpec, run: Run) -> Any:
+def train_command(spec: PluginSpec, run: RunTrainer) -> Any:
     """Return the command that runs a trainer: an option for each field of its config.
 
     Args:
-        spec: The trainer as it announced itself. Its class is not imported.
-        run: Called with what was written, not yet validated.
+        spec: The specification of the trainer; its class is not imported.
+        run: Called with the options as written, before validation.
     """
-    settings = flat_settings(spec.config)
+    settings = cli_fields(spec.config)
 
     def command(**values: Any) -> None:
         quiet = values.pop("quiet")
-        # A field that was not written keeps its own default, which need not be one that can be written.
+        # Omitted options keep the default of the field, which need not be expressible as text.
         given = {key: value for key, value in values.items() if value is not None and value not in ([], ())}
         run(spec, given, quiet)
 
     options = {setting.name: setting.option for setting in settings}
     parameters = [_parameter(setting, spec.config.model_fields[setting.name], options) for setting in settings]
-    parameters.append(inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_QUIET))
+    parameters.append(inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
     app.command(spec.name, help=_help(spec, settings), short_help=spec.summary)(command)
@@ -46,16 +46,16 @@ def train_command(spec: PluginSpec, run: Run) -> Any:
 
 
 def read_options(spec: PluginSpec, given: Mapping[str, Any]) -> PluginConfig:
-    """Return a trainer's settings from what was written on the command line.
+    """Return a trainer's settings from the options on the command line.
 
     Args:
         spec: The trainer.
-        given: Texts by field, truth values for flags, lists of texts for what may be repeated.
+        given: Values by field: strings, booleans for flags, lists of strings for repeated options.
 
     Raises:
-        ConfigError: With a line for each problem: the option, what was given and what is allowed.
+        ConfigError: With one line per problem: the option, what was given and what is allowed.
     """
-    settings = {setting.name: setting for setting in flat_settings(spec.config)}
+    settings = {setting.name: setting for setting in cli_fields(spec.config)}
     data = {name: _read(settings[name], value) for name, value in given.items()}
     command = f"specdec train {spec.name}"
 
@@ -67,27 +67,27 @@ def read_options(spec: PluginSpec, given: Mapping[str, Any]) -> PluginConfig:
     except ValidationError as error:
         messages = describe(error, spec.config, data, place, written=lambda _: ())
         options = {f"'{name}'": setting.option for name, setting in settings.items()}
-        # Only what is said of the settings as a whole names fields; elsewhere in quotes is what was given.
-        said = [_replaced(line, options) if line.startswith(command) else line for line in messages]
-        raise ConfigError("\n".join(said)) from error
+        # Only messages about the settings as a whole name fields; in others, quotes hold the given value.
+        lines = [_replaced(line, options) if line.startswith(command) else line for line in messages]
+        raise ConfigError("\n".join(lines)) from error
 
 
-def _read(setting: FlatSetting, value: Any) -> Any:
+def _read(setting: CliField, value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(map(setting.read, value))
-    return setting.read(value) if isinstance(value, str) else value
+        return tuple(map(setting.parse, value))
+    return setting.parse(value) if isinstance(value, str) else value
 
 
 def _replaced(text: str, replacements: Mapping[str, str]) -> str:
-    """Return a text in which what was said of fields is said of options."""
+    """Replace names of fields by names of options."""
     for old, new in replacements.items():
         text = text.replace(old, new)
     return text
 
 
-def _parameter(setting: FlatSetting, info: FieldInfo, options: Mapping[str, str]) -> inspect.Parameter:
-    """Return the parameter from which typer makes the option; everything but a flag is read as text."""
-    kind: Any = bool if setting.flag else list[str] if setting.many else str
+def _parameter(setting: CliField, info: FieldInfo, options: Mapping[str, str]) -> inspect.Parameter:
+    """Return the parameter from which typer creates the option; everything except flags is read as a string."""
+    kind: Any = bool if setting.flag else list[str] if setting.multiple else str
     option = typer.Option(
         "/".join(setting.options),
         *(["-o"] if setting.name == "output" else []),
@@ -104,29 +104,35 @@ def _parameter(setting: FlatSetting, info: FieldInfo, options: Mapping[str, str]
     )
 
 
-def _metavar(setting: FlatSetting) -> str:
-    """Return the type of a value; choices are in the help, where there is room for them."""
-    kinds = [*setting.kinds, *([str] if setting.choices else [])]
+def _metavar(setting: CliField) -> str:
+    """Return the type of a value; choices are listed in the help text."""
+    kinds = [*setting.types, *([str] if setting.choices else [])]
     return f"<{'|'.join(_TYPES[kind] for kind in dict.fromkeys(kinds))}>"
 
 
-def _about(setting: FlatSetting, info: FieldInfo) -> str:
-    """Return what the help says of an option."""
-    choices = [*map(str, setting.choices), *(["a number"] if {int, float} & set(setting.kinds) else [])]
+def _about(setting: CliField, info: FieldInfo) -> str:
+    """Return the help text of an option."""
+    choices = [*map(str, setting.choices), *(["a number"] if {int, float} & set(setting.types) else [])]
     notes = [
         f"one of {', '.join(choices)}" if setting.choices else "",
         _default(setting, info),
         *dict.fromkeys(setting.bounds),
-        "may be repeated" if setting.many else "",
+        "may be repeated" if setting.multiple else "",
     ]
     text = " ".join((info.description or "").split())
     noted = "; ".join(filter(None, notes))
     return f"{text} [{noted}]".strip() if noted else text
 
 
-def _default(setting: FlatSetting, info: FieldInfo) -> str:
+def _default(setting: CliField, info: FieldInfo) -> str:
     value = info.default
-    if info.is_required() or info.default_factory is not None or setting.off or value is None or value == ():
+    if (
+        info.is_required()
+        or info.default_factory is not None
+        or setting.default_off
+        or value is None
+        or value == ()
+    ):
         return ""
     if setting.flag:
         return f"default: {setting.options[0 if value else 1][2:]}"
@@ -134,8 +140,8 @@ def _default(setting: FlatSetting, info: FieldInfo) -> str:
     return f"default: {', '.join(str(getattr(each, 'value', each)) for each in values)}"
 
 
-def _help(spec: PluginSpec, settings: list[FlatSetting]) -> str:
-    """Return the trainer's own words, with an example where it has none."""
+def _help(spec: PluginSpec, settings: list[CliField]) -> str:
+    """Return the docstring of the trainer's settings, with an example if it has none."""
     own = spec.config.__dict__.get("__doc__")
     text = inspect.cleandoc(own) if own else spec.summary
     if f"specdec train {spec.name}" in text:
@@ -145,7 +151,7 @@ def _help(spec: PluginSpec, settings: list[FlatSetting]) -> str:
     return f"{text}\n\nFor example:\n\n```\n{' '.join(words)}\n```\n"
 
 
-def _example(setting: FlatSetting) -> str:
+def _example(setting: CliField) -> str:
     if setting.choices:
         return str(setting.choices[0])
     return "" if setting.flag else setting.name.upper().replace("_", "-")

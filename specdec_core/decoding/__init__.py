@@ -1,17 +1,31 @@
-"""Decoding: the loop, when it ends, what watches it and what it returns."""
+"""Decoding: the loop, its metrics, observers and result."""
 
+from specdec_core.decoding.arguments import (
+    DrafterLike,
+    GammaLike,
+    LenienceLike,
+    make_drafter,
+    make_gamma,
+    make_lenience,
+)
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.guard import PluginFailure
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt import Prompt, check_prompts
-from specdec_core.decoding.result import BatchResult, Generation, PluginFailure
+from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.validation import check_form
+from specdec_core.sampling.generators import row_seed
 
 __all__ = [
     "BatchResult",
     "Decoder",
+    "DrafterLike",
     "FinishReason",
+    "GammaLike",
     "Generation",
+    "LenienceLike",
     "Metrics",
     "Observer",
     "PluginFailure",
@@ -19,5 +33,10 @@ __all__ = [
     "Prompt",
     "StopRule",
     "TraceObserver",
+    "check_form",
     "check_prompts",
+    "make_drafter",
+    "make_gamma",
+    "make_lenience",
+    "row_seed",
 ]

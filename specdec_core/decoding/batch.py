@@ -1,29 +1,25 @@
-"""One batch while it is decoded: the step of Algorithm 1, again and again, until all rows have ended."""
+"""One batch while it is decoded: the step of Algorithm 1, repeated until every sequence has ended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from specdec_core.acceptance import Verdict
-from specdec_core.border import Outcome, Proposal, StepReport
-from specdec_core.decoding.checking import FAULTS, inspect_draft
 from specdec_core.decoding.metrics import Metrics, Tally
-from specdec_core.decoding.rules import Case, Rule, speculative_sampling
-from specdec_core.decoding.speculation import Fence, Speculation
+from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
-from specdec_core.errors import NumericsError
-from specdec_core.inference import inference_only
-from specdec_core.models import ModelSession
-from specdec_core.randomness import RowStreams
-from specdec_core.sampling import Standardiser
+from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
+from specdec_core.models import ModelSession, inference_only
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification.acceptance import AcceptanceResult, AcceptanceRule
 
 _UNIT = 2.0**-40
-"""Total variation crosses from the device as whole numbers of this, beside token ids."""
+"""Deviations are fetched from the device as multiples of this, in the same int64 tensor as token ids."""
 
 
 @dataclass
@@ -31,36 +27,36 @@ class Row:
     """One sequence while it is decoded.
 
     Attributes:
-        tokens: All committed tokens, the prompt first (for encoder-decoder targets the start token).
-        begin: How many of them were there before decoding.
-        limit: The most tokens it may hold.
-        full: What it is called when the limit is reached.
-        reason: Why it ended, or None while it goes on.
+        tokens: All committed tokens, prompt first (for encoder-decoder targets the start token).
+        begin: Number of them that were there before decoding.
+        limit: Maximum number of tokens.
+        reason_at_limit: Finish reason at the limit.
+        reason: Finish reason, or None while the sequence is being decoded.
     """
 
     tokens: list[int]
     begin: int
     limit: int
-    full: FinishReason
-    reason: FinishReason | None = field(default=None)
+    reason_at_limit: FinishReason
+    reason: FinishReason | None = None
 
     @property
     def room(self) -> int:
-        """How many tokens may be drafted: the last place is for the token that the target draws."""
+        """Number of tokens that may be drafted: the last place is for the recovered or bonus token."""
         return 0 if self.reason else self.limit - len(self.tokens) - 1
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """The numbers of a step, fetched from the device in one transfer; a list entry a row.
+class _StepNumbers:
+    """The numbers of a step, fetched from the device in one transfer; a list entry per row.
 
     Attributes:
         accepted: n of Algorithm 1.
         token: The recovered or bonus token.
-        fault: What is wrong with the draft, 0 for nothing.
-        sound: Whether p, where the token was drawn, was a distribution.
+        fault: What is wrong with the draft, 0 for nothing; empty if nothing can be.
+        sound: Whether the token was drawn from a distribution, and not from NaN.
         draft: The draft tokens.
-        deviation: What lenience costs at each of them, in units of `_UNIT`; nothing where l = 1.
+        deviation: What lenience costs at each of them, in units of `_UNIT`; empty where l = 1.
     """
 
     accepted: list[int]
@@ -76,42 +72,36 @@ class Batch:
 
     Args:
         rows: The sequences.
-        target: The target's cached forward.
-        speculation: The guessing side.
-        standardiser: The target's settings.
-        streams: The rows' random numbers.
-        stops: When a row ends.
-        fence: Where plugin failures go.
-        vocab_size: V.
-        rule: What judges the drafts.
+        target: The target's cached forward pass.
+        proposer: Drafter and controllers.
+        to_probs: The target's sampling settings.
+        generators: The sequences' random generators.
+        stops: Decides when a sequence ends.
+        rule: Verifies drafts.
 
     Attributes:
         p: The target's adjusted distributions of the last step, `[B, K + 1, V]` float32: after the last token
-            committed before it, and after each draft token. None where they are one-hot (argmax).
+            committed before it, and after each draft token. None where they are one-hot (greedy).
     """
 
     def __init__(
         self,
         rows: Sequence[Row],
         target: ModelSession,
-        speculation: Speculation,
-        standardiser: Standardiser,
-        streams: RowStreams,
+        proposer: Proposer,
+        to_probs: LogitsToProbs,
+        generators: RowGenerators,
         stops: StopRule,
-        fence: Fence,
-        vocab_size: int,
-        rule: Rule = speculative_sampling,
+        rule: AcceptanceRule,
     ) -> None:
         self.rows = rows
         self.p: Tensor | None = None
         self._hidden: Tensor | None = None
         self._target = target
-        self._speculation = speculation
-        self._standardise = standardiser
-        self._streams = streams
+        self._proposer = proposer
+        self._to_probs = to_probs
+        self._generators = generators
         self._stops = stops
-        self._fence = fence
-        self._vocab_size = vocab_size
         self._rule = rule
         self._tally = Tally()
 
@@ -122,107 +112,114 @@ class Batch:
 
     @property
     def done(self) -> bool:
-        """Whether every row has ended."""
+        """Whether every sequence has ended."""
         return all(row.reason for row in self.rows)
 
     @inference_only
     def step(self) -> StepReport:
-        """Draft, verify with one target call, commit; return what happened.
+        """Draft, verify with one target forward pass, commit; return the report.
 
         Raises:
             NumericsError: The target's logits are no distribution.
         """
-        begun = perf_counter()
+        started = perf_counter()
         self.p = None
-        room = [row.room for row in self.rows]
-        proposal, trusted = self._speculation.propose([row.tokens for row in self.rows], room, self._hidden)
-        asked = perf_counter()
-        proposal, fault = inspect_draft(proposal, self._vocab_size, trusted=trusted)
-        logits = self._forward(proposal)
-        proposal, judged = self._verify(proposal, logits, fault)
-        answered = perf_counter()
-        return self._commit(proposal, judged, begun, answered - asked)
+        tokens, room = [row.tokens for row in self.rows], [row.room for row in self.rows]
+        proposal, faults = self._proposer.propose(tokens, room, self._hidden)
+        proposed = perf_counter()
+        logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths)
+        proposal, numbers = self._verify(proposal, logits, faults)
+        return self._commit(proposal, numbers, started, perf_counter() - proposed)
+
+    def commit(self, outcome: Outcome) -> None:
+        """Append tokens that were committed without a step of this batch, as the level above a hierarchy does."""
+        for row, new in zip(self.rows, outcome.committed, strict=True):
+            row.tokens += new
+            row.begin = len(row.tokens)
+        self._proposer.commit(outcome)
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Take back all but the first `lengths[b]` tokens of each row b, as a hierarchy may have to."""
+        """Keep only the first `lengths[b]` tokens of each row b, as a hierarchy may have to."""
         for row, length in zip(self.rows, lengths, strict=True):
             del row.tokens[length:]
-        self._hidden = None  # of a token that may be gone
+            row.begin = min(row.begin, length)
+        self._hidden = None  # it may belong to a token that is gone
         self._target.rollback(lengths)
-        self._speculation.rollback(lengths)
+        self._proposer.rollback(lengths)
 
-    def _forward(self, proposal: Proposal) -> Tensor:
-        """Run the target over what is new: the last committed token (at first the prompt) and the draft."""
-        fresh = [
-            () if row.reason else row.tokens[cached:]
-            for row, cached in zip(self.rows, self._target.lengths, strict=True)
-        ]
-        if proposal.longest == 0:
-            return self._target.forward(fresh)
-        return self._target.forward(fresh, proposal.tokens, proposal.lengths)
+    def close(self) -> None:
+        """Close the drafter's session and free the cache."""
+        self._proposer.close()
+        self._target.close()
 
-    def _verify(self, proposal: Proposal, logits: Tensor, fault: Tensor) -> tuple[Proposal, _Judged]:
-        """Judge the draft; if the draft itself turns out wrong, go on as if there had been none."""
-        judged = self._judge(proposal, logits, fault)
-        if any(judged.fault):
-            self._speculation.reject(FAULTS[max(judged.fault)].format(last=self._vocab_size - 1))
+    def _uncached(self) -> list[Sequence[int]]:
+        """Return the committed tokens that the target has not read: at first the prompt, later the last token."""
+        pairs = zip(self.rows, self._target.lengths, strict=True)
+        return [() if row.reason else row.tokens[cached:] for row, cached in pairs]
+
+    def _verify(self, proposal: Proposal, logits: Tensor, faults: Tensor | None) -> tuple[Proposal, _StepNumbers]:
+        """Verify the draft; if the draft itself turns out to be wrong, continue as if there had been none."""
+        numbers = self._fetch(proposal, self._accept(proposal, logits), faults)
+        if any(numbers.fault):
+            self._proposer.reject(max(numbers.fault))
             proposal = Proposal.empty(len(self.rows), logits.device)
-            judged = self._judge(proposal, logits[:, :1], torch.zeros_like(fault))
-        for index, (row, sound) in enumerate(zip(self.rows, judged.sound, strict=True)):
+            numbers = self._fetch(proposal, self._accept(proposal, logits[:, :1]), None)
+        for index, (row, sound) in enumerate(zip(self.rows, numbers.sound, strict=True)):
             if not sound and row.reason is None:
                 raise NumericsError(
                     f"the target's logits after {len(row.tokens)} tokens of row {index} are no distribution: NaN, "
                     "infinity, or nothing left after filtering. Check the weights, the dtype (float16 overflows "
                     "where bfloat16 does not) and custom logits processors."
                 )
-        return proposal, judged
+        return proposal, numbers
 
-    def _judge(self, proposal: Proposal, logits: Tensor, fault: Tensor) -> _Judged:
-        """Apply Algorithm 1 to a draft, and fetch the result: the one wait for the device of a step."""
-        verdict = self._decide(proposal, logits)
-        if self._target.hidden is not None:
-            # What the next token was drawn from, whether recovered or bonus, is behind the last token kept.
-            rows = torch.arange(len(self.rows), device=logits.device)
-            self._hidden = self._target.hidden[rows, verdict.accepted]
-        single = torch.stack([verdict.accepted, verdict.token, fault, verdict.sound.long()], dim=1)
-        parts = [single, proposal.tokens]
-        if verdict.deviation is not None:
-            parts.append((verdict.deviation.double() / _UNIT).round().long())
-        numbers = torch.cat(parts, dim=1).tolist()
-        accepted, token, faults, sound = ([row[n] for row in numbers] for n in range(4))
-        begin = 4 + proposal.tokens.shape[1]
-        pairs = list(zip(numbers, proposal.lengths, strict=True))
-        draft, deviation = [row[4 : 4 + n] for row, n in pairs], [row[begin : begin + n] for row, n in pairs]
-        return _Judged(accepted, token, faults, sound, draft, deviation)
-
-    def _decide(self, proposal: Proposal, logits: Tensor) -> Verdict:
-        """Judge the draft by the target's distributions, with each row's own lenience and random numbers."""
+    def _accept(self, proposal: Proposal, logits: Tensor) -> AcceptanceResult:
+        """Apply the acceptance rule, with each row's own lenience and random numbers."""
         batch, width = proposal.tokens.shape
-        prefixes = self._prefixes(proposal) if self._standardise.needs_prefix else None
+        prefixes = self._prefixes(proposal) if self._to_probs.needs_prefix else None
         flat = logits.reshape(batch * (width + 1), -1)
-        lenience = self._speculation.lenience(width)
-        l_each = None if lenience is None else torch.tensor(lenience, device=logits.device)
-        if self._standardise.argmax:
-            scores = self._standardise.scores(flat, prefixes).view(batch, width + 1, -1)
-            return self._rule(Case(proposal, None, scores, l_each, None))
-        self.p = self._standardise(flat, prefixes).view(batch, width + 1, -1)
-        return self._rule(Case(proposal, self.p, None, l_each, self._uniforms(proposal)))
+        l_each = self._proposer.lenience(width)
+        lenience = None if l_each is None else torch.tensor(l_each, device=logits.device)
+        if self._to_probs.greedy:
+            scores = self._to_probs.scores(flat, prefixes).view(batch, width + 1, -1)
+            return self._rule.greedy(proposal, scores, lenience)
+        self.p = self._to_probs(flat, prefixes).view(batch, width + 1, -1)
+        return self._rule.sample(proposal, self.p, lenience, self._uniforms(proposal))
+
+    def _fetch(self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None) -> _StepNumbers:
+        """Fetch a step's numbers from the device: the one synchronisation of a step."""
+        if self._target.hidden is not None:
+            # The next token, recovered or bonus, was predicted from the hidden state of the last accepted one.
+            rows = torch.arange(len(self.rows), device=result.accepted.device)
+            self._hidden = self._target.hidden[rows, result.accepted]
+        single = [result.accepted, result.token, result.sound.long(), *([] if faults is None else [faults])]
+        parts = [torch.stack(single, dim=1), proposal.tokens]
+        if result.deviation is not None:
+            parts.append((result.deviation.double() / _UNIT).round().long())
+        numbers = torch.cat(parts, dim=1).tolist()
+        accepted, token, sound = ([row[n] for row in numbers] for n in range(3))
+        fault = [] if faults is None else [row[3] for row in numbers]
+        start, pairs = len(single), list(zip(numbers, proposal.lengths, strict=True))
+        end = start + proposal.tokens.shape[1]
+        draft = [row[start : start + n] for row, n in pairs]
+        deviation = [row[end : end + n] for row, n in pairs]
+        return _StepNumbers(accepted, token, fault, sound, draft, deviation)
 
     def _uniforms(self, proposal: Proposal) -> Tensor:
-        """Draw r_1 ... r_n of each row, and the number for its next token in the last column."""
+        """Draw r_1 ... r_n of each row, and the number for its next token in the last column, `[B, K + 1]`."""
         width = proposal.tokens.shape[1]
-        # A row that has ended uses up none: within a hierarchy it goes on later, whatever its neighbours did.
+        # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbours did.
         pairs = zip(self.rows, proposal.lengths, strict=True)
         counts = [0 if row.reason else n + 1 for row, n in pairs]
-        drawn = self._streams.uniforms(counts, width + 1, proposal.tokens.device)
+        drawn = self._generators.uniforms(counts, width + 1, proposal.tokens.device)
         if min(proposal.lengths) < width:
-            # A row with a shorter draft has its last number further left; r beyond a draft is never looked at.
+            # A row with a shorter draft has its last number further left; r beyond a draft is never used.
             last = torch.tensor(proposal.lengths, device=drawn.device)
             drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
         return drawn
 
     def _prefixes(self, proposal: Proposal) -> list[list[int]]:
-        """Return the prefix of every verified position, row by row: each draft position has its own."""
+        """Return the prefix of every verified position, row by row."""
         drafts = proposal.tokens.tolist()
         return [
             row.tokens + draft[:position]
@@ -230,48 +227,47 @@ class Batch:
             for position in range(proposal.tokens.shape[1] + 1)
         ]
 
-    def _commit(self, proposal: Proposal, judged: _Judged, begun: float, verify_seconds: float) -> StepReport:
-        """Append what was kept, roll back the rest, and tell everyone."""
+    def _commit(
+        self, proposal: Proposal, numbers: _StepNumbers, started: float, verify_seconds: float
+    ) -> StepReport:
+        """Append the accepted tokens and the one that follows, roll back the rest, and report to everyone."""
         committed: list[tuple[int, ...]] = []
-        for row, n, token, draft in zip(self.rows, judged.accepted, judged.token, judged.draft, strict=True):
+        for row, n, token, draft in zip(self.rows, numbers.accepted, numbers.token, numbers.draft, strict=True):
             committed.append(() if row.reason else self._append(row, [*draft[:n], token]))
         self._target.rollback([len(row.tokens) - 1 for row in self.rows])
-        drafted = proposal.lengths
-        accepted = tuple(min(n, len(new)) for n, new in zip(judged.accepted, committed, strict=True))
-        finished = tuple(row.reason is not None for row in self.rows)
-        used = proposal.longest > 0
-        self._speculation.commit(Outcome(drafted, accepted, tuple(committed), finished, used))
+        outcome = Outcome(
+            drafted=proposal.lengths,
+            accepted=tuple(min(n, len(new)) for n, new in zip(numbers.accepted, committed, strict=True)),
+            committed=tuple(committed),
+            finished=tuple(row.reason is not None for row in self.rows),
+            used=proposal.longest > 0,
+        )
+        self._proposer.commit(outcome)
         report = StepReport(
             step=self._tally.steps,
-            asked=self._speculation.asked,
-            drafted=drafted,
-            accepted=accepted,
-            committed=tuple(committed),
-            finished=finished,
-            draft_tokens=tuple(tuple(draft) for draft in judged.draft),
-            draft_seconds=self._speculation.seconds,
+            asked=self._proposer.asked,
+            outcome=outcome,
+            draft_tokens=tuple(map(tuple, numbers.draft)),
+            draft_seconds=self._proposer.seconds,
             verify_seconds=verify_seconds,
-            step_seconds=perf_counter() - begun,
-            deviation=self._deviation(judged, accepted, committed),
+            step_seconds=perf_counter() - started,
+            deviation=_deviation(numbers, outcome),
         )
         self._tally.add(report)
-        self._fence.step = self._tally.steps
-        self._speculation.observe(report)
+        self._proposer.observe(report)
         return report
 
-    @staticmethod
-    def _deviation(
-        judged: _Judged, accepted: Sequence[int], committed: Sequence[Sequence[int]]
-    ) -> tuple[float, ...]:
-        """Return what lenience cost in each row, at the positions that were judged before its end."""
-        rows = zip(judged.deviation, accepted, committed, strict=True)
-        return tuple(_UNIT * sum(costs[: min(n + 1, len(new))]) for costs, n, new in rows)
-
     def _append(self, row: Row, new: list[int]) -> tuple[int, ...]:
-        """Add tokens to a row up to where it ends; return those that were added."""
+        """Append tokens to a row up to where it ends; return those that were appended."""
         seen = max(row.begin, len(row.tokens) - self._stops.reach)
         kept, row.reason = self._stops.clip(row.tokens[seen:], new)
         row.tokens += kept
         if row.reason is None and len(row.tokens) >= row.limit:
-            row.reason = row.full
+            row.reason = row.reason_at_limit
         return tuple(kept)
+
+
+def _deviation(numbers: _StepNumbers, outcome: Outcome) -> tuple[float, ...]:
+    """Return what lenience cost in each row, at the positions that were verified before its end."""
+    rows = zip(numbers.deviation, outcome.accepted, outcome.committed, strict=True)
+    return tuple(_UNIT * sum(costs[: min(n + 1, len(new))]) for costs, n, new in rows)

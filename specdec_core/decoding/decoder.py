@@ -1,48 +1,73 @@
-"""The one decoding loop, for every drafter, batch size, model family and setting."""
+"""The decoding loop: one for every drafter, batch size, model family and sampling setting."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from time import perf_counter
+from typing import Unpack
 
 from transformers import LogitsProcessor
 
-from specdec_core.border import (
-    BatchInfo,
-    Drafter,
-    GammaController,
-    LenienceController,
-    SessionInfo,
-    StepReport,
+from specdec_core.decoding.arguments import (
+    DrafterLike,
+    GammaLike,
+    LenienceLike,
+    make_drafter,
+    make_gamma,
+    make_lenience,
+    settings_or_default,
+    with_options,
 )
 from specdec_core.decoding.batch import Batch, Row
-from specdec_core.decoding.inner_loop import LoopOpener
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.loop import LoopContext, open_batch
 from specdec_core.decoding.observers import Observer
-from specdec_core.decoding.prompt import Prompt, encode_prompt
+from specdec_core.decoding.prompt import Prompt, as_prompts, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
-from specdec_core.decoding.rules import Rule, speculative_sampling
-from specdec_core.decoding.speculation import Fence, Speculation
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.errors import ConfigError, PluginError, PromptError
-from specdec_core.models import LoadedModel, ModelSession
-from specdec_core.randomness import RowStreams, row_seed
-from specdec_core.sampling import Standardiser
-from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface import (
+    ArgumentError,
+    ConfigError,
+    GenerationOptions,
+    GenerationSettings,
+    PluginError,
+    SamplingOptions,
+    SamplingSettings,
+    SessionInfo,
+    StepReport,
+    TokenOrigin,
+)
+from specdec_core.models import LoadedModel
+from specdec_core.sampling.generators import RowGenerators, row_seed
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification.acceptance import AcceptanceRule, SpeculativeSampling
+
+_TO_GENERATE = "How long to decode, and the seed, are arguments of generate()."
+_TO_DECODER = "Temperature and the like are arguments of Decoder()."
 
 
 class Decoder:
-    """Decodes prompts with a target and, if there is one, a drafter that guesses for it.
+    """Decodes prompts with a target and, optionally, a drafter that proposes tokens for it.
 
     Args:
         target: The model whose distribution is sampled.
-        drafter: Who guesses; None decodes plainly: the same loop with an empty proposal.
-        gamma: How many tokens are drafted in a step. Needed with a drafter.
-        lenience: How strictly drafts are judged (appendix A.5); None is exactly (l = 1).
-        sampling: The target's settings (section 2.2).
-        draft_sampling: The drafter's settings where they differ (section 6); the result is lossless all the same.
-        processors: Further Hugging Face logits processors, for target and drafter alike.
-        strict: Raise when a plugin fails, and do not go on without it.
-        rule: What judges the drafts; Algorithm 1 unless said.
+        drafter: Proposes tokens: a drafter, the name of an installed one such as "prompt-lookup", or a mapping
+            with `name` and its settings. None for autoregressive decoding: the same loop with empty proposals.
+        gamma: The number of tokens drafted in a step, or the controller that decides it: an object, a name, or a
+            mapping. Required with a drafter.
+        lenience: How strictly drafts are verified (appendix A.5): the factor l, or a controller as for gamma. None
+            for l = 1, which is lossless.
+        sampling: The target's sampling settings (section 2.2).
+        draft_sampling: The drafter's settings if they differ (section 6); the result is lossless either way.
+        processors: Further Hugging Face logits processors, applied to target and drafter.
+        strict: Raise when a plugin fails instead of continuing without it.
+        rule: Verifies drafts; Algorithm 1 by default.
+        **options: Fields of `SamplingSettings`, such as `temperature=0`; they replace those of `sampling`.
+
+    Raises:
+        ArgumentError: An argument is of a type that is not taken, or unknown.
+        ConfigError: A drafter was given without gamma, a name is unknown, or a setting is invalid.
+        PluginError: A plugin that was named cannot be loaded.
 
     References:
         Leviathan et al. 2023, Algorithm 1 (arXiv 2211.17192).
@@ -51,52 +76,68 @@ class Decoder:
     def __init__(
         self,
         target: LoadedModel,
-        drafter: Drafter | None = None,
+        drafter: DrafterLike | None = None,
         *,
-        gamma: GammaController | None = None,
-        lenience: LenienceController | None = None,
+        gamma: GammaLike | None = None,
+        lenience: LenienceLike | None = None,
         sampling: SamplingSettings | None = None,
         draft_sampling: SamplingSettings | None = None,
         processors: Sequence[LogitsProcessor] = (),
         strict: bool = False,
-        rule: Rule = speculative_sampling,
+        rule: AcceptanceRule | None = None,
+        **options: Unpack[SamplingOptions],
     ) -> None:
+        if not isinstance(target, LoadedModel):
+            raise ArgumentError(
+                f"target: an object of type {type(target).__name__} was given; pass what load_model(name) or "
+                "wrap_model(model, tokenizer) returns."
+            )
         if drafter is not None and gamma is None:
             raise ConfigError(
-                "a drafter was given without a gamma controller: say how many tokens it shall draft."
+                "a drafter was given without gamma; pass the number of tokens to draft in a step, such as "
+                "gamma=4, or a gamma controller."
             )
+        settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
+        settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target
-        self.drafter = drafter
-        self._gamma = gamma
-        self._lenience = lenience
-        settings = sampling or SamplingSettings()
-        self._standardise = Standardiser(settings, processors)
-        self._draft_standardise = Standardiser(draft_sampling or settings, processors)
+        self._gamma = make_gamma(gamma)
+        self._lenience = make_lenience(lenience)
+        self._to_probs = LogitsToProbs(settings, processors)
+        self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
-        self._rule = rule
+        self._rule = rule or SpeculativeSampling()
+        self.drafter = None if drafter is None else make_drafter(target, drafter)
 
     def generate(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Prompt | Sequence[Prompt],
         settings: GenerationSettings | None = None,
         observers: Sequence[Observer] = (),
         seeds: Sequence[int] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> BatchResult:
-        """Decode a batch to its end.
+        """Decode a prompt, or a batch of them, to its end.
 
         Args:
-            prompts: One a row; rows may differ in length.
-            settings: How long, and from which seed.
-            observers: Told of every step.
-            seeds: One for each row; by default made from the settings' seed and the row's number, as
+            prompts: A prompt, or one per sequence; lengths may differ.
+            settings: How long to decode, and the seed.
+            observers: Called after every step.
+            seeds: One per sequence; derived from the settings' seed and the sequence's index by default, as
                 `row_seed` does.
+            **options: Fields of `GenerationSettings`, such as `max_new_tokens=64`; they replace those of
+                `settings`.
 
         Raises:
             PromptError: A prompt is empty, too long, or not of this vocabulary.
+            ArgumentError: An argument is of a type that is not taken, or unknown.
+            ConfigError: A setting is invalid.
             NumericsError: The target's logits are no distribution.
             PluginError: A plugin failed, under `strict`.
+
+        Warns:
+            PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        run = self.stream(prompts, settings, observers, seeds)
+        run = self._run(prompts, settings, observers, seeds, options, stacklevel=3)
         while True:
             try:
                 next(run)
@@ -106,56 +147,68 @@ class Decoder:
 
     def stream(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Prompt | Sequence[Prompt],
         settings: GenerationSettings | None = None,
         observers: Sequence[Observer] = (),
         seeds: Sequence[int] | None = None,
+        **options: Unpack[GenerationOptions],
     ) -> Generator[StepReport, None, BatchResult]:
-        """Decode a batch step by step; the generator's return value is the `BatchResult`.
+        """Decode a prompt or a batch step by step; the generator's return value is the `BatchResult`.
 
-        Arguments and errors are those of `generate`. Leaving the loop early frees what the batch held.
+        Arguments, errors and warnings are those of `generate`. Leaving the loop early frees what the batch holds.
         """
-        settings = settings or GenerationSettings()
-        begun = perf_counter()
-        ids = [encode_prompt(self.target, prompt, str(index)) for index, prompt in enumerate(prompts)]
-        if not ids:
-            raise PromptError("no prompt was given.")
+        return self._run(prompts, settings, observers, seeds, options, stacklevel=2)
+
+    def _run(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        settings: GenerationSettings | None,
+        observers: Sequence[Observer],
+        seeds: Sequence[int] | None,
+        options: GenerationOptions,
+        *,
+        stacklevel: int,
+    ) -> Generator[StepReport, None, BatchResult]:
+        settings = settings_or_default(GenerationSettings, settings, "settings")
+        if isinstance(stop := options.get("stop"), str):
+            options = {**options, "stop": (stop,)}
+        settings = with_options(settings, options, _TO_DECODER)
+        started = perf_counter()
+        ids = [encode_prompt(self.target, one, str(index)) for index, one in enumerate(as_prompts(prompts))]
+        seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
+        if len(seeds) != len(ids):
+            raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
+        guard = PluginGuard(strict=self._strict)
         rows = self._rows(ids, settings)
-        fence = Fence(strict=self._strict)
-        seeds = [row_seed(settings.seed, n) for n in range(len(rows))] if seeds is None else seeds
-        if len(seeds) != len(rows):
-            raise ConfigError(f"{len(seeds)} seeds were given for {len(rows)} prompts; one each is needed.")
-        streams = RowStreams(seeds)
-        opener = LoopOpener(self._draft_standardise, streams, fence)
-        info = opener.for_session(self._session_info(ids, rows, self._max_gamma(fence)))
-        speculation = Speculation(
+        info = self._session_info(ids, rows, self._max_gamma(guard))
+        batch = open_batch(
+            LoopContext(self._draft_to_probs, RowGenerators(seeds), guard),
+            self.target,
+            rows,
+            info,
             self.drafter,
             self._gamma,
             self._lenience,
-            self._draft_standardise,
-            streams,
-            info,
-            self._batch_info(rows, info),
-            fence,
+            to_probs=self._to_probs,
+            stops=self._stop_rule(settings),
+            rule=self._rule,
         )
-        session = ModelSession(
-            self.target, len(rows), info.capacity, info.sources, keep_hidden=speculation.wants_hidden
-        )
-        stops = self._stop_rule(settings)
-        vocab = self.target.vocab_size
-        batch = Batch(rows, session, speculation, self._standardise, streams, stops, fence, vocab, self._rule)
+        origins: list[list[TokenOrigin]] = [[] for _ in rows]
         try:
             for observer in observers:
                 observer.on_start(info, ids)
             while not batch.done:
                 report = batch.step()
+                guard.warn(stacklevel)
+                for row, new in zip(origins, report.origins, strict=True):
+                    row += new
                 for observer in observers:
                     observer.on_step(report)
                 yield report
         finally:
-            speculation.close()
-            session.close()
-        result = self._result(batch, ids, fence, perf_counter() - begun)
+            batch.close()
+        guard.warn(stacklevel)
+        result = self._result(batch, ids, origins, guard, perf_counter() - started)
         for observer in observers:
             observer.on_end(result)
         return result
@@ -173,20 +226,17 @@ class Decoder:
             )
         return rows
 
-    def _max_gamma(self, fence: Fence) -> int:
-        gamma = self._gamma
-        if gamma is None or self.drafter is None:
+    def _max_gamma(self, guard: PluginGuard) -> int:
+        if self._gamma is None or self.drafter is None:
             return 0
-
-        def legal() -> int:
-            most = gamma.max_gamma
-            if not isinstance(most, int) or most < 0:
-                raise PluginError(
-                    f"max_gamma is {most!r}; it must be a whole number, at least 0. Nothing is drafted."
-                )
-            return most
-
-        return fence.call(gamma, legal) or 0
+        with guard.calling(self._gamma):
+            limit = self._gamma.max_gamma
+            if isinstance(limit, int) and limit >= 0:
+                return limit
+            raise PluginError(
+                f"max_gamma is {limit!r}; it must be a whole number, at least 0. Nothing is drafted."
+            )
+        return 0
 
     def _session_info(self, ids: Sequence[Sequence[int]], rows: Sequence[Row], max_gamma: int) -> SessionInfo:
         return SessionInfo(
@@ -198,10 +248,6 @@ class Decoder:
             sources=ids if self.target.encoder_decoder else None,
         )
 
-    def _batch_info(self, rows: Sequence[Row], session: SessionInfo) -> BatchInfo:
-        room = tuple(row.limit - len(row.tokens) for row in rows)
-        return BatchInfo(len(rows), session.max_gamma, room, self._standardise.argmax)
-
     def _stop_rule(self, settings: GenerationSettings) -> StopRule:
         if settings.stop and self.target.tokenizer is None:
             raise ConfigError(
@@ -210,13 +256,20 @@ class Decoder:
         eos = () if settings.ignore_eos else self.target.eos_ids
         return StopRule(frozenset(eos), settings.stop, self.target.tokenizer)
 
-    def _result(self, batch: Batch, ids: Sequence[Sequence[int]], fence: Fence, seconds: float) -> BatchResult:
+    def _result(
+        self,
+        batch: Batch,
+        ids: Sequence[Sequence[int]],
+        origins: Sequence[Sequence[TokenOrigin]],
+        guard: PluginGuard,
+        seconds: float,
+    ) -> BatchResult:
         generations = []
-        for row, prompt in zip(batch.rows, ids, strict=True):
+        tokenizer = self.target.tokenizer
+        for row, prompt, came in zip(batch.rows, ids, origins, strict=True):
             tokens = tuple(row.tokens[row.begin :])
-            tokenizer = self.target.tokenizer
             text = None if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
             assert row.reason is not None
-            generations.append(Generation(tuple(prompt), tokens, text, row.reason))
+            generations.append(Generation(tuple(prompt), tokens, text, row.reason, tuple(came), tokenizer))
         metrics = batch.metrics.with_seconds(seconds)
-        return BatchResult(tuple(generations), metrics, fence.failures)
+        return BatchResult(tuple(generations), metrics, guard.failures)

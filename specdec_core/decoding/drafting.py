@@ -1,4 +1,4 @@
-"""The core's half of drafting: it draws the tokens and keeps the q each was drawn from."""
+"""The core's half of drafting: draws draft tokens and records the q that each came from."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.border import OverlayRow, Proposal
-from specdec_core.decoding.recording import DraftRecord
-from specdec_core.errors import PluginError
-from specdec_core.inference import inference_only
-from specdec_core.overlay import RowAt, best, row_at, write_log_weights
-from specdec_core.randomness import RowStreams, draw
-from specdec_core.sampling import Standardiser, top
+from specdec_core.decoding.draft_record import DraftRecord
+from specdec_core.interface import BackoffRow, PluginError, Proposal
+from specdec_core.models import inference_only
+from specdec_core.sampling.backoff import TemperedRow, backoff_argmax, tempered_row, write_log_weights
+from specdec_core.sampling.generators import RowGenerators, draw
+from specdec_core.sampling.logits import LogitsToProbs, argmax
 
-Watcher: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
+KeepDrafting: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
+"""Asks the gamma controller which sequences draft another token, given q(x) of the token each has just drafted."""
 
 
 class DraftRecorder:
-    """Draws draft tokens for a batch, step after step, into buffers that are reused.
+    """The `DraftRequest` of every step of a batch; its buffers are reused from step to step.
 
     Args:
-        standardiser: The settings for drafts; may differ from the target's (section 6), still lossless.
-        streams: The rows' random numbers.
+        to_probs: The sampling settings for drafts; they may differ from the target's (section 6), still lossless.
+        generators: The sequences' random generators.
         batch_size: B.
         vocab_size: V.
-        max_gamma: The most tokens of a step.
-        device: Where the proposal is wanted.
+        max_gamma: Maximum number of draft tokens in a step.
+        device: Device of the proposal.
     """
 
     def __init__(
         self,
-        standardiser: Standardiser,
-        streams: RowStreams,
+        to_probs: LogitsToProbs,
+        generators: RowGenerators,
         batch_size: int,
         vocab_size: int,
         max_gamma: int,
         device: torch.device | str,
     ) -> None:
-        self._standardise = standardiser
-        self._streams = streams
+        self._to_probs = to_probs
+        self._generators = generators
         self._shape = (batch_size, max_gamma, vocab_size)
         self._device = torch.device(device)
         self._record = DraftRecord(*self._shape, self._device)
@@ -51,20 +51,26 @@ class DraftRecorder:
         self.start((), (0,) * batch_size)
 
     def start(
-        self, prefixes: Sequence[Sequence[int]], budget: tuple[int, ...], watcher: Watcher | None = None
+        self,
+        tokens: Sequence[Sequence[int]],
+        budget: tuple[int, ...],
+        hidden: Tensor | None = None,
+        keep_drafting: KeepDrafting | None = None,
     ) -> None:
-        """Forget the last step's draft and begin another.
+        """Discard the last step's draft and start another.
 
         Args:
-            prefixes: The committed tokens of each row.
-            budget: The most tokens of each row.
-            watcher: Says which rows draft on, given the confidence in the token each has just drafted.
+            tokens: The committed tokens of each sequence.
+            budget: The maximum number of draft tokens of each sequence.
+            hidden: `[B, D]`, the target's hidden states; see `DraftRequest`.
+            keep_drafting: Called after each draft token; None to draft until the budget is spent.
         """
-        self._prefixes = prefixes
-        self._budget = budget
+        self.tokens = tokens
+        self.budget = budget
+        self.hidden = hidden
+        self._keep_drafting = keep_drafting
         self._left = list(budget)
         self._lengths = [0] * len(budget)
-        self._watcher = watcher
         self._numbers: list[list[float]] | None = None
         self._uniforms: Tensor | None = None
         self._made: Proposal | None = None
@@ -74,60 +80,60 @@ class DraftRecorder:
 
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
-        """Standardise, draw and record; see `DraftRequest.sample`."""
+        """See `DraftRequest.sample`."""
         self._check(logits, "logits")
         given = logits.to(self._device)
-        prefixes = self._current_prefixes() if self._standardise.needs_prefix else None
-        if self._standardise.argmax:
+        prefixes = self._current_prefixes() if self._to_probs.needs_prefix else None
+        if self._to_probs.greedy:
             # q is one-hot on the drawn token: a point mass says so without V numbers a token.
-            scores = self._standardise.scores(given, prefixes)
-            token = top(scores)
+            scores = self._to_probs.scores(given, prefixes)
+            token = argmax(scores)
             self._record.add_certain(token)
-            self._advance(None if self._watcher is None else _at(torch.softmax(scores, dim=-1), token))
+            self._advance(None if self._keep_drafting is None else _at(torch.softmax(scores, dim=-1), token))
         else:
-            q = self._standardise(given, prefixes, out=self._record.next_q())
+            q = self._to_probs(given, prefixes, out=self._record.next_q())
             token = self._draw(q)
         return token.to(logits.device)
 
     @inference_only
     def draw(self, probabilities: Tensor) -> Tensor:
-        """Draw from a finished distribution and record it; see `DraftRequest.draw`."""
+        """See `DraftRequest.draw`."""
         self._check(probabilities, "probabilities")
         self._drawn_directly = True
         token = self._draw(self._record.next_q().copy_(probabilities))
         return token.to(probabilities.device)
 
-    def sample_overlay(self, rows: Sequence[OverlayRow | None]) -> list[int]:
-        """Standardise, draw and record without writing the rows out; see `DraftRequest.sample_overlay`."""
+    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+        """See `DraftRequest.sample_backoff`."""
         self._check_rows(rows)
-        if not self._standardise.temperature_only:
-            return self._sample_written_out(rows)
-        if self._standardise.argmax:
-            return self._take_best(rows)
+        if not self._to_probs.temperature_only:
+            return self._sample_dense(rows)
+        if self._to_probs.greedy:
+            return self._draw_best(rows)
         place, numbers = len(self._record), self._take_numbers()
-        temperature = self._standardise.settings.temperature
+        temperature = self._to_probs.settings.temperature
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
-        drawn_from: list[RowAt | None] = [None] * len(rows)
+        drawn_from: list[TemperedRow | None] = [None] * len(rows)
         for index, row in enumerate(rows):
             if row is not None and self._left[index]:
-                at = drawn_from[index] = row_at(row, temperature)
+                at = drawn_from[index] = tempered_row(row, temperature)
                 tokens[index], confidence[index] = at.draw(numbers[index][place])
-        self._record.add_overlay(tokens, drawn_from)
+        self._record.add_backoff(tokens, drawn_from)
         self._advance(confidence)
         return list(tokens)
 
-    def _take_best(self, rows: Sequence[OverlayRow | None]) -> list[int]:
+    def _draw_best(self, rows: Sequence[BackoffRow | None]) -> list[int]:
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
         for index, row in enumerate(rows):
             if row is not None and self._left[index]:
-                tokens[index] = best(row)
-                if self._watcher is not None:
-                    confidence[index] = row_at(row, 1.0).density(tokens[index])
+                tokens[index] = backoff_argmax(row)
+                if self._keep_drafting is not None:
+                    confidence[index] = tempered_row(row, 1.0).probability(tokens[index])
         self._record.add_certain(tokens)
         self._advance(confidence)
         return list(tokens)
 
-    def _sample_written_out(self, rows: Sequence[OverlayRow | None]) -> list[int]:
+    def _sample_dense(self, rows: Sequence[BackoffRow | None]) -> list[int]:
         wanted = [left > 0 for left in self._left]
         logits = np.zeros((self._shape[0], self._shape[2]), dtype=np.float32)
         for out, row in zip(logits, rows, strict=True):
@@ -137,67 +143,68 @@ class DraftRecorder:
         return [token if more else 0 for token, more in zip(tokens, wanted, strict=True)]
 
     @inference_only
-    def take(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> list[bool]:
-        """Record tokens that an inner loop drew; see `DraftRequest.take`."""
+    def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> list[bool]:
+        """See `DraftRequest.extend`."""
         if len(self._record):
-            raise PluginError("tokens were taken behind others that were drawn here: fork the request for them.")
+            raise PluginError(
+                "extend() was called after a token was drawn from this request; fork the request for one of them."
+            )
         kept = [list(row[:left]) for row, left in zip(tokens, self._left, strict=True)]
         left = [most - len(row) for most, row in zip(self._left, kept, strict=True)]
-        if self._watcher is not None:
+        if self._keep_drafting is not None:
             for place in range(max(map(len, kept))):
-                on = self._watcher(_taken_confidence(kept, q, place))
+                on = self._keep_drafting(_extended_confidence(kept, q, place))
                 for row, more in enumerate(on):
                     if not more and place < len(kept[row]):
                         del kept[row][place + 1 :]
                         left[row] = 0
-        self._record.take(kept, q)
+        self._record.extend(kept, q)
         self._lengths = [n + len(row) for n, row in zip(self._lengths, kept, strict=True)]
         self._left = left
         return [n > 0 for n in left]
 
     def wants_more(self) -> bool:
-        """Whether any row may still take a token."""
+        """See `DraftRequest.wants_more`."""
         return any(self._left)
 
     @inference_only
     def proposal(self) -> Proposal:
-        """Return all that was drawn since `start`; its q is a view on buffers, valid until the next step."""
+        """Return everything drawn since `start`; its q is a view of buffers, valid until the next step."""
         self._made = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
         return self._made
 
-    def vouches_for(self, proposal: Proposal) -> bool:
-        """Whether these tokens and this q were recorded from logits, here or in a fork of this step.
+    def made(self, proposal: object) -> bool:
+        """Return whether these tokens and this q were drawn from logits here, or in a fork of this step.
 
-        Such a proposal needs no further check.
+        Such a proposal needs no check of its ids and sums.
         """
         made = self._made
+        if not isinstance(proposal, Proposal):
+            return False
         if made is not None and proposal.tokens is made.tokens and proposal.q is made.q:
             return not self._drawn_directly
-        return any(fork.vouches_for(proposal) for fork in self._forks[: self._forked])
+        return any(fork.made(proposal) for fork in self._forks[: self._forked])
 
-    def fork(self, budget: tuple[int, ...]) -> DraftRecorder:
-        """Return a recorder with a record and a budget of its own; see `DraftRequest.fork`.
-
-        What was drawn here before is no part of it. It is this one's until the next `start`.
-        """
-        legal = len(budget) == len(self._budget) and all(
-            0 <= own <= most for own, most in zip(budget, self._budget, strict=True)
+    def fork(self, budget: Sequence[int]) -> DraftRecorder:
+        """See `DraftRequest.fork`. The fork is valid until the next `start` and holds no token drawn here."""
+        budget = tuple(budget)
+        legal = len(budget) == len(self.budget) and all(
+            0 <= own <= most for own, most in zip(budget, self.budget, strict=True)
         )
         if not legal:
             raise PluginError(
-                f"a request was forked with the budget {list(budget)}; {len(self._budget)} numbers are wanted, "
-                f"from 0 to the request's own: {list(self._budget)}."
+                f"a request was forked with the budget {list(budget)}; expected {len(self.budget)} numbers "
+                f"from 0 to the request's own: {list(self.budget)}."
             )
         if self._forked == len(self._forks):
-            self._forks.append(DraftRecorder(self._standardise, self._streams, *self._sizes(), self._device))
+            batch, max_gamma, vocab = self._shape
+            self._forks.append(
+                DraftRecorder(self._to_probs, self._generators, batch, vocab, max_gamma, self._device)
+            )
         fork = self._forks[self._forked]
         self._forked += 1
-        fork.start(self._prefixes, tuple(budget), self._watcher)
+        fork.start(self.tokens, budget, self.hidden, self._keep_drafting)
         return fork
-
-    def _sizes(self) -> tuple[int, int, int]:
-        batch, gamma, vocab = self._shape
-        return batch, vocab, gamma
 
     def _draw(self, q: Tensor) -> Tensor:
         if self._uniforms is None:
@@ -206,30 +213,30 @@ class DraftRecorder:
             )
         token = draw(q, self._uniforms[:, len(self._record)])
         self._record.add_written(token)
-        self._advance(None if self._watcher is None else _at(q, token))
+        self._advance(None if self._keep_drafting is None else _at(q, token))
         return token
 
     def _advance(self, confidence: Tensor | Sequence[float] | None) -> None:
-        """Count the token that every row has just taken, and ask the watcher who drafts on."""
+        """Count the token that every row has just taken, and ask the controller which rows draft another."""
         took = [left > 0 for left in self._left]
         for index, left in enumerate(self._left):
             if left:
                 self._lengths[index] += 1
                 self._left[index] = left - 1
-        if self._watcher is not None and confidence is not None:
+        if self._keep_drafting is not None and confidence is not None:
             values = confidence.tolist() if isinstance(confidence, Tensor) else confidence
-            on = self._watcher([value if new else math.nan for value, new in zip(values, took, strict=True)])
+            on = self._keep_drafting([value if new else math.nan for value, new in zip(values, took, strict=True)])
             self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
 
     def _take_numbers(self) -> list[list[float]]:
-        """Return the step's random numbers of each row."""
+        """Return the random numbers of each row for this step."""
         if self._numbers is None:
-            # Each row uses up as many as its own budget, so that its tokens do not depend on its neighbours.
-            self._numbers = self._streams.numbers(self._budget, max(self._budget))
+            # Each row consumes as many as its own budget, so that its tokens do not depend on its neighbours.
+            self._numbers = self._generators.numbers(self.budget, max(self.budget))
         return self._numbers
 
     def _current_prefixes(self) -> list[list[int]]:
-        return [list(row) + new for row, new in zip(self._prefixes, self._record.rows(), strict=True)]
+        return [list(row) + new for row, new in zip(self.tokens, self._record.rows(), strict=True)]
 
     def _check(self, values: Tensor, what: str) -> None:
         self._check_budget()
@@ -237,7 +244,7 @@ class DraftRecorder:
         if tuple(values.shape) != expected:
             raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")
 
-    def _check_rows(self, rows: Sequence[OverlayRow | None]) -> None:
+    def _check_rows(self, rows: Sequence[BackoffRow | None]) -> None:
         self._check_budget()
         if len(rows) != len(self._left):
             raise PluginError(f"{len(rows)} rows were given; the batch has {len(self._left)}.")
@@ -247,17 +254,19 @@ class DraftRecorder:
                     raise PluginError(
                         f"None was given for row {index}, which may still take {self._left[index]} tokens."
                     )
-            elif len(row.background.log_weights) != self._shape[2]:
+            elif len(row.lower_order.log_weights) != self._shape[2]:
                 raise PluginError(
-                    f"row {index} has a background of {len(row.background.log_weights)} weights; "
+                    f"row {index} has a lower_order of {len(row.lower_order.log_weights)} weights; "
                     f"V is {self._shape[2]} here."
                 )
 
     def _check_budget(self) -> None:
         if not any(self._left):
-            raise PluginError("the drafter drew a token although wants_more() was False: its budget was spent.")
-        if self._record.taken:
-            raise PluginError("a token was drawn behind others that an inner loop drew: fork the request for it.")
+            raise PluginError("the drafter drew a token although wants_more() was False: the budget is spent.")
+        if self._record.extended:
+            raise PluginError(
+                "a token was drawn after extend() was called on this request; fork the request for one of them."
+            )
 
 
 def _at(probabilities: Tensor, token: Tensor) -> Tensor:
@@ -265,8 +274,8 @@ def _at(probabilities: Tensor, token: Tensor) -> Tensor:
     return probabilities.gather(1, token[:, None])[:, 0]
 
 
-def _taken_confidence(rows: Sequence[Sequence[int]], q: Tensor | None, place: int) -> list[float]:
-    """Return q of the tokens at a place; 1 where they were certain, and NaN in rows that have none there."""
+def _extended_confidence(rows: Sequence[Sequence[int]], q: Tensor | None, place: int) -> list[float]:
+    """Return q of the tokens at a position: 1 where they were certain, NaN in rows that have none there."""
     return [
         math.nan if place >= len(row) else 1.0 if q is None else float(q[index, place, row[place]])
         for index, row in enumerate(rows)

@@ -8,18 +8,18 @@ from dataclasses import dataclass, fields, replace
 from operator import add
 from typing import Any, TypeVar
 
-from specdec_core.border import StepReport
+from specdec_core.interface import StepReport
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What steps of one length of draft took together, in seconds; the first of a batch, with its prompt, is none.
+    """Total times of the steps with one draft length; a batch's first step, which reads the prompt, is left out.
 
     Attributes:
-        steps: How many there were.
-        draft_seconds: In the drafter.
-        verify_seconds: In the target's forward, the acceptance and the wait for both.
-        seconds: In all.
+        steps: Number of steps.
+        draft_seconds: Seconds in the drafter.
+        verify_seconds: Seconds in the target's forward pass and the acceptance, up to the wait for the device.
+        seconds: Seconds in all.
     """
 
     steps: int = 0
@@ -33,25 +33,25 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Raw counts and times of a run, from which all ratios are derived; two of them add up.
+    """Raw counts and times of a run, from which all ratios are derived. Add two to combine runs.
 
     Attributes:
-        tokens: New tokens of all rows.
-        target_calls: Forwards of the target.
-        row_steps: Rows that were decoded, summed over the forwards: `target_calls` at batch 1.
-        drafted: Draft tokens verified.
-        accepted: Draft tokens kept.
-        rejected: Rows whose draft was cut by a rejection, summed over the steps.
-        asked_at: Draft tokens asked for at each position of the draft, the first first.
-        judged_at: Draft tokens judged at each position.
-        accepted_at: Draft tokens kept at each position.
-        deviation: Total variation from the target's distribution that lenience spent, summed over the rows.
-        draft_calls: Depth of the drafts (the longest row; 1 where asked in vain), summed over the steps.
+        tokens: New tokens of all sequences.
+        target_calls: Forward passes of the target.
+        row_steps: Sequences decoded in each forward pass, summed over the passes: `target_calls` at batch size 1.
+        drafted: Draft tokens.
+        accepted: Accepted draft tokens.
+        rejected: Drafts cut short by a rejection.
+        asked_at: Draft tokens asked for at each position of the draft.
+        verified_at: Draft tokens verified at each position: up to the first rejection of a draft.
+        accepted_at: Draft tokens accepted at each position.
+        deviation: Total variation from the target's distribution that lenience cost, summed over the sequences.
+        draft_calls: Depth of the drafts (see `StepReport.draft_calls`), summed over the steps.
         seconds: Wall time.
-        draft_seconds: Of which in the drafter.
-        verify_seconds: Of which in the target's forward, the acceptance and the wait for both.
-        times: Times of the steps whose longest draft had 0, 1, 2 ... tokens, the first of each batch left out.
-        steps_asked: How many of these steps asked for 0, 1, 2 ... tokens, in the row that was asked for most.
+        draft_seconds: Seconds of it in the drafter.
+        verify_seconds: Seconds of it in the target's forward pass and the acceptance.
+        times: Times of the steps whose longest draft had 0, 1, 2 ... tokens; each batch's first step is left out.
+        steps_asked: Number of these steps in which the largest budget of a sequence was 0, 1, 2 ... tokens.
     """
 
     tokens: int = 0
@@ -61,7 +61,7 @@ class Metrics:
     accepted: int = 0
     rejected: int = 0
     asked_at: tuple[int, ...] = ()
-    judged_at: tuple[int, ...] = ()
+    verified_at: tuple[int, ...] = ()
     accepted_at: tuple[int, ...] = ()
     deviation: float = 0.0
     draft_calls: int = 0
@@ -74,17 +74,24 @@ class Metrics:
     def __add__(self, other: Metrics) -> Metrics:
         return _added(self, other)
 
+    def __str__(self) -> str:
+        alpha = "" if self.alpha is None else f"acceptance rate {self.alpha:.2f}, "
+        return (
+            f"{self.tokens} tokens in {self.target_calls} target forward passes (block efficiency "
+            f"{self.block_efficiency:.2f}), {alpha}{self.tokens_per_second:.1f} tokens/s"
+        )
+
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Metrics:
-        """Return what `dataclasses.asdict` made plain, also where it went through JSON.
+        """Return the metrics from the result of `dataclasses.asdict`, also after a round trip through JSON.
 
         Raises:
-            ValueError: When counters are missing or unknown: another version counted something else.
+            ValueError: Counters are missing or unknown, because another version counted something else.
         """
         known = {field.name for field in fields(cls)}
         if set(plain) != known:
             wrong = ", ".join(sorted(known.symmetric_difference(plain)))
-            raise ValueError(f"these counters are missing, or are none of this version: {wrong}")
+            raise ValueError(f"counters are missing or unknown in this version: {wrong}")
         values: dict[str, Any] = dict(plain)
         values.update({key: tuple(value) for key, value in plain.items() if isinstance(value, list)})
         values["times"] = tuple(StepTimes(**one) for one in plain["times"])
@@ -96,26 +103,26 @@ class Metrics:
 
     @property
     def block_efficiency(self) -> float:
-        """Tokens a target call and row, recovered and bonus tokens included; plain decoding has 1."""
+        """Tokens per step and sequence, recovered and bonus tokens included; 1 for autoregressive decoding."""
         return self.tokens / self.row_steps if self.row_steps else 0.0
 
     @property
     def alpha(self) -> float | None:
-        """Acceptance rate E(beta): kept draft tokens over judged ones (those up to the first rejection)."""
-        judged = self.accepted + self.rejected
-        return self.accepted / judged if judged else None
+        """Acceptance rate E(beta): accepted over verified draft tokens (those up to the first rejection)."""
+        verified = self.accepted + self.rejected
+        return self.accepted / verified if verified else None
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens of all rows a second of wall time."""
+        """New tokens of all sequences per second of wall time."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def draft_seconds_per_call(self) -> float | None:
-        """Seconds to draft one token (of every row): the drafter's part of c (Definition 3.7).
+        """Seconds to draft one token (of every sequence): the numerator of c (Definition 3.7).
 
-        The first step of a batch, in which a drafter reads the prompt, is left out. Where the drafter was asked in
-        vain, that counts as one token.
+        The first step of a batch, in which the drafter reads the prompt, is left out. A step in which the drafter
+        was asked and proposed nothing counts as one token.
         """
         calls = sum(k * time.steps for k, time in enumerate(self.times))
         if self.times:
@@ -124,7 +131,7 @@ class Metrics:
 
     @property
     def verify_seconds_per_call(self) -> float | None:
-        """Seconds of a target call without a draft or a prompt: of a plain run, the target's part of c, T(0)."""
+        """Seconds of a target forward pass without draft or prompt: in a baseline run, the denominator of c."""
         plain = self.times[0] if self.times else StepTimes()
         return plain.verify_seconds / plain.steps if plain.steps else None
 
@@ -133,7 +140,7 @@ _Counts = TypeVar("_Counts", Metrics, StepTimes)
 
 
 def _added(one: _Counts, other: _Counts) -> _Counts:
-    """Add two sets of counts, field by field; tuples place by place, the longer one going on alone."""
+    """Add two sets of counts field by field; tuples element by element, padded with zeros."""
     pairs = {name.name: (getattr(one, name.name), getattr(other, name.name)) for name in fields(one)}
     return type(one)(**{name: _sum(left, right) for name, (left, right) in pairs.items()})
 
@@ -146,18 +153,17 @@ def _sum(left: Any, right: Any) -> Any:
 
 
 class Tally:
-    """Counts the steps of one batch as they happen: cheaply, for it runs in every step of the loop.
+    """Counts the steps of one batch, cheaply, since it runs in every step.
 
-    Rows are counted by how many tokens they asked for, had judged and kept; what came to each position of a draft
-    follows from that in the end.
+    It keeps histograms of the draft lengths asked for, verified and accepted; counts by position come last.
     """
 
     def __init__(self) -> None:
         self.steps = 0
-        """How many steps there were."""
+        """Number of steps."""
         self._tokens = self._row_steps = self._draft_calls = 0
         self._deviation = 0.0
-        self._asked, self._drafted, self._judged, self._accepted = (defaultdict[int, int](int) for _ in range(4))
+        self._asked, self._drafted, self._verified, self._accepted = (defaultdict[int, int](int) for _ in range(4))
         self._steps_asked = defaultdict[int, int](int)
         self._first = _Sums()
         self._times = defaultdict[int, _Sums](_Sums)
@@ -165,21 +171,21 @@ class Tally:
     def add(self, report: StepReport) -> None:
         """Count one step."""
         self.steps += 1
-        for new in report.committed:
+        for new in report.outcome.committed:
             self._tokens += len(new)
             self._row_steps += bool(new)
-        rows = zip(report.asked, report.drafted, report.judged, report.accepted, strict=True)
-        for asked, drafted, judged, accepted in rows:
+        rows = zip(report.asked, report.outcome.drafted, report.verified, report.outcome.accepted, strict=True)
+        for asked, drafted, verified, accepted in rows:
             self._asked[asked] += 1
             self._drafted[drafted] += 1
-            self._judged[judged] += 1
+            self._verified[verified] += 1
             self._accepted[accepted] += 1
         self._deviation += sum(report.deviation)
         self._draft_calls += report.draft_calls
         sums = self._first
         if report.step:
             self._steps_asked[max(report.asked)] += 1
-            sums = self._times[max(report.drafted)]
+            sums = self._times[max(report.outcome.drafted)]
         sums.steps += 1
         sums.draft_seconds += report.draft_seconds
         sums.verify_seconds += report.verify_seconds
@@ -187,7 +193,7 @@ class Tally:
 
     @property
     def metrics(self) -> Metrics:
-        """All that was counted."""
+        """The counts so far."""
         times = tuple(self._times[k].frozen() for k in range(_end(self._times)))
         whole = sum(times, self._first.frozen())
         accepted = _total(self._accepted)
@@ -197,9 +203,9 @@ class Tally:
             row_steps=self._row_steps,
             drafted=_total(self._drafted),
             accepted=accepted,
-            rejected=_total(self._judged) - accepted,
+            rejected=_total(self._verified) - accepted,
             asked_at=_by_position(self._asked),
-            judged_at=_by_position(self._judged),
+            verified_at=_by_position(self._verified),
             accepted_at=_by_position(self._accepted),
             deviation=self._deviation,
             draft_calls=self._draft_calls,
@@ -213,7 +219,7 @@ class Tally:
 
 @dataclass(slots=True)
 class _Sums:
-    """`StepTimes` while they grow."""
+    """A mutable `StepTimes`."""
 
     steps: int = 0
     draft_seconds: float = 0.0
@@ -233,5 +239,5 @@ def _total(counts: Mapping[int, int]) -> int:
 
 
 def _by_position(counts: Mapping[int, int]) -> tuple[int, ...]:
-    """Return how many drafts reach each position, given how many have each length."""
+    """Return the number of drafts that reach each position, given the number of each length."""
     return tuple(sum(n for length, n in counts.items() if length >= place) for place in range(1, _end(counts)))

@@ -1,28 +1,28 @@
-"""Observers: they are told what happens and change nothing."""
+"""Observers: called while a batch is decoded; they change nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from specdec_core.border import SessionInfo, StepReport
 from specdec_core.decoding.result import BatchResult
+from specdec_core.interface import SessionInfo, StepReport
 
 
 class Observer:
-    """Base of observers: override what you want to know of."""
+    """Base of observers: override the methods you need."""
 
     def on_start(self, session: SessionInfo, prompts: Sequence[Sequence[int]]) -> None:
-        """Learn that a batch begins, with the token ids of its prompts."""
+        """Called when a batch starts, with the token ids of its prompts."""
 
     def on_step(self, report: StepReport) -> None:
-        """Learn what became of a step."""
+        """Called after every step."""
 
     def on_end(self, result: BatchResult) -> None:
-        """Learn the result of the batch."""
+        """Called at the end of the batch."""
 
 
 class TraceObserver(Observer):
-    """Keeps every step's report, for tables and for coloured traces such as Figure 1."""
+    """Keeps the report of every step, for tables and for coloured traces such as Figure 1."""
 
     def __init__(self) -> None:
         self.reports: list[StepReport] = []
@@ -33,15 +33,15 @@ class TraceObserver(Observer):
 
 
 class ProgressObserver(Observer):
-    """Calls back with the number of new tokens after every step.
+    """Calls a function with the number of new tokens after every step.
 
     Args:
-        advance: Called with the tokens that the step committed in all rows.
+        advance: Called with the number of tokens that the step committed in all sequences.
     """
 
     def __init__(self, advance: Callable[[int], None]) -> None:
         self._advance = advance
 
     def on_step(self, report: StepReport) -> None:
-        """Pass on how many tokens came."""
-        self._advance(sum(len(row) for row in report.committed))
+        """Report the number of new tokens."""
+        self._advance(sum(len(row) for row in report.outcome.committed))

@@ -1,29 +1,79 @@
-"""A prompt as token ids that a target takes."""
+"""Turning prompts into token ids that the target accepts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from numbers import Integral
+from typing import Any, TypeAlias
 
-from specdec_core.errors import PromptError
+import numpy as np
+from torch import Tensor
+
+from specdec_core.interface import ArgumentError, PromptError
 from specdec_core.models import LoadedModel
 
-Prompt: TypeAlias = str | Sequence[int]
-"""Text (needs a tokenizer) or token ids. For encoder-decoder targets it is the source."""
+Prompt: TypeAlias = str | Sequence[int] | Tensor
+"""Text (needs a tokenizer) or token ids, also as a tensor `[T]`. For encoder-decoder targets it is the source."""
 
-_MOST_PROBLEMS = 5
+_MAX_PROBLEMS = 5
+
+
+def as_prompts(given: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return the prompts of a batch: those that were given, or the single one.
+
+    Args:
+        given: A text, token ids, or several of either; tensors `[T]` and `[B, T]` of ids as well.
+
+    Raises:
+        ArgumentError: It is neither a prompt nor several.
+        PromptError: It holds no prompt.
+    """
+    plain = _plain(given)
+    if isinstance(plain, str):
+        return [plain]
+    if not _is_sequence(plain):
+        raise ArgumentError(_not_a_prompt("the prompt", given))
+    if not plain:
+        raise PromptError("no prompt was given.")
+    if all(isinstance(entry, Integral) for entry in plain):
+        return [plain]
+    prompts = [_plain(entry) for entry in plain]
+    for index, prompt in enumerate(prompts):
+        ids = _is_sequence(prompt) and all(isinstance(token, Integral) for token in prompt)
+        if not isinstance(prompt, str) and not ids:
+            raise ArgumentError(_not_a_prompt(f"prompt {index}", prompt))
+    return prompts
+
+
+def _plain(given: Any) -> Any:
+    return given.tolist() if isinstance(given, Tensor | np.ndarray) else given
+
+
+def _is_sequence(value: object) -> bool:
+    # Bytes are a sequence of numbers, but nobody means token ids by them.
+    return isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview)
+
+
+def _not_a_prompt(name: str, given: Any) -> str:
+    text = repr(given)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return (
+        f"{name} is {text} of type {type(given).__name__}; pass a text, a list or tensor of token ids, or a list "
+        "of either for a batch. A tokenizer's output has the ids under `input_ids`; `apply_chat_template` of the "
+        "tokenizer turns a chat into a prompt."
+    )
 
 
 def encode_prompt(target: LoadedModel, prompt: Prompt, name: str) -> list[int]:
-    """Return a prompt as token ids, at least one and not more than the target takes.
+    """Return a prompt as token ids, at least one and at most as many as the target takes.
 
     Args:
-        target: The model that shall go on from it or, with an encoder, read it.
+        target: The model that continues the prompt or, with an encoder, reads it.
         prompt: The prompt.
-        name: What messages should call it, such as its number.
+        name: Its name in messages, such as its number.
 
     Raises:
-        PromptError: It is empty, too long, not of this vocabulary, or a text where there is no tokenizer.
+        PromptError: It is empty, too long, outside the vocabulary, or text without a tokenizer.
     """
     if isinstance(prompt, str):
         if target.tokenizer is None:
@@ -45,15 +95,15 @@ def encode_prompt(target: LoadedModel, prompt: Prompt, name: str) -> list[int]:
 
 
 def check_prompts(target: LoadedModel, prompts: Sequence[Prompt], names: Sequence[str]) -> None:
-    """Refuse prompts that a target cannot take, before any time is spent on the others.
+    """Reject prompts that a target cannot take, before any is decoded.
 
     Args:
-        target: The model that shall decode them.
+        target: The model that will decode them.
         prompts: The prompts.
-        names: What messages should call them, one each.
+        names: Their names in messages, one each.
 
     Raises:
-        PromptError: Some are refused by `encode_prompt`; a line for each of the first.
+        PromptError: `encode_prompt` rejects some; one line for each of the first.
     """
     problems = []
     for prompt, name in zip(prompts, names, strict=True):
@@ -61,10 +111,8 @@ def check_prompts(target: LoadedModel, prompts: Sequence[Prompt], names: Sequenc
             encode_prompt(target, prompt, name)
         except PromptError as error:
             problems.append(str(error))
-    if len(problems) > _MOST_PROBLEMS:
-        problems[_MOST_PROBLEMS:] = [
-            f"{len(problems) - _MOST_PROBLEMS} more of {len(prompts)} prompts are refused."
-        ]
+    if len(problems) > _MAX_PROBLEMS:
+        problems[_MAX_PROBLEMS:] = [f"{len(problems) - _MAX_PROBLEMS} more of {len(prompts)} prompts are invalid."]
     if problems:
         raise PromptError("\n".join(problems))
 
@@ -80,6 +128,6 @@ def _check_length(target: LoadedModel, length: int, name: str) -> None:
         )
     if not target.encoder_decoder and length >= longest:
         raise PromptError(
-            f"prompt {name} has {length} tokens; {target.name} takes {longest}, and one of them must be left for "
+            f"prompt {name} has {length} tokens; {target.name} takes {longest}, and at least one must be left for "
             "the answer. Shorten the prompt."
         )

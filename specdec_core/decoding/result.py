@@ -1,57 +1,110 @@
-"""What decoding gives back: tokens, text, and what went wrong on the way."""
+"""What decoding returns: tokens, text, metrics and plugin failures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
 
+from specdec_core.decoding.guard import PluginFailure
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.stopping import FinishReason
+from specdec_core.interface import ArgumentError, TokenOrigin
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Generation:
     """One finished sequence.
 
     Attributes:
-        prompt: The token ids it began with (for encoder-decoder targets the source).
+        prompt: Token ids of the prompt (for encoder-decoder targets, of the source).
         tokens: The new token ids.
         text: The new tokens decoded, or None without a tokenizer.
         finish_reason: Why it ended.
+        origins: Where each new token comes from.
+        tokenizer: The target's tokenizer, which spells the tokens in a notebook; None without one.
     """
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     text: str | None
     finish_reason: FinishReason
+    # Two results are equal if their tokens are, however these were found.
+    origins: tuple[TokenOrigin, ...] = field(default=(), compare=False)
+    tokenizer: Any = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        shown = f"tokens={self.tokens}" if self.text is None else f"text={self.text!r}"
+        return f"<Generation: {len(self.tokens)} tokens, {shown}, finish_reason={self.finish_reason!r}>"
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.tokens)) if self.text is None else self.text
+
+    def _repr_html_(self) -> str:
+        from specdec_core.decoding.notebook import results_html
+
+        return results_html([self])
 
 
-@dataclass(frozen=True)
-class PluginFailure:
-    """What a plugin did wrong during decoding; no token was lost.
-
-    Attributes:
-        plugin: Its class.
-        step: The target call at which it first happened.
-        message: What it did.
-        times: How often.
-    """
-
-    plugin: str
-    step: int
-    message: str
-    times: int = 1
-
-
-@dataclass(frozen=True)
-class BatchResult:
-    """The result of one call.
+@dataclass(frozen=True, repr=False)
+class BatchResult(Sequence[Generation]):
+    """The result of one call of `Decoder.generate`: a sequence of `Generation`, in the order of the prompts.
 
     Attributes:
-        rows: The sequences, in the order of the prompts.
+        sequences: The finished sequences.
         metrics: Counts and times.
         failures: What plugins did wrong on the way.
     """
 
-    rows: tuple[Generation, ...]
+    sequences: tuple[Generation, ...]
     metrics: Metrics
     failures: tuple[PluginFailure, ...] = ()
+
+    @property
+    def text(self) -> str | None:
+        """The new text of the only sequence, or None without a tokenizer.
+
+        Raises:
+            ArgumentError: There are several sequences.
+        """
+        return self._only("text").text
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The new token ids of the only sequence.
+
+        Raises:
+            ArgumentError: There are several sequences.
+        """
+        return self._only("tokens").tokens
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @overload
+    def __getitem__(self, index: int) -> Generation: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Generation, ...]: ...
+    def __getitem__(self, index: int | slice) -> Generation | tuple[Generation, ...]:
+        return self.sequences[index]
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failures)} plugin failures" if self.failures else ""
+        return f"<BatchResult: {len(self)} sequence{'s' * (len(self) != 1)}, {self.metrics}{failed}>"
+
+    def __str__(self) -> str:
+        texts = [str(one) if len(self) == 1 else f"[{index}] {one}" for index, one in enumerate(self)]
+        return "\n".join([*texts, "", str(self.metrics), *map(str, self.failures)])
+
+    def _repr_html_(self) -> str:
+        from specdec_core.decoding.notebook import results_html
+
+        return results_html(self.sequences, [str(self.metrics)], [*map(str, self.failures)])
+
+    def _only(self, name: str) -> Generation:
+        if len(self) != 1:
+            raise ArgumentError(
+                f"this result has {len(self)} sequences, so it has no single {name}; index it: result[0].{name}, "
+                f"or [one.{name} for one in result]."
+            )
+        return self.sequences[0]

@@ -1,4 +1,4 @@
-"""When a row ends: end-of-sequence ids, stop strings, maximum lengths."""
+"""When a sequence ends: end-of-sequence ids and stop strings."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
-"""An end-of-sequence id, a stop string, `max_new_tokens` reached, or no place left in the model."""
+"""An end-of-sequence id, a stop string, `max_new_tokens`, or the model's maximum length."""
 
 
 @dataclass(frozen=True)
 class StopRule:
-    """Decides, token by token, whether a row has ended.
+    """Decides, token by token, whether a sequence has ended.
 
     Attributes:
-        eos_ids: Ids that end a row; the id itself is kept.
-        strings: Strings that end a row; the token that completes one is kept.
+        eos_ids: Ids that end a sequence; the id itself is kept.
+        strings: Strings that end a sequence; the token that completes one is kept.
         tokenizer: Needed for stop strings.
     """
 
@@ -25,11 +25,11 @@ class StopRule:
     tokenizer: Any = None
 
     def clip(self, produced: Sequence[int], new: Sequence[int]) -> tuple[list[int], FinishReason | None]:
-        """Return how much of `new` is kept after `produced`, and why the row ended if it did.
+        """Return the part of `new` up to where the sequence ends, and the finish reason if it ends.
 
         Args:
             produced: Tokens generated so far, at least the last `reach` of them.
-            new: Tokens that this step would add.
+            new: Tokens to append.
         """
         kept: list[int] = []
         for token in new:
@@ -42,9 +42,9 @@ class StopRule:
 
     @property
     def reach(self) -> int:
-        """How many tokens back a string that is completed now can begin.
+        """How many tokens back a stop string that is completed now may start.
 
-        Every token of it spells at least one of its bytes; a few more are for a character split over tokens.
+        Every token contributes at least one byte; a few more allow for a character split over tokens.
         """
         return max((len(string.encode()) + 4 for string in self.strings), default=0)
 

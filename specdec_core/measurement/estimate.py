@@ -1,12 +1,13 @@
-"""From samples to alpha and acceptance by position, each with its uncertainty. Importing this imports no torch.
+"""Estimate alpha and acceptance by position from samples, with their uncertainty. Imports no torch.
 
-At each of the target's tokens there is a draft x_1 ... x_K, and at each position i of it beta_i = sum_x min(p_i /
-l, q_i) and the odds of its own token, a_i = min(1, p_i(x_i) / (l q_i(x_i))). Position i is judged when those
-before it were accepted, which happens with probability w_i = a_1 ... a_{i-1}. So
+Each sample is a draft x_1 ... x_K with, at each position i, beta_i = sum_x min(p_i / l, q_i) and the acceptance
+probability of its own token, a_i = min(1, p_i(x_i) / (l q_i(x_i))). Position i is verified if those before it were
+accepted, which has probability w_i = a_1 ... a_{i-1}. So
 
     P(accepted at i | accepted before) = E(w_i beta_i) / E(w_i),
 
-and both expectations are means over the samples: no coin is tossed, which would only add noise (Rao-Blackwell).
+where both expectations are means over the samples. Drawing whether tokens are accepted would only add noise
+(Rao-Blackwell).
 
 References:
     Leviathan et al. 2023, Definition 3.1 to Corollary 3.6 and section 4.2 (arXiv 2211.17192).
@@ -17,33 +18,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_core.measurement.file import Acceptance
+from specdec_core.theory.intervals import tail
 
 RESAMPLES = 2000
-"""How often prompts, or blocks, are drawn anew for an interval."""
-FEWEST_PROMPTS = 10
-"""With fewer, blocks of tokens are resampled in the place of prompts."""
+"""Number of resamples for an interval."""
+MIN_PROMPTS = 10
+"""With fewer prompts, blocks of tokens are resampled instead of prompts."""
 
-_SHORTEST_BLOCK, _MOST_BLOCKS, _FEWEST_BLOCKS = 32, 40, 8
+_MIN_BLOCK, _MAX_BLOCKS, _MIN_BLOCKS = 32, 40, 8
 _Floats = NDArray[np.float64]
 _Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Samples:
-    """One sample for each token of the target before which the drafter was asked; N in all.
+    """N samples, one for each token of the target at which a draft was requested.
 
     Attributes:
-        prompt: `[N]`, number of the prompt whose text it is in. Samples of a prompt stand in the text's order.
-        asked: `[N]`, how many tokens the drafter was asked for.
-        drafted: `[N]`, how many it proposed.
+        prompt: `[N]`, number of the prompt. Samples of a prompt are in the order of its text.
+        asked: `[N]`, how many tokens were requested.
+        drafted: `[N]`, how many were proposed.
         beta: `[N, K, L]`, probability that a token drawn from q is accepted at each position, for L values of l.
-        own: `[N, K, L]`, probability that the drafted token itself is. Both are 0 beyond `drafted`.
+        own: `[N, K, L]`, probability that the drafted token is accepted. Both are 0 beyond `drafted`.
     """
 
     prompt: _Integers
@@ -58,16 +59,16 @@ def estimate(
 ) -> Acceptance:
     """Return alpha with a 95% confidence interval, and acceptance by position.
 
-    Tokens of one text resemble each other, so the interval comes from resampling prompts with all their texts
-    (2,000 times), or where there are fewer than ten, blocks of consecutive tokens: then it says how sure alpha is
-    on these prompts, and not on others like them. With a single block it is all of [0, 1].
+    Tokens of one text are correlated, so the interval comes from resampling prompts with all their texts (2,000
+    times). With fewer than ten prompts, blocks of consecutive tokens are resampled instead: the interval then
+    holds for these prompts, and not for others like them. With a single block it is [0, 1].
 
     Args:
-        samples: What was taken at this temperature.
-        which: Which of the L values of l.
-        temperature: That of the samples.
+        samples: The samples at this temperature.
+        which: Index of the value of l.
+        temperature: The temperature of the samples.
         lenience: The value of l.
-        generator: What to resample with.
+        generator: Random generator for resampling.
     """
     beta, own = samples.beta[:, :, which], samples.own[:, :, which]
     place = np.arange(beta.shape[1])
@@ -76,7 +77,7 @@ def estimate(
     weight = reached * there
     rates = _ratio((weight * beta).sum(axis=0), weight.sum(axis=0))
     low, high, errors = _uncertainty(_blocks(samples.prompt), weight * beta, weight, generator)
-    # A position may be proposed and yet never reached, where a token before it has no chance.
+    # A proposed position is never reached if a token before it is always rejected.
     known = int(np.argmin(np.append(weight.sum(axis=0) > 0, False)))
     possible = reached * (asked & (samples.drafted[:, None] >= place))
     alpha = float(rates[0])
@@ -95,23 +96,23 @@ def estimate(
 
 
 def _ratio(part: _Floats | _Integers, whole: _Floats | _Integers) -> _Floats:
-    """Return part / whole in [0, 1], 0 where there is no whole."""
+    """Return part / whole in [0, 1], or 0 where whole is 0."""
     ratio: _Floats = np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
     return ratio.clip(0.0, 1.0)
 
 
 def _blocks(prompt: _Integers) -> _Integers:
-    """Return the number of the block that each sample belongs to: its prompt, or part of its prompt's text."""
+    """Return the block of each sample, `[N]`: its prompt, or a part of the prompt's text."""
     names, number = np.unique(prompt, return_inverse=True)
-    if len(names) >= FEWEST_PROMPTS:
+    if len(names) >= MIN_PROMPTS:
         return number.astype(np.int64)
-    longest = max(_SHORTEST_BLOCK, len(prompt) // _MOST_BLOCKS)
-    size = max(1, min(longest, len(prompt) // _FEWEST_BLOCKS))
+    longest = max(_MIN_BLOCK, len(prompt) // _MAX_BLOCKS)
+    size = max(1, min(longest, len(prompt) // _MIN_BLOCKS))
     place = np.empty(len(prompt), dtype=np.int64)
     for n in range(len(names)):
-        mine = number == n
-        place[mine] = np.arange(mine.sum())
-    # Numbered anew, so that none is left out.
+        of_prompt = number == n
+        place[of_prompt] = np.arange(of_prompt.sum())
+    # Renumbered without gaps.
     return np.unique(np.stack([number, place // size]), axis=1, return_inverse=True)[1].astype(np.int64)
 
 
@@ -121,10 +122,10 @@ def _uncertainty(
     """Return the ends of alpha's interval, and the standard error at each position, `[K]`.
 
     Args:
-        block: `[N]`, which block each sample belongs to.
+        block: `[N]`, the block of each sample.
         gain: `[N, K]`, w_i beta_i.
         weight: `[N, K]`, w_i.
-        generator: What to resample with.
+        generator: Random generator for resampling.
     """
     count = int(block.max()) + 1
     if count < 2:
@@ -140,24 +141,12 @@ def _uncertainty(
         return 0.0, 0.0, errors
     outside = tail(count)
     low, high = np.clip(np.quantile(first, [outside, 1 - outside]), 0.0, 1.0)
-    # Resampling misses the factor n / (n - 1) of a variance that is estimated.
+    # The bootstrap variance lacks the factor n / (n - 1).
     return float(low), float(high), errors * math.sqrt(count / (count - 1))
 
 
 def _sums(block: _Integers, count: int, values: _Floats) -> _Floats:
-    """Return the sums over each block, `[count, K]`."""
+    """Return the sum of each block, `[count, K]`."""
     sums = np.zeros((count, values.shape[1]))
     np.add.at(sums, block, values)
     return sums
-
-
-def tail(count: int) -> float:
-    """Return the quantile at which a percentile interval of `count` blocks, at least 2, ends: outside of 2.5%.
-
-    The bootstrap's own interval is too narrow with few blocks, as is one that takes a normal quantile for
-    Student's; this widens it to the latter's width (Hesterberg's "expanded percentile").
-    """
-    z, n = NormalDist().inv_cdf(0.975), count - 1
-    # Student's quantile, expanded in 1 / n: off by 1% at n = 4.
-    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    return NormalDist().cdf(-math.sqrt(count / n) * t)

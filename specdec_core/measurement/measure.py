@@ -1,4 +1,4 @@
-"""Measuring drafters beside a target: acceptance in the shadow of its own text, and what steps take."""
+"""Measure drafters: acceptance over the target's own text, and the times of steps."""
 
 from __future__ import annotations
 
@@ -7,49 +7,50 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from specdec_core.border import Drafter
-from specdec_core.decoding import Decoder, Prompt
-from specdec_core.errors import ConfigError, PluginError
+from specdec_core.decoding import Decoder, Prompt, make_drafter
+from specdec_core.interface import Drafter, TrainingObserver
+from specdec_core.interface.errors import ConfigError, PluginError
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.estimate import estimate
-from specdec_core.measurement.file import Acceptance, DrafterMeasurement, Measurement
+from specdec_core.measurement.file import (
+    Acceptance,
+    DrafterEntry,
+    DrafterMeasurement,
+    Measurement,
+    MeasureSettings,
+)
+from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import take_samples
-from specdec_core.measurement.settings import MeasureSettings, Subject
-from specdec_core.measurement.shadow import Shadow
-from specdec_core.measurement.timing import Always, InTurns, Medians, Repeating, Timing, synchronised, watch_steps
+from specdec_core.measurement.timing import (
+    CyclingGamma,
+    Medians,
+    RepeatLastToken,
+    Timing,
+    synchronized,
+    watch_steps,
+)
 from specdec_core.models import LoadedModel
-from specdec_core.named_files import digests
+from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry
-from specdec_core.settings import SamplingSettings
-from specdec_core.study.identity import describe_device, versions
-from specdec_core.study.making import make_drafter
-
-
-class MeasureObserver(Protocol):
-    """Is told how a measurement goes on; for progress on a terminal."""
-
-    def stage(self, what: str, total: float | None = None) -> None:
-        """A part of the work begins: `total` units of it, where that is known."""
-
-    def advance(self, done: float, note: str = "") -> None:
-        """So many units of the stage are done."""
+from specdec_core.study.run.provenance import fingerprint_files, versions
 
 
 @dataclass(frozen=True)
-class Bench:
+class MeasureContext:
     """What all drafters of a measurement share.
 
     Attributes:
-        target: The target, loaded.
-        prompts: What it goes on from.
-        sampling: Its settings, but for the temperature, which is varied.
-        settings: How much is measured, and how.
+        target: The loaded target.
+        prompts: Prompts to continue.
+        sampling: Sampling settings of the target; the temperature is varied.
+        settings: What to measure, and how.
         registry: Where plugins come from.
-        folder: Where relative paths in their settings are meant from.
-        description: What the target was called, for results.
+        folder: Base for relative paths in settings.
+        target_settings: Settings of the target, recorded in the result.
     """
 
     target: LoadedModel
@@ -58,13 +59,13 @@ class Bench:
     settings: MeasureSettings
     registry: Registry
     folder: Path = Path()
-    description: Mapping[str, Any] | None = None
+    target_settings: Mapping[str, Any] | None = None
 
 
 def measure(
-    bench: Bench,
-    subjects: Sequence[Subject],
-    observer: MeasureObserver,
+    context: MeasureContext,
+    entries: Sequence[DrafterEntry],
+    observer: TrainingObserver,
     *,
     before: Measurement | None = None,
     keep: Callable[[Measurement], None] = lambda _: None,
@@ -72,68 +73,70 @@ def measure(
     """Measure drafters, one after the other.
 
     Args:
-        bench: Target, prompts and settings.
-        subjects: The drafters.
-        observer: Is told how it goes on.
-        before: An earlier measurement that was stopped; what it has is not done again.
-        keep: Called with all there is whenever a drafter is finished, so that stopping loses little.
+        context: Target, prompts and settings.
+        entries: The drafters.
+        observer: Receives the progress.
+        before: An unfinished measurement to resume.
+        keep: Called with the measurement so far whenever a drafter is finished.
 
     Returns:
-        The measurement, and why drafters were given up, by name: they could not be loaded, or failed on the way.
+        The measurement, and why each failed drafter was abandoned, by name.
 
     Raises:
-        ConfigError: The earlier measurement is another one.
-        SpecdecError: What is wrong with the target or the prompts.
+        ConfigError: If the unfinished measurement has other settings.
+        SpecdecError: If the target or the prompts cannot be used.
     """
-    measurement = _empty(bench, subjects)
+    measurement = _empty(context, entries)
     known: dict[str, DrafterMeasurement] = {}
     if before is not None:
         _check_same_work(before, measurement)
         known = {one.name: one for one in before.drafters}
     failed: dict[str, str] = {}
-    for subject in subjects:
-        one = known.get(subject.name)
+    for entry in entries:
+        one = known.get(entry.name)
         if one is None:
             try:
-                one = _measure_drafter(bench, subject, observer)
+                one = _measure_drafter(context, entry, observer)
             except PluginError as error:
-                failed[subject.name] = str(error)
+                failed[entry.name] = str(error)
                 continue
         measurement = measurement.model_copy(update={"drafters": (*measurement.drafters, one)})
         keep(measurement)
     return measurement, failed
 
 
-def load_drafter(bench: Bench, subject: Subject) -> tuple[Drafter, int]:
+def load_drafter(context: MeasureContext, entry: DrafterEntry) -> tuple[Drafter, int]:
     """Return a drafter, and how many prompts can be decoded together to measure its acceptance.
 
     Raises:
-        PluginError: It cannot be loaded, or needs what the target does not have.
+        PluginError: If it cannot be loaded, or its requirements are not met.
     """
-    make = partial(make_drafter, bench.target, subject.drafter, registry=bench.registry, folder=bench.folder)
-    settings = bench.settings
-    most = max(settings.rows, settings.batch_size)
+    make = partial(make_drafter, context.target, entry.drafter, registry=context.registry, folder=context.folder)
+    settings = context.settings
+    batch_size = max(settings.rows, settings.batch_size)
     try:
-        return make(batch_size=most), most
+        return make(batch_size=batch_size), batch_size
     except PluginError:
-        # Perhaps it takes no more prompts than are timed together.
+        # It may be limited to the batch size that is timed.
         return make(batch_size=settings.batch_size), settings.batch_size
 
 
-def _measure_drafter(bench: Bench, subject: Subject, observer: MeasureObserver) -> DrafterMeasurement:
-    settings = bench.settings
-    observer.stage(f"{subject.name}: loading")
-    drafter, rows = load_drafter(bench, subject)
+def _measure_drafter(
+    context: MeasureContext, entry: DrafterEntry, observer: TrainingObserver
+) -> DrafterMeasurement:
+    settings = context.settings
+    observer.stage(f"{entry.name}: loading")
+    drafter, rows = load_drafter(context, entry)
     acceptance: list[Acceptance] = []
     for temperature in settings.temperature:
-        observer.stage(f"{subject.name}: acceptance at temperature {temperature:g}", settings.tokens)
-        acceptance += measure_acceptance(bench, subject, drafter, temperature, rows, observer.advance)
-    observer.stage(f"{subject.name}: times", (settings.timings + 1) * (settings.gamma + 1))
-    timing = measure_times(bench, subject, drafter, observer.advance)
-    own = subject.draft_sampling
+        observer.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)
+        acceptance += measure_acceptance(context, entry, drafter, temperature, rows, observer.advance)
+    observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
+    timing = measure_times(context, entry, drafter, observer.advance)
+    own = entry.draft_sampling
     return DrafterMeasurement(
-        name=subject.name,
-        settings=subject.settings,
+        name=entry.name,
+        settings=entry.settings,
         acceptance=tuple(acceptance),
         seconds=timing.seconds,
         c=timing.c,
@@ -143,39 +146,39 @@ def _measure_drafter(bench: Bench, subject: Subject, observer: MeasureObserver) 
 
 
 def measure_acceptance(
-    bench: Bench,
-    subject: Subject,
+    context: MeasureContext,
+    entry: DrafterEntry,
     drafter: Drafter,
     temperature: float,
     rows: int,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[Acceptance]:
-    """Return a drafter's acceptance at one temperature, for each lenience; one text serves them all.
+    """Return a drafter's acceptance at one temperature, for each lenience, over the same texts.
 
     Args:
-        bench: Target, prompts and settings.
-        subject: What the drafter is called.
-        drafter: The drafter, loaded.
-        temperature: 0 is argmax.
-        rows: How many prompts are decoded together.
+        context: Target, prompts and settings.
+        entry: The entry of the drafter.
+        drafter: The loaded drafter.
+        temperature: 0 is greedy.
+        rows: Number of prompts to decode together.
         advance: Called with the number of tokens so far.
 
     Raises:
-        PluginError: The drafter failed.
+        PluginError: If the drafter fails.
     """
-    settings = bench.settings
-    shadow = Shadow(settings.lenience)
+    settings = context.settings
+    rule = RejectAllRule(settings.lenience)
     decoder = Decoder(
-        bench.target,
+        context.target,
         drafter,
-        gamma=Always(settings.gamma),
-        sampling=bench.sampling.model_copy(update={"temperature": temperature}),
-        draft_sampling=subject.draft_sampling,
+        gamma=settings.gamma,
+        sampling=context.sampling.model_copy(update={"temperature": temperature}),
+        draft_sampling=entry.draft_sampling,
         strict=True,
-        rule=shadow,
+        rule=rule,
     )
     samples = take_samples(
-        decoder, shadow, bench.prompts, settings, argmax=temperature == 0, rows=rows, advance=advance
+        decoder, rule, context.prompts, settings, greedy=temperature == 0, rows=rows, advance=advance
     )
     return [
         estimate(samples, which, temperature, lenience, np.random.default_rng(settings.seed))
@@ -184,84 +187,82 @@ def measure_acceptance(
 
 
 def measure_times(
-    bench: Bench, subject: Subject, drafter: Drafter, advance: Callable[[int], None] = lambda _: None
+    context: MeasureContext, entry: DrafterEntry, drafter: Drafter, advance: Callable[[int], None] = lambda _: None
 ) -> Timing:
-    """Return what steps with this drafter take, at the highest of the temperatures.
+    """Return the times of steps with this drafter, at the highest temperature.
 
-    Where it does not make drafts of every length, T(k) of the missing ones is measured with drafts that are made
-    up.
+    For draft lengths that it does not produce, T(k) is measured with artificial drafts.
 
     Raises:
-        PluginError: The drafter failed.
+        PluginError: If the drafter fails.
     """
-    gamma = bench.settings.gamma
-    medians = _medians(bench, synchronised(drafter, bench.target.device), subject.draft_sampling, advance)
-    others = _medians(bench, Repeating(bench.target.info())).verify if medians.lacks(gamma) else None
+    gamma = context.settings.gamma
+    medians = _medians(context, synchronized(drafter, context.target.device), entry.draft_sampling, advance)
+    others = _medians(context, RepeatLastToken(context.target.info())).verify if medians.lacks(gamma) else None
     return medians.timing(gamma, others)
 
 
 def _medians(
-    bench: Bench,
+    context: MeasureContext,
     drafter: Drafter,
     draft_sampling: SamplingSettings | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> Medians:
-    settings = bench.settings
+    settings = context.settings
     decoder = Decoder(
-        bench.target,
+        context.target,
         drafter,
-        gamma=InTurns(settings.gamma, np.random.default_rng(settings.seed)),
-        sampling=bench.sampling.model_copy(update={"temperature": max(settings.temperature)}),
+        gamma=CyclingGamma(settings.gamma, np.random.default_rng(settings.seed)),
+        sampling=context.sampling.model_copy(update={"temperature": max(settings.temperature)}),
         draft_sampling=draft_sampling,
         strict=True,
     )
-    reports = watch_steps(decoder, bench.prompts, settings, advance)
-    return Medians.of(reports, fewest=min(3, settings.timings))
+    reports = watch_steps(decoder, context.prompts, settings, advance)
+    return Medians.of(reports, min_count=min(3, settings.timings))
 
 
-def _empty(bench: Bench, subjects: Sequence[Subject]) -> Measurement:
-    """Return a measurement of no drafter yet."""
-    settings = bench.settings
+def _empty(context: MeasureContext, entries: Sequence[DrafterEntry]) -> Measurement:
+    """Return a measurement without drafters."""
+    settings = context.settings
     drafters = [
-        [subject.settings, own and own.model_dump(mode="json")]
-        for subject in subjects
-        for own in [subject.draft_sampling]
+        [entry.settings, entry.draft_sampling and entry.draft_sampling.model_dump(mode="json")]
+        for entry in entries
     ]
-    target = dict(bench.description or {})
-    texts = hashlib.sha256("\0".join(map(str, bench.prompts)).encode()).hexdigest()[:16]
+    target = dict(context.target_settings or {})
+    texts = hashlib.sha256("\0".join(map(str, context.prompts)).encode()).hexdigest()[:16]
     return Measurement(
-        target=bench.target.name,
-        device=describe_device(bench.target.device),
+        target=context.target.name,
+        device=describe_hardware(context.target),
         batch_size=settings.batch_size,
         seed=settings.seed,
-        sampling=bench.sampling.model_dump(mode="json", exclude={"temperature"}),
-        versions=versions(bench.registry),
+        sampling=context.sampling.model_dump(mode="json", exclude={"temperature"}),
+        versions=versions(context.registry),
         drafters=(),
-        wanted=tuple(subject.name for subject in subjects),
+        wanted=tuple(entry.name for entry in entries),
         options={
             "target": target,
-            "prompts": {"count": len(bench.prompts), "sha256": texts},
+            "prompts": {"count": len(context.prompts), "sha256": texts},
             "settings": settings.model_dump(mode="json"),
             "settings of drafters": drafters,
-            "files": digests([target, drafters], bench.folder),
+            "files": fingerprint_files([target, drafters], context.folder),
         },
     )
 
 
 def _check_same_work(before: Measurement, now: Measurement) -> None:
-    """Refuse to go on from a measurement that differs in anything but how much of it is done.
+    """Refuse to resume a measurement with other settings.
 
     Raises:
-        ConfigError: With what differs.
+        ConfigError: With the differences.
     """
     old, new = ({**one.model_dump(mode="json"), **one.options} for one in (before, now))
     differ = [key for key in new if key not in ("drafters", "options") and old.get(key) != new[key]]
     if "files" in differ:
         there, now_there = old.get("files") or {}, new["files"]
         changed = [name for name in {**there, **now_there} if there.get(name) != now_there.get(name)]
-        differ[differ.index("files")] = f"what is in {' and '.join(changed)}"
+        differ[differ.index("files")] = f"the contents of {' and '.join(changed)}"
     if differ:
         raise ConfigError(
-            f"an unfinished measurement is there already, and differs in {', '.join(differ)}; --overwrite begins "
-            "anew, or give another --output."
+            f"the unfinished measurement in this file differs in {', '.join(differ)}; start over with "
+            "--overwrite, or choose another --output."
         )

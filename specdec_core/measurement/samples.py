@@ -1,4 +1,4 @@
-"""The text that a measurement is taken over: the target's own, with a draft in the shadow of every token."""
+"""Collect samples of acceptance: the target generates text, and every token has a draft that is never accepted."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_core.border import StepReport
 from specdec_core.decoding import Decoder, Prompt
-from specdec_core.errors import PromptError
+from specdec_core.interface import StepReport
+from specdec_core.interface.errors import PromptError
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.measurement.estimate import Samples
-from specdec_core.measurement.settings import MeasureSettings
-from specdec_core.measurement.shadow import Shadow
-from specdec_core.randomness import row_seed
-from specdec_core.settings import GenerationSettings
+from specdec_core.measurement.file import MeasureSettings
+from specdec_core.measurement.reject_all import RejectAllRule
+from specdec_core.sampling.generators import row_seed
 
 
 @dataclass
-class Notes:
-    """Samples while they are taken, a list entry each.
+class SampleRecorder:
+    """Collects samples; each list has one entry per sample.
 
     Attributes:
         gamma: K, the longest draft.
-        eos_ids: Ids that end a sequence: what is behind one in a draft is not counted.
+        eos_ids: Ids that end a sequence; draft tokens after one are not counted.
         prompts: The number of the prompt.
-        asked: How many tokens were asked for.
+        asked: How many tokens were requested.
         drafted: How many were drafted.
-        beta: `[K, L]`, for each of L leniences the probability that a draw of q is accepted (section 3.1).
-        own: `[K, L]`, that of the token that was drawn.
+        beta: `[K, L]`, for each of L leniences the probability that a token drawn from q is accepted (section
+            3.1).
+        own: `[K, L]`, that of the drafted token.
     """
 
     gamma: int
@@ -41,32 +42,32 @@ class Notes:
     beta: list[NDArray[np.float64]] = field(default_factory=list)
     own: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def add(self, report: StepReport, shadow: Shadow, prompts: Sequence[int]) -> None:
-        """Note a step: a sample for each row that was asked for a draft."""
-        noted = shadow.noted()
-        nothing = np.zeros((self.gamma, len(shadow.leniences)))
+    def add(self, report: StepReport, rule: RejectAllRule, prompts: Sequence[int]) -> None:
+        """Record a step: a sample for each sequence with a request for a draft."""
+        recorded = rule.recorded()
+        nothing = np.zeros((self.gamma, len(rule.leniences)))
         for row, prompt in enumerate(prompts):
             if not report.asked[row]:
-                continue  # it has ended, or has room for the target's token only
-            asked, drafted = self._up_to_the_end(report, row)
+                continue  # it has ended, or only has room for the target's token
+            asked, drafted = self._up_to_eos(report, row)
             beta, own = nothing.copy(), nothing.copy()
-            if noted is not None:
-                beta[:drafted], own[:drafted] = (part[row, :drafted] for part in noted)
+            if recorded is not None:
+                beta[:drafted], own[:drafted] = (part[row, :drafted] for part in recorded)
             self.prompts.append(prompt)
             self.asked.append(asked)
             self.drafted.append(drafted)
             self.beta.append(beta)
             self.own.append(own)
 
-    def _up_to_the_end(self, report: StepReport, row: int) -> tuple[int, int]:
-        """Return how many tokens were asked for and drafted: what is behind an end of sequence is never judged."""
+    def _up_to_eos(self, report: StepReport, row: int) -> tuple[int, int]:
+        """Return how many tokens were requested and drafted, without those after an end of sequence."""
         for place, token in enumerate(report.draft_tokens[row], start=1):
             if token in self.eos_ids:
                 return place, place
-        return report.asked[row], report.drafted[row]
+        return report.asked[row], report.outcome.drafted[row]
 
     def samples(self) -> Samples:
-        """Return all that was noted."""
+        """Return everything that was recorded."""
         return Samples(
             prompt=np.array(self.prompts, dtype=np.int64),
             asked=np.array(self.asked, dtype=np.int64),
@@ -78,58 +79,56 @@ class Notes:
 
 def take_samples(
     decoder: Decoder,
-    shadow: Shadow,
+    rule: RejectAllRule,
     prompts: Sequence[Prompt],
     settings: MeasureSettings,
     *,
-    argmax: bool,
+    greedy: bool,
     rows: int,
     advance: Callable[[int], None],
 ) -> Samples:
-    """Let the target write, and judge a draft at each of its tokens.
+    """Generate text with the target, and evaluate a draft at each token.
 
-    The tokens are spread evenly over the prompts. Where texts are sampled, each is at most `max_new_tokens` long,
-    and prompts have further texts until there are enough tokens. The argmax text of a prompt is always the same,
-    so each has one, as long as is needed and the context allows; there may be fewer tokens then.
+    Tokens are spread evenly over the prompts. A sampled text has at most `max_new_tokens` tokens, and prompts are
+    continued again until there are enough samples. The greedy text of a prompt is always the same, so each prompt
+    has one, as long as needed and as the context allows; there may be fewer samples then.
 
     Args:
-        decoder: Of target and drafter, with `shadow` as its rule and a gamma that is always `settings.gamma`.
-        shadow: The rule.
-        prompts: What the target goes on from.
-        settings: How many tokens, how long the texts, and from which seed.
-        argmax: Whether the temperature is 0.
-        rows: How many prompts are decoded together.
+        decoder: A decoder with this rule and a fixed gamma of `settings.gamma`.
+        rule: The rule.
+        prompts: Prompts to continue.
+        settings: Number of tokens, length of the texts, and seed.
+        greedy: Whether the temperature is 0.
+        rows: Number of prompts to decode together.
         advance: Called with the number of samples so far.
 
     Raises:
-        PromptError: The prompts leave no room for a draft.
-        PluginError: The drafter failed, where the decoder is strict.
+        PromptError: If the prompts leave no room for a draft.
+        PluginError: If the drafter fails and the decoder is strict.
     """
     eos = () if settings.ignore_eos else decoder.target.eos_ids
-    notes = Notes(settings.gamma, frozenset(eos))
+    recorder = SampleRecorder(settings.gamma, frozenset(eos))
     for turn in range(settings.tokens):
-        before = len(notes.prompts)
+        before = len(recorder.prompts)
         for batch in _batches(len(prompts), rows):
-            wanted = settings.tokens - len(notes.prompts)
-            if wanted <= 0:
+            missing = settings.tokens - len(recorder.prompts)
+            if missing <= 0:
                 break
-            # One token more than is noted: before the last one there is no room for a draft.
-            length = math.ceil(wanted / (len(prompts) - batch[0])) + 1
+            # One more token than samples: the last token has no room for a draft.
+            length = math.ceil(missing / (len(prompts) - batch[0])) + 1
             generation = GenerationSettings(
-                max_new_tokens=length if argmax else min(length, max(settings.max_new_tokens, 2)),
+                max_new_tokens=length if greedy else min(length, max(settings.max_new_tokens, 2)),
                 ignore_eos=settings.ignore_eos,
             )
             seeds = [row_seed(settings.seed, turn * len(prompts) + index) for index in batch]
             for report in decoder.stream([prompts[index] for index in batch], generation, seeds=seeds):
-                notes.add(report, shadow, batch)
-                advance(len(notes.prompts))
-        if len(notes.prompts) == before:
-            raise PromptError(
-                "no prompt leaves room for a draft: each fills the target's context but for a token. Shorten them."
-            )
-        if argmax or len(notes.prompts) >= settings.tokens:
+                recorder.add(report, rule, batch)
+                advance(len(recorder.prompts))
+        if len(recorder.prompts) == before:
+            raise PromptError("no prompt leaves room for a draft in the target's context. Shorten the prompts.")
+        if greedy or len(recorder.prompts) >= settings.tokens:
             break
-    return notes.samples()
+    return recorder.samples()
 
 
 def _batches(count: int, rows: int) -> Iterator[range]:

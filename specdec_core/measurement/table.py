@@ -1,125 +1,146 @@
-"""What `specdec measure` prints of a drafter. Importing this imports no torch."""
+"""What `specdec measure` prints for a drafter. Importing this imports no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from rich.box import SIMPLE_HEAD
-from rich.console import ConsoleRenderable, Group, RenderableType
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specdec_core.measurement.expectation import Identical, compare_positions, expect
 from specdec_core.measurement.file import Acceptance, DrafterMeasurement, StepSeconds
+from specdec_core.measurement.forecast import PositionTest, compare_positions, forecast_drafter
+from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
+from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 
-_NOTHING = "–"
 
-
-def drafter_report(measured: DrafterMeasurement, batch_size: int, wanted: int) -> RenderableType:
-    """Return what was found out about a drafter: two tables, and what follows from them in words.
+def drafter_report(measured: DrafterMeasurement, batch_size: int, tokens: int) -> RenderableType:
+    """Return the report on a drafter: tables, and remarks on them.
 
     Args:
         measured: The drafter.
-        batch_size: How many prompts were decoded together when its steps were timed.
-        wanted: How many tokens were asked for.
+        batch_size: Number of prompts that were decoded together while its steps were timed.
+        tokens: Number of tokens that were requested.
     """
     acceptance = measured.acceptance
-    tables: list[ConsoleRenderable] = [
-        Text(f"{measured.name}: {_cost(measured)}", style="bold"),
-        _rates(measured, batch_size),
+    parts: list[RenderableType] = [
+        Text(visible(f"{measured.name}: {_cost(measured)}"), style="bold"),
+        for_terminal(_rates(measured, batch_size)),
     ]
     if any(len(one.by_position) > 1 for one in acceptance):
-        tables += [Text("Acceptance by position in the draft:"), _positions(acceptance)]
-    tables += [Text("Steps with a draft of k tokens:"), _seconds(measured.seconds, measured.timed)]
-    return Group(*tables, Text("\n".join(_remarks(measured, wanted)) + "\n"))
+        parts += [Text("Acceptance rate by position in the draft:"), for_terminal(_positions(acceptance))]
+    parts += [
+        Text("Steps with a draft of k tokens:"),
+        for_terminal(_seconds(measured.seconds, measured.timed)),
+        *(Prose(remark) for remark in _remarks(measured, tokens)),
+        Text(),
+    ]
+    return Group(*parts)
 
 
 def _cost(measured: DrafterMeasurement) -> str:
-    """Return c in words, or that it is not known."""
-    if measured.timed and max(measured.timed) == 0:
-        return "c is not known, its drafts were too few to be timed (more --timings have more of them)"
-    return f"c = {measured.c:.3f}"
+    """Return c as text, or why it is unknown."""
+    if _never_timed(measured.timed):
+        return "c is unknown: too few drafts to time (increase --timings)"
+    shown = number(measured.c, 3)
+    return f"c {shown}" if shown.startswith("<") else f"c = {shown}"
 
 
-def _table(*headings: str) -> Table:
-    table = Table(header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+def _never_timed(timed: tuple[int, ...]) -> bool:
+    """Return whether drafts were too rare to time any; earlier files do not say which lengths were timed."""
+    return bool(timed) and max(timed) == 0
 
 
-def _rates(measured: DrafterMeasurement, batch_size: int) -> Table:
+def _rates(measured: DrafterMeasurement, batch_size: int) -> ReportTable:
     sparse = any(one.proposed and min(one.proposed) < 1 for one in measured.acceptance)
-    table = _table("T", "lenience", "alpha", "95% interval", "tokens", *(["proposed"] if sparse else []))
-    for heading in ("Theorem 3.8\nbest γ", "\nexpected", "measured T(k)\nbest γ", "\nexpected"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = (
+        Column("T"),
+        Column("lenience"),
+        Column("acceptance\nrate"),
+        Column("95% interval", spare=2),
+        Column("tokens", spare=6),
+        *([Column("proposed", spare=5)] if sparse else []),
+        Column("Theorem 3.8\nbest γ", spare=3),
+        Column("Theorem 3.8\nexpected", spare=4),
+        Column("measured T(k)\nbest γ", spare=1),
+        Column("measured T(k)\nexpected"),
+    )
+    rows = []
     for one in measured.acceptance:
-        expected = expect(measured, one, batch_size)
+        expected = forecast_drafter(measured, one, batch_size)
         never = not any(one.proposed or (1.0,))
-        table.add_row(
+        cells = (
             f"{one.temperature:g}",
             f"{one.lenience:g}",
-            _NOTHING if never else f"{one.alpha:.3f}",
-            _NOTHING if never else f"{one.low:.3f} – {one.high:.3f}",
+            UNKNOWN if never else rate(one.alpha, 3),
+            UNKNOWN if never else f"{rate(one.low, 3)} to {rate(one.high, 3)}",
             f"{one.tokens:,}",
-            *([f"{one.proposed[0]:.0%}"] if sparse else []),
-            str(expected.ideal_gamma),
-            f"{expected.ideal:.2f}×",
-            str(expected.gamma),
-            f"{expected.factor:.2f}×",
+            *([share(one.proposed[0])] if sparse else []),
+            str(expected.optimal.gamma),
+            number(expected.optimal.improvement, 2, "×"),
+            str(expected.best.gamma),
+            number(expected.best.improvement_at_cost, 2, "×"),
         )
-    return table
+        rows.append(Row(cells))
+    return ReportTable(columns, tuple(rows), unknown="the drafter proposed nothing")
 
 
-def _positions(acceptance: tuple[Acceptance, ...]) -> Table:
+def _positions(acceptance: tuple[Acceptance, ...]) -> ReportTable:
     longest = max(len(one.by_position) for one in acceptance)
-    table = _table("T", "lenience", *(str(place) for place in range(1, longest + 1)))
+    columns = map(Column, ("T", "lenience", *(str(place) for place in range(1, longest + 1))))
+    rows = []
     for one in acceptance:
-        rates = [f"{rate:.2f}" for rate in one.by_position]
-        rates += [_NOTHING] * (longest - len(rates))
-        table.add_row(f"{one.temperature:g}", f"{one.lenience:g}", *rates)
-    return table
+        rates = [*map(rate, one.by_position), *([UNKNOWN] * (longest - len(one.by_position)))]
+        rows.append(Row((f"{one.temperature:g}", f"{one.lenience:g}", *rates)))
+    return ReportTable(tuple(columns), tuple(rows), unknown="no draft was that long")
 
 
-def _seconds(seconds: StepSeconds, timed: tuple[int, ...]) -> Table:
-    table = _table("k", *(str(k) if k in timed else f"({k})" for k in range(len(seconds.step))))
-    plain = seconds.verify[0]
+def _seconds(seconds: StepSeconds, timed: tuple[int, ...]) -> ReportTable:
+    lengths = (str(k) if k in timed else f"({k})" for k in range(len(seconds.step)))
+    baseline = seconds.verify[0]
+    unknown = _never_timed(timed)
+
+    def milliseconds(values: Sequence[float]) -> list[str]:
+        return [UNKNOWN if unknown and k else number(1000 * value, 2) for k, value in enumerate(values)]
+
     rows = {
-        "drafting, ms": [f"{1000 * value:.2f}" for value in seconds.draft],
-        "T(k), ms": [f"{1000 * value:.2f}" for value in seconds.verify],
-        "T(k) / T(0)": [f"{value / plain:.2f}" if plain else _NOTHING for value in seconds.verify],
-        "step, ms": [f"{1000 * value:.2f}" for value in seconds.step],
+        "drafting, ms": milliseconds(seconds.draft),
+        "T(k), ms": [number(1000 * value, 2) for value in seconds.verify],
+        "T(k) / T(0)": [number(value / baseline if baseline else None, 2) for value in seconds.verify],
+        "step, ms": milliseconds(seconds.step),
     }
-    for name, cells in rows.items():
-        table.add_row(name, *cells)
-    return table
+    return ReportTable(
+        tuple(map(Column, ("k", *lengths))),
+        tuple(Row((name, *cells)) for name, cells in rows.items()),
+        unknown="too few drafts to time" if unknown else "T(0) was too short to time",
+    )
 
 
-def _remarks(measured: DrafterMeasurement, wanted: int) -> Iterator[str]:
+def _remarks(measured: DrafterMeasurement, tokens: int) -> Iterator[str]:
     for one in measured.acceptance:
         at = f"T = {one.temperature:g}, l = {one.lenience:g}"
         if one.proposed and not any(one.proposed):
-            yield f"{at}: the drafter proposed nothing; there is no alpha."
+            yield f"{at}: the drafter proposed nothing; the acceptance rate is unknown."
             continue
         compared = compare_positions(one)
         if compared is not None:
-            yield f"{at}: {_verdict(compared)}"
-        if one.tokens < wanted:
-            yield f"{at}: {one.tokens:,} of {wanted:,} tokens, all that the prompts have at this temperature."
+            yield f"{at}: {_position_remark(compared)}"
+        if one.tokens < tokens:
+            yield f"{at}: {one.tokens:,} of {tokens:,} tokens; each prompt has one text at this temperature."
     missing = [str(k) for k in range(len(measured.seconds.step)) if k not in measured.timed]
     if missing:
-        yield f"(k): drafts of {', '.join(missing)} tokens hardly occurred; T(k) there is that of made-up drafts."
+        yield f"(k): drafts of {', '.join(missing)} tokens rarely occurred; T(k) is that of artificial drafts."
 
 
-def _verdict(found: Identical) -> str:
-    if found.alike:
+def _position_remark(found: PositionTest) -> str:
+    if found.identical:
         return (
-            f"the {found.positions} positions accept alike within their noise, as equation (1) takes it. Position "
-            f"{found.position} differs most from the first, by {found.difference:+.3f} ± {found.noise:.3f}."
+            f"the acceptance rates of {found.positions} positions are equal within noise, as equation (1) "
+            f"assumes. Position {found.position} differs most from the first, by {found.difference:+.3f} "
+            f"± {found.noise:.3f}."
         )
-    share = found.tokens / found.tokens_if_alike - 1
+    share = found.tokens / found.tokens_if_identical - 1
     return (
-        f"not i.i.d.: acceptance at position {found.position} differs from the first by {found.difference:+.3f} "
-        f"± {found.noise:.3f}. At γ = {found.positions} a call gives {found.tokens:.2f} tokens where equation (1) "
-        f"says {found.tokens_if_alike:.2f} ({share:+.0%})."
+        f"not i.i.d.: the acceptance rate at position {found.position} differs from the first by "
+        f"{found.difference:+.3f} ± {found.noise:.3f}. At γ = {found.positions} a step gives "
+        f"{found.tokens:.2f} tokens, where equation (1) predicts {found.tokens_if_identical:.2f} ({share:+.0%})."
     )

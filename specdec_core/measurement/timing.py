@@ -1,4 +1,4 @@
-"""What steps take, by the length of their draft: T(k), the drafter's part, and c."""
+"""Time steps by the length of their draft: T(k), the drafter's time, and c."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from statistics import median
 import numpy as np
 import torch
 
-from specdec_core.border import (
+from specdec_core.decoding import Decoder, Prompt
+from specdec_core.interface import (
     BatchInfo,
     DeterministicDrafter,
     Drafter,
@@ -24,45 +25,33 @@ from specdec_core.border import (
     StepReport,
     TargetInfo,
 )
-from specdec_core.decoding import Decoder, Prompt
-from specdec_core.errors import PromptError
-from specdec_core.measurement.file import StepSeconds
-from specdec_core.measurement.settings import MeasureSettings
-from specdec_core.randomness import row_seed
-from specdec_core.settings import GenerationSettings
+from specdec_core.interface.errors import PromptError
+from specdec_core.interface.settings import GenerationSettings
+from specdec_core.measurement.file import MeasureSettings, StepSeconds
+from specdec_core.models.device import synchronize
+from specdec_core.sampling.generators import row_seed
 
 
-class Always(GammaController):
-    """Asks for the same number of tokens in every step."""
+class CyclingGamma(GammaController):
+    """Requests 0, 1, ... gamma tokens in turn, in a new random order each time.
 
-    def __init__(self, gamma: int) -> None:
-        super().__init__(PluginConfig())
-        self._gamma = gamma
-
-    @property
-    def max_gamma(self) -> int:
-        """The number."""
-        return self._gamma
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        """Begin a batch."""
-        return _Session(batch.batch_size, lambda: self._gamma)
-
-
-class InTurns(Always):
-    """Asks for 0, 1, ... gamma tokens in turns, each turn in an order of its own.
-
-    Each length meets the same machine, be it warm or busy, and none always follows the same other one: what a step
-    costs the drafter depends on what was kept of the step before.
+    Drift of the machine then affects all lengths equally, and no length always follows the same other one: the
+    drafter's time depends on how many tokens of the previous step were accepted.
     """
 
     def __init__(self, gamma: int, generator: np.random.Generator) -> None:
-        super().__init__(gamma)
+        super().__init__(PluginConfig())
+        self._gamma = gamma
         self._generator = generator
         self._left: list[int] = []
 
+    @property
+    def max_gamma(self) -> int:
+        """The longest draft."""
+        return self._gamma
+
     def open(self, batch: BatchInfo) -> GammaSession:
-        """Begin a batch; a turn that was not finished goes on in it."""
+        """Begin a batch; the current turn continues in it."""
         return _Session(batch.batch_size, self._next)
 
     def _next(self) -> int:
@@ -79,8 +68,8 @@ class _Session(GammaSession):
         return [self._following()] * self._batch_size
 
 
-class Repeating(DeterministicDrafter):
-    """Guesses the last token again, as often as it may: drafts of every length at no cost, to time a target."""
+class RepeatLastToken(DeterministicDrafter):
+    """Proposes the last token repeatedly: drafts of any length at no cost, to time the target."""
 
     def __init__(self, target: TargetInfo) -> None:
         super().__init__(PluginConfig(), target)
@@ -90,12 +79,12 @@ class Repeating(DeterministicDrafter):
         return [tokens[-1]] * budget
 
 
-class Waiting(Drafter):
-    """A drafter behind whose every draft the device is waited for, so that its work is not charged to the target.
+class SynchronizedDrafter(Drafter):
+    """Synchronises the device after each draft, so that its time is not charged to the target.
 
     Args:
-        drafter: Who drafts.
-        wait: Waits until the device has done all it was given.
+        drafter: The drafter.
+        wait: Waits until the device is idle.
     """
 
     def __init__(self, drafter: Drafter, wait: Callable[[], None]) -> None:
@@ -105,10 +94,10 @@ class Waiting(Drafter):
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch."""
-        return _WaitingSession(self._drafter.open(session), self._wait)
+        return _SynchronizedSession(self._drafter.open(session), self._wait)
 
 
-class _WaitingSession(DraftSession):
+class _SynchronizedSession(DraftSession):
     def __init__(self, session: DraftSession, wait: Callable[[], None]) -> None:
         self._session, self._wait = session, wait
 
@@ -125,21 +114,21 @@ class _WaitingSession(DraftSession):
         self._session.close()
 
 
-def synchronised(drafter: Drafter, device: torch.device) -> Drafter:
-    """Return the drafter, waiting for the device where that computes behind our back."""
-    if device.type != "cuda":
+def synchronized(drafter: Drafter, device: torch.device) -> Drafter:
+    """Return the drafter, synchronised if the device computes asynchronously."""
+    if device.type == "cpu":
         return drafter
-    return Waiting(drafter, lambda: torch.cuda.synchronize(device))
+    return SynchronizedDrafter(drafter, lambda: synchronize(device))
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What steps take.
+    """The times of steps.
 
     Attributes:
-        seconds: By length of draft.
+        seconds: Times by draft length.
         c: Cost coefficient (Definition 3.7).
-        timed: The lengths of draft that this drafter made often enough to be timed.
+        timed: The draft lengths that occurred often enough to be timed.
     """
 
     seconds: StepSeconds
@@ -150,54 +139,56 @@ class Timing:
 def watch_steps(
     decoder: Decoder, prompts: Sequence[Prompt], settings: MeasureSettings, advance: Callable[[int], None]
 ) -> list[StepReport]:
-    """Decode speculatively for a while, with drafts of all lengths in turns; return what the steps reported.
+    """Decode with drafts of all lengths in turn, and return the reports of the steps.
 
     Args:
-        decoder: Of target and drafter, with `InTurns` as its gamma.
-        prompts: What to decode; they are taken in turns too.
-        settings: How often each length is timed, how many prompts are decoded together, and how long.
+        decoder: A decoder with `CyclingGamma`.
+        prompts: Prompts to decode, in turn.
+        settings: Number of timings, batch size, and length of the texts.
         advance: Called with the number of steps so far.
 
     Raises:
-        PluginError: The drafter failed, where the decoder is strict.
-        PromptError: The prompts leave no room.
+        PluginError: If the drafter fails and the decoder is strict.
+        PromptError: If the prompts leave no room for a second step.
     """
     turn = settings.gamma + 1
-    wanted = (settings.timings + 1) * turn
+    required = (settings.timings + 1) * turn
     generation = GenerationSettings(max_new_tokens=max(settings.max_new_tokens, 2 * turn), ignore_eos=True)
     reports: list[StepReport] = []
     number = 0
 
     def enough() -> bool:
-        # First steps count for nothing and take lengths out of their turns: with few turns, there might be none
-        # left without a draft, and nothing to compare with.
-        return len(reports) >= wanted and any(max(one.drafted) == 0 for one in reports[turn:])
+        # The first step of a batch is not counted, but uses up a length of the turn: with few turns there might be
+        # no step without a draft, which all others are compared with.
+        return len(reports) >= required and any(max(one.outcome.drafted) == 0 for one in reports[turn:])
 
     while not enough():
         if number >= len(prompts) and not reports:
-            raise PromptError("no prompt leaves room for a second step in the target's context. Shorten them.")
+            raise PromptError(
+                "no prompt leaves room for a second step in the target's context. Shorten the prompts."
+            )
         rows = range(number, number + settings.batch_size)
         number += settings.batch_size
         seeds = [row_seed(settings.seed, row) for row in rows]
         steps = decoder.stream([prompts[row % len(prompts)] for row in rows], generation, seeds=seeds)
         for report in steps:
-            if report.step:  # the first one reads the prompt
+            if report.step:  # the first step reads the prompt
                 reports.append(report)
             advance(len(reports))
-            # A step in which some rows have ended is not one of this batch size.
-            if enough() or any(report.finished):
+            # Once a sequence has ended, steps no longer have this batch size.
+            if enough() or any(report.outcome.finished):
                 break
         steps.close()
-    return reports[turn:]  # in the first turn caches warm up
+    return reports[turn:]  # the first turn warms up
 
 
 @dataclass(frozen=True)
 class Medians:
-    """Median seconds of steps, by the length of draft that occurred.
+    """Median seconds of steps, by the draft lengths that occurred.
 
     Attributes:
-        draft: In the drafter.
-        verify: In the target's forward, the acceptance and the wait for both, T(k).
+        draft: The drafter.
+        verify: The target's forward pass, acceptance, and waiting for both, T(k).
         rest: Everything else.
     """
 
@@ -206,22 +197,22 @@ class Medians:
     rest: float
 
     @classmethod
-    def of(cls, reports: Sequence[StepReport], fewest: int = 3) -> Medians:
-        """Return the medians of some steps, by the longest draft that was made, whatever was asked for.
+    def of(cls, reports: Sequence[StepReport], min_count: int = 3) -> Medians:
+        """Return the medians of some steps, by the longest draft that was proposed.
 
-        A step in which the drafter was asked in vain tells what the target takes alone, and nothing else.
+        A step in which the drafter proposed nothing only times the target.
 
         Args:
-            reports: Steps, some of them with no draft.
-            fewest: Lengths that occurred less often are left out, 0 excepted.
+            reports: Steps, some of them without a draft.
+            min_count: Lengths that occurred less often are left out, except 0.
         """
         draft: dict[int, list[float]] = {}
         verify: dict[int, list[float]] = {}
         for report in reports:
-            k = max(report.drafted)
+            k = max(report.outcome.drafted)
             verify.setdefault(k, []).append(report.verify_seconds)
             draft.setdefault(k, []).append(report.draft_seconds if k else 0.0)
-        often = [k for k in draft if k == 0 or len(draft[k]) >= fewest]
+        often = [k for k in draft if k == 0 or len(draft[k]) >= min_count]
         rest = [one.step_seconds - one.verify_seconds - one.draft_seconds for one in reports]
         return cls(
             {k: median(draft[k]) for k in often}, {k: median(verify[k]) for k in often}, max(0.0, median(rest))
@@ -232,33 +223,32 @@ class Medians:
         return not all(k in self.verify for k in range(gamma + 1))
 
     def timing(self, gamma: int, verify: Mapping[int, float] | None = None) -> Timing:
-        """Return what steps take for every length up to gamma.
+        """Return the times for every length up to gamma; lengths that did not occur are interpolated.
 
         Args:
             gamma: The longest draft.
-            verify: T(k) of other drafts, for lengths that did not occur; without one, T(k) too is read off the
-                line between its neighbours, or the line that goes on, as the drafter's time is.
+            verify: T(k) of other drafts, used for lengths that did not occur.
         """
         draft = _filled(self.draft, gamma)
-        checked = _filled({**(verify or {}), **self.verify}, gamma)
-        step = tuple(one + other + self.rest for one, other in zip(draft, checked, strict=True))
-        seconds = StepSeconds(draft=draft, verify=checked, step=step)
+        verified = _filled({**(verify or {}), **self.verify}, gamma)
+        step = tuple(one + other + self.rest for one, other in zip(draft, verified, strict=True))
+        seconds = StepSeconds(draft=draft, verify=verified, step=step)
         return Timing(seconds, self._cost, tuple(sorted(self.draft)))
 
     @property
     def _cost(self) -> float:
-        """The c whose k * c is nearest to the time of drafting k tokens: least squares through the origin."""
+        """The c that fits k * c to the time of drafting k tokens: least squares through the origin."""
         squares = sum(k * k for k in self.draft)
         return sum(k * value for k, value in self.draft.items()) / squares / self.verify[0] if squares else 0.0
 
 
 def _filled(known: Mapping[int, float], gamma: int) -> tuple[float, ...]:
-    """Return a value for each of 0, 1, ... gamma from those that are known."""
+    """Interpolate and extrapolate known values to 0, 1, ... gamma."""
     places = sorted(known)
     values = np.interp(np.arange(gamma + 1), places, [known[place] for place in places])
     if len(places) > 1 and places[-1] < gamma:
         last, before = places[-1], places[-2]
-        # More work never takes less time: a falling end is noise, and is not drawn out.
+        # More work never takes less time: a negative slope is noise and is not extrapolated.
         slope = max(0.0, (known[last] - known[before]) / (last - before))
         values[last:] = known[last] + slope * np.arange(gamma + 1 - last)
     return tuple(map(float, values))

@@ -1,25 +1,43 @@
-"""Models: loading them, and running them with a cache that rolls back."""
+"""Load models and run them with a key-value cache that rolls back.
 
-from specdec_core.models.family import Family, inspect_family
-from specdec_core.models.features import ModelFeatures
-from specdec_core.models.inflate import inflate
-from specdec_core.models.load import load_model, load_vocabulary, without_progress_bar, wrap_model
-from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.packed import pack
-from specdec_core.models.probe import TESTED as TESTED_FAMILIES
-from specdec_core.models.session import ModelSession
+Importing this package does not import torch; the names below are imported on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from specdec_core._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from specdec_core.models.device import inference_only
+    from specdec_core.models.inflation import inflate
+    from specdec_core.models.load import load_model, load_vocabulary, without_progress_bar, wrap_model
+    from specdec_core.models.loaded import LoadedModel
+    from specdec_core.models.packing import pack
+    from specdec_core.models.probe import TESTED_FAMILIES
+    from specdec_core.models.session import ModelSession
 
 __all__ = [
     "TESTED_FAMILIES",
-    "Family",
     "LoadedModel",
-    "ModelFeatures",
     "ModelSession",
+    "inference_only",
     "inflate",
-    "inspect_family",
     "load_model",
     "load_vocabulary",
     "pack",
     "without_progress_bar",
     "wrap_model",
 ]
+
+lazy_attributes(
+    globals(),
+    {
+        "specdec_core.models.device": ("inference_only",),
+        "specdec_core.models.inflation": ("inflate",),
+        "specdec_core.models.load": ("load_model", "load_vocabulary", "without_progress_bar", "wrap_model"),
+        "specdec_core.models.loaded": ("LoadedModel",),
+        "specdec_core.models.packing": ("pack",),
+        "specdec_core.models.probe": ("TESTED_FAMILIES",),
+        "specdec_core.models.session": ("ModelSession",),
+    },
+)

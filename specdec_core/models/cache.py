@@ -1,8 +1,9 @@
-"""Keys and values in preallocated buffers: appending writes in place, rolling back moves a number.
+"""The key-value cache: preallocated buffers, written in place and rolled back by changing a length.
 
-A slot is a position: the keys of a row's i-th token lie in slot i of the row. What lies behind a row's length
-is stale, is never attended to, and is overwritten by the next append. Nothing is concatenated or copied in a
-step; sliding-window layers keep all slots too (the window is in the mask), so that they roll back like others.
+A slot is a position: slot i of a row holds the keys and values of the row's i-th token. Slots after the row's
+length are stale: they are masked, and the next forward pass overwrites them. A step concatenates and copies
+nothing. Sliding-window layers also keep all slots, so that they roll back like the others; the window is in the
+mask.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 @dataclass(frozen=True)
 class WritePlan:
-    """Where the next forward writes; shared by all layers.
+    """Where the next forward pass writes; shared by all layers.
 
     Attributes:
         batch: The rows of the buffers that take part.
-        start: First slot written, where all rows begin at the same slot.
-        end: Slots in `0 .. end-1` are what the queries may see (the mask says which of them they do).
-        slots: `[B, T]` int64, the slot of each new token, where rows begin at different slots; else None.
+        start: First slot to write, if all rows start at the same slot; else the lowest length of a row.
+        end: The pass attends to slots `0 .. end - 1`, subject to the mask.
+        slots: `[B, T]` int64, the slot of each new token, if rows start at different slots; else None.
     """
 
     batch: slice
@@ -34,9 +35,9 @@ class WritePlan:
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not typed
-    """The keys and values of one attention layer, each `[B, H, capacity + 1, D]`.
+    """Keys and values of one attention layer, each `[B, H, capacity + 1, D]`.
 
-    The last slot takes what must be written somewhere and never read: padding in ragged batches.
+    The last slot is never read. Padding in ragged batches is written there.
     """
 
     is_sliding = False
@@ -46,19 +47,19 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         self._owner = owner
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate the buffers once the first forward shows heads, sizes, dtype and device."""
+        """Allocate the buffers in the first forward pass, which determines their shape, dtype and device."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.keys = self._buffer(key_states)
         self.values = self._buffer(value_states)
         self.is_initialized = True
 
     def _buffer(self, states: Tensor) -> Tensor:
-        # Zeros, not empty: a masked slot is multiplied by zero, and zero times NaN is NaN.
+        # Not new_empty: masked slots are multiplied by zero, and zero times NaN is NaN.
         shape = (self._owner.rows, states.shape[1], self._owner.capacity + 1, states.shape[3])
         return states.new_zeros(shape)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write the new states `[B, H, T, D]` in place; return views on all that may be seen."""
+        """Write new keys and values `[B, H, T, D]` in place; return views of slots `0 .. end - 1`."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         plan = self._owner.plan
@@ -74,11 +75,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
         return keys[:, :, : plan.end], values[:, :, : plan.end]
 
     def get_seq_length(self) -> int:
-        """Return the number of tokens before the ones being written."""
+        """Return the number of tokens before those being written."""
         return self._owner.plan.start
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many keys a mask covers, and its offset."""
+        """Return the number of keys that a mask covers, and its offset."""
         return self._owner.plan.start + query_length, 0
 
     def get_max_length(self) -> int:
@@ -87,11 +88,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
 
 
 class SlotCache(Cache):  # type: ignore[misc]
-    """One `SlotLayer` a layer of the model, all following the same plan; layers appear as the model asks.
+    """A cache with one `SlotLayer` per layer of the model, created on first use. All follow the same `plan`.
 
     Args:
         batch_size: B.
-        capacity: The most tokens a row may hold.
+        capacity: Maximum number of tokens per row.
     """
 
     def __init__(self, batch_size: int, capacity: int) -> None:

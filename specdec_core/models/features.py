@@ -1,4 +1,4 @@
-"""What drafters may see of a model: its embeddings, its hidden states, and a digest to know it again by."""
+"""Features of a model for drafters: embeddings, hidden states, and a fingerprint that identifies its weights."""
 
 from __future__ import annotations
 
@@ -10,63 +10,79 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_VALUES = 64
-"""How many values of each weight the digest looks at."""
+from specdec_core.interface.errors import ModelError
+
+_VALUES_PER_WEIGHT = 64
+"""Number of values of each weight that enter the fingerprint."""
 
 
 class ModelFeatures:
-    """The weights of a model that its hidden states are read and made with.
+    """Embeddings and hidden states of a model.
 
     Args:
         model: A Hugging Face model with an output embedding.
-        known_as: The digest it goes by; made from its weights when None.
+        fingerprint: Its fingerprint; computed from its weights if None.
     """
 
-    def __init__(self, model: Any, known_as: str | None = None) -> None:
+    def __init__(self, model: Any, fingerprint: str | None = None) -> None:
         self._model = model
-        self._known_as = known_as
+        self._fingerprint = fingerprint
 
     @property
     def hidden_size(self) -> int:
-        """D, the size of what the output embedding reads."""
+        """D, the size of the hidden states that the output embedding reads."""
         return int(self.output_embeddings.shape[1])
 
     @property
     def input_embeddings(self) -> Tensor:
-        """Weights `[V', E]` of the embedding that (decoder) tokens are read with."""
+        """Weights `[V', E]` of the (decoder's) token embedding."""
         decoder = self._model.get_decoder() if self._model.config.is_encoder_decoder else self._model
         weight: Tensor = decoder.get_input_embeddings().weight
         return weight.detach()
 
     @property
     def output_embeddings(self) -> Tensor:
-        """Weights `[V, D]` that turn a hidden state into logits."""
+        """Weights `[V, D]` that map hidden states to logits."""
         weight: Tensor = self._model.get_output_embeddings().weight
         return weight.detach()
 
     def fingerprint(self) -> str:
-        """Return a digest of names, shapes and some values of all weights.
+        """Return a hash of the names, shapes and some values of all weights.
 
-        Values are rounded to bfloat16, so that a model loaded in that type or in float32 is the same one.
+        Values are rounded to bfloat16, so that a model has the same fingerprint in bfloat16 and in float32.
+
+        Raises:
+            ModelError: The weights cannot be read, because they are quantized or offloaded.
         """
-        if self._known_as is None:
-            self._known_as = _digest(self._model)
-        return self._known_as
+        if self._fingerprint is None:
+            try:
+                self._fingerprint = _digest(self._model)
+            except NotImplementedError as error:
+                raise ModelError(
+                    "the weights of this target are quantized or offloaded, so they cannot be identified. A "
+                    "drafter that was trained for a target's weights, such as heads, needs that target "
+                    "unquantized and on one device."
+                ) from error
+        return self._fingerprint
+
+    def of_copy(self, model: Any) -> ModelFeatures:
+        """Return the features of a copy of the model that has the same hidden states."""
+        return ModelFeatures(model, self._fingerprint)
 
     @contextmanager
     def capture(self) -> Iterator[list[Tensor]]:
-        """Collect what the output embedding reads, `[B, T, D]` a forward, in the list that is yielded."""
-        seen: list[Tensor] = []
+        """Yield a list to which each forward pass appends the input of the output embedding, `[B, T, D]`."""
+        hidden: list[Tensor] = []
         head = self._model.get_output_embeddings()
-        hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        hook = head.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0]))
         try:
-            yield seen
+            yield hidden
         finally:
             hook.remove()
 
 
 def features_of(model: Any) -> ModelFeatures | None:
-    """Return the features of a model, or None where it has no output embedding."""
+    """Return the features of a model, or None if it has no output embedding."""
     return None if model.get_output_embeddings() is None else ModelFeatures(model)
 
 
@@ -75,8 +91,9 @@ def _digest(model: Any) -> str:
     digest = hashlib.sha256()
     for name, weight in sorted(model.named_parameters()):
         flat = weight.detach().flatten()
-        places = torch.linspace(0, len(flat) - 1, min(_VALUES, len(flat)), dtype=torch.float64).long()
-        values = flat[places.to(flat.device)].to(torch.bfloat16).float().cpu()
+        count = min(_VALUES_PER_WEIGHT, len(flat))
+        positions = torch.linspace(0, len(flat) - 1, count, dtype=torch.float64).long()
+        values = flat[positions.to(flat.device)].to(torch.bfloat16).float().cpu()
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         digest.update(values.numpy().tobytes())
     return digest.hexdigest()[:32]

@@ -1,63 +1,82 @@
-"""Loading any Hugging Face model that decodes, from a folder, a hub name or a built-in one."""
+"""Load Hugging Face models from a folder, the hub, or the built-in ones."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-from transformers import PreTrainedModel as _PreTrainedModel
-from transformers.utils import logging as library_logging
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as hf_logging
 
-from specdec_core.errors import ModelError, unknown_name
-from specdec_core.model_folder import model_folder
-from specdec_core.models.family import inspect_family
+from specdec_core.interface.errors import ModelError, unknown_name
+from specdec_core.interface.settings import AttentionName, check_attention
+from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter
+from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
-from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.packed import pack
-from specdec_core.models.probe import probed
+from specdec_core.models.loaded import LoadedModel, inspect_family
+from specdec_core.models.packages import require
+from specdec_core.models.packing import pack_as_set
+from specdec_core.models.probe import probe_model
+from specdec_core.models.quantization import quantization_settings, require_packages
+from specdec_core.models.resolve import model_folder
+
+_FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+"""Packages of attention implementations that PyTorch does not have."""
 
 
-def wrap_model(model: _PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
-    """Take a model that is already in memory; a family not tested here is probed with two short rows.
+def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
+    """Wrap a model that is already in memory.
+
+    A model whose family is not in `TESTED_FAMILIES`, or that is quantized, spread over devices or has another
+    attention than torch's, is probed first: two short sequences are decoded with rejections and compared with
+    uncached forward passes.
 
     Args:
         model: A Hugging Face decoder-only or encoder-decoder model with a language-model head.
-        tokenizer: Its tokenizer, if prompts are to be given as text.
-        name: What messages should call it.
+        tokenizer: Its tokenizer, required for prompts in text.
+        name: Name for messages; the class name if None.
 
     Raises:
-        ModelError: The family cannot be decoded exactly by this framework; the message says why.
+        ModelError: The model cannot be decoded exactly. The message states the reason.
     """
     model.eval()
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
-    if eos is None:
-        eos = getattr(text_config, "eos_token_id", None)
+    eos = _first_setting("eos_token_id", generation, text_config)
+    start = _first_setting("decoder_start_token_id", generation, model.config)
     head = model.get_output_embeddings()
-    start = getattr(generation, "decoder_start_token_id", None)
-    if start is None:
-        start = getattr(model.config, "decoder_start_token_id", None)
     if family.encoder_decoder and start is None:
-        raise ModelError(f"{name or type(model).__name__}: its config gives no decoder_start_token_id; add one.")
+        raise ModelError(f"{name or type(model).__name__}: its config has no decoder_start_token_id; add one.")
     loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
         name=name or type(model).__name__,
         family=family,
-        vocab_size=head.weight.shape[0] if head is not None else text_config.vocab_size,
+        vocab_size=_vocab_size(head, text_config),
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
         start_id=start if family.encoder_decoder else None,
         features=features_of(model),
     )
-    return probed(loaded)
+    return probe_model(loaded)
+
+
+def _vocab_size(head: Any, config: Any) -> int:
+    """Return V. Quantized weights may have another shape than the layer."""
+    if head is None:
+        return int(config.vocab_size)
+    return int(getattr(head, "out_features", None) or head.weight.shape[0])
+
+
+def _first_setting(name: str, *configs: Any) -> Any:
+    """Return a setting of the first config that has it, or None."""
+    return next((value for config in configs if (value := getattr(config, name, None)) is not None), None)
 
 
 def load_model(
@@ -66,152 +85,251 @@ def load_model(
     dtype: str = "auto",
     device: str = "auto",
     device_map: str | Mapping[str, Any] | None = None,
+    max_memory: Mapping[Any, int | str] | None = None,
+    offload_folder: str | Path | None = None,
     revision: str | None = None,
+    subfolder: str | None = None,
+    attn_implementation: str | None = None,
+    quantization_config: Any = None,
+    adapter: str | Path | None = None,
     trust_remote_code: bool = False,
-    packed: bool = False,
+    packed: bool | Literal["auto"] = "auto",
     folder: Path = Path(),
 ) -> LoadedModel:
     """Load a model and its tokenizer.
 
     Args:
-        model: A folder, a hub name, or a built-in one such as `builtin:target`.
-        dtype: `auto` (as stored; float32 on CPU, where half precision is slow), or a torch dtype's name.
-        device: `auto` (a GPU when there is one), `cpu`, `cuda`, `cuda:1`.
-        device_map: Passed to `from_pretrained` as it is; leave out for one device.
-        revision: A hub revision.
-        trust_remote_code: Whether code from the model's repository may run. Off unless said.
-        packed: Whether to pack the weights for a CPU, see `pack`.
-        folder: Where a relative folder is meant from.
+        model: A folder, a hub name, or a built-in model such as `builtin:target`.
+        dtype: `auto` (float32 on a CPU, where half precision is slow, else as stored), or the name of a torch
+            dtype.
+        device: `auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:N`.
+        device_map: How to spread the weights over several devices, instead of `device`; needs accelerate.
+        max_memory: What each device may hold under `device_map="auto"`: sizes by `cpu` or a GPU's number.
+        offload_folder: Folder for weights that the device map leaves on disk.
+        revision: Branch, tag or commit on the hub.
+        subfolder: Folder of the model within `model`.
+        attn_implementation: `eager`, `sdpa`, `flash_attention_2` or `flash_attention_3`; None is the model's
+            default.
+        quantization_config: A quantization config of transformers, or a mapping as in a study.
+        adapter: A PEFT adapter, a folder or a hub name; merged into the weights unless they are quantized.
+        trust_remote_code: Run code from the model's repository.
+        packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows.
+        folder: Base for relative paths.
 
     Raises:
-        ModelError: The folder or its config is missing, the weights do not load or cannot be packed, or the family
-            is refused.
+        ModelError: The model cannot be found, loaded, packed, or decoded exactly, or a setting cannot work or
+            needs a package that is not installed.
     """
-    place = _locate(str(model), folder)
-    common: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    _check_devices(device, device_map, max_memory, offload_folder)
+    location, options = _locate(str(model), folder, subfolder)
+    options["trust_remote_code"] = trust_remote_code
     if revision is not None:
-        common["revision"] = revision
-    where = _device(device)
+        options["revision"] = revision
+    torch_device = parse_device(device)
+    torch_dtype = parse_dtype(dtype, torch_device)
+    found = None if adapter is None else read_adapter(str(adapter), folder)
+    _check_attention(attn_implementation, torch_device, torch_dtype)
+    settings: dict[str, Any] = {
+        "dtype": torch_dtype,
+        "device_map": device_map,
+        "max_memory": max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()},
+        "offload_folder": None if offload_folder is None else str(folder / Path(offload_folder).expanduser()),
+        "attn_implementation": attn_implementation,
+        "quantization_config": quantization_settings(quantization_config),
+    }
     try:
-        config = AutoConfig.from_pretrained(place, **common)
-        auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        with without_progress_bar(), _without_talk_of_ties():
-            loaded = auto.from_pretrained(
-                place, dtype=_dtype(dtype, where), device_map=device_map, use_safetensors=True, **common
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        raise ModelError(_loading_failed(str(model), place, error)) from error
+        config = AutoConfig.from_pretrained(location, **options)
+        _check_quantization(str(model), config, quantization_config)
+        if _is_quantized(config) or quantization_config is not None:
+            # Most methods quantize on the device where the weights will be.
+            settings["device_map"] = device_map or (str(torch_device) if find_spec("accelerate") else None)
+        auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        given = {name: value for name, value in settings.items() if value is not None}
+        with without_progress_bar(), _without_tied_weights_warning():
+            loaded = auto_class.from_pretrained(location, use_safetensors=True, **given, **options)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+        raise ModelError(_loading_failed(str(model), location, error)) from error
+    name = str(model)
+    if found is not None:
+        loaded = with_adapter(loaded, found)
+        name = f"{name} + {found.name}"
+    if "device_map" not in given:
+        loaded = loaded.to(torch_device)
+    wrapped = wrap_model(loaded, _tokenizer(location, options, subfolder), name)
+    return pack_as_set(wrapped, packed)
+
+
+def _check_devices(device: str, device_map: Any, max_memory: Any, offload_folder: Any) -> None:
+    """Refuse settings of devices that contradict each other.
+
+    Raises:
+        ModelError: With the reason, or without accelerate, which spreads weights over devices.
+    """
     if device_map is None:
-        loaded = loaded.to(where)
-    wrapped = wrap_model(loaded, _tokenizer(place, common), str(model))
-    return pack(wrapped) if packed else wrapped
+        for name, value in (("max_memory", max_memory), ("offload_folder", offload_folder)):
+            if value is not None:
+                raise ModelError(f"{name!r} requires 'device_map', e.g. device_map='auto'.")
+        return
+    if device != "auto":
+        raise ModelError("'device' and 'device_map' are both given; use one of them.")
+    require("accelerate", "device_map", "specdec-core[accelerate]")
+
+
+def _check_attention(name: str | None, device: torch.device, dtype: torch.dtype | str) -> None:
+    """Refuse an attention implementation that cannot run here.
+
+    Raises:
+        ModelError: With the reason, or without the package that has it.
+    """
+    try:
+        check_attention(name)
+    except ValueError as error:
+        raise ModelError(f"attn_implementation: {error}.") from error
+    names = get_args(AttentionName)
+    if name is not None and name not in names:
+        raise ModelError(unknown_name("attn_implementation", name, names))
+    if name is None or name not in _FLASH:
+        return
+    if device.type == "cpu" or dtype == torch.float32:
+        where = "the model would run on a CPU" if device.type == "cpu" else "dtype is float32"
+        raise ModelError(
+            f"attn_implementation: {name} runs on a GPU, in bfloat16 or float16, and {where}. Use sdpa, or change "
+            "`device` and `dtype`."
+        )
+    require(_FLASH[name], f"attn_implementation {name}", "flash-attn --no-build-isolation")
+
+
+def _is_quantized(config: Any) -> bool:
+    return getattr(config, "quantization_config", None) is not None
+
+
+def _check_quantization(model: str, config: Any, given: Any) -> None:
+    """Refuse to quantize a checkpoint twice; transformers would ignore most of the settings.
+
+    Raises:
+        ModelError: The checkpoint is already quantized, or the package that did is missing.
+    """
+    if not _is_quantized(config):
+        return
+    stored = config.quantization_config
+    method = stored.get("quant_method") if isinstance(stored, Mapping) else stored.quant_method
+    if given is not None:
+        raise ModelError(f"{model}: these weights are already quantized ({method}); remove `quantization_config`.")
+    require_packages(str(getattr(method, "value", method)))
 
 
 def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, int]:
-    """Return a model's tokenizer (None where it has none) and V, the size of its vocabulary, without its weights.
+    """Return a model's tokenizer (or None) and its vocabulary size V, without loading its weights.
 
     Args:
-        model: A folder, a hub name, or a built-in one.
-        folder: Where a relative folder is meant from.
+        model: A folder, a hub name, or a built-in model.
+        folder: Base for relative paths.
 
     Raises:
         ModelError: The folder, its config or its tokenizer cannot be read.
     """
-    place = _locate(str(model), folder)
+    location, options = _locate(str(model), folder)
     try:
-        config = AutoConfig.from_pretrained(place)
+        config = AutoConfig.from_pretrained(location, **options)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(_loading_failed(str(model), place, error)) from error
-    return _tokenizer(place, {}), int(config.get_text_config(decoder=True).vocab_size)
+        raise ModelError(_loading_failed(str(model), location, error)) from error
+    return _tokenizer(location, options), int(config.get_text_config(decoder=True).vocab_size)
 
 
 @contextmanager
 def without_progress_bar() -> Iterator[None]:
-    """Keep the library from drawing a bar for each model it loads or writes: commands have bars of their own."""
-    shown = library_logging.is_progress_bar_enabled()
-    library_logging.disable_progress_bar()
+    """Hide the progress bars that transformers shows for each model it loads or saves."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
     try:
         yield
     finally:
         if shown:
-            library_logging.enable_progress_bar()
+            hf_logging.enable_progress_bar()
 
 
 @contextmanager
-def _without_talk_of_ties() -> Iterator[None]:
-    """Keep the library from warning of a head that is not tied to the embedding, where the file has both.
+def _without_tied_weights_warning() -> Iterator[None]:
+    """Hide the transformers warning about an output embedding that is not tied, for checkpoints that store both.
 
-    It makes every T5 config say that they are tied, 1.1 included, finds that they are not, does what is right, and
-    advises a setting that the config already has.
+    transformers reads every T5 config as tied, including T5 1.1, which is not. It then loads both weights
+    correctly, but recommends a setting that the config already has.
     """
 
-    def other(record: logging.LogRecord) -> bool:
+    def keep(record: logging.LogRecord) -> bool:
         return "NOT tie" not in record.getMessage()
 
     logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(other)
+    logger.addFilter(keep)
     try:
         yield
     finally:
-        logger.removeFilter(other)
+        logger.removeFilter(keep)
 
 
-def _locate(model: str, folder: Path) -> str:
-    """Return what `from_pretrained` should be given: an absolute folder, or a hub name as it is."""
-    place = model_folder(model, folder)
-    if place is not None and not (place / "config.json").is_file():
+def _locate(model: str, folder: Path, subfolder: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return the arguments for `from_pretrained`: an absolute folder or a hub name, and where to look in it."""
+    location = model_folder(model, folder)
+    if location is None:
+        return model, {} if subfolder is None else {"subfolder": subfolder}
+    place = location / (subfolder or "")
+    refuse_adapter_folder(model, place)
+    if not (place / "config.json").is_file():
+        within = f" {subfolder!r}" if subfolder else ""
         raise ModelError(
-            f"{model}: the folder has no config.json. A model folder is what save_pretrained() writes: "
-            "config.json and model.safetensors, with the tokenizer beside them."
+            f"{model}: the folder{within} has no config.json. Pass a folder written by save_pretrained(), with "
+            f"config.json, model.safetensors and the tokenizer's files.{_near(location)}"
         )
-    return model if place is None else str(place)
+    return str(place), {}
 
 
-def _loading_failed(model: str, place: str, error: Exception) -> str:
+def _near(location: Path) -> str:
+    """Return a hint for a folder without a config: the folders inside that have one."""
+    if not location.is_dir():
+        return ""
+    models = sorted(str(each.parent.relative_to(location)) for each in location.glob("*/config.json"))
+    return f" These subfolders have one: {', '.join(models)}; set `subfolder`." if models else ""
+
+
+def _loading_failed(model: str, location: str, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if Path(place).is_dir():
-        return (
-            f"{model}: the folder cannot be loaded: {reason} A model folder is what save_pretrained() writes; if "
-            "this one was cut short when it was copied, copy it again."
+    if isinstance(error, ImportError):
+        return f"{model}: it needs a package that cannot be imported: {reason}"
+    if Path(location).is_dir():
+        # A ValueError is about a setting or the config, the others are about files.
+        advice = "Pass a folder written by save_pretrained(); if a file is incomplete, copy the folder again."
+        return f"{model}: the folder cannot be loaded: {reason}" + f" {advice}" * (
+            not isinstance(error, ValueError)
         )
     return (
-        f"{model}: it is no folder here, and the hub did not give it: {reason} "
+        f"{model}: there is no such folder, and loading it from the hub failed: {reason} "
         "Check the name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
     )
-
-
-def _device(device: str) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        where = torch.device(device)
-    except RuntimeError as error:
-        raise ModelError(f"device {device!r} is not known to torch: use auto, cpu, cuda or cuda:N.") from error
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError(f"device {device!r} was asked for, but torch sees no GPU here: use cpu or auto.")
-    return where
-
-
-def _dtype(dtype: str, device: torch.device) -> torch.dtype | str:
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        allowed = ("float32", "float16", "bfloat16", "auto")
-        raise ModelError(unknown_name("dtype", dtype, allowed))
-    return found
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 
 
-def _tokenizer(place: str, common: Mapping[str, Any]) -> Any:
-    folder = Path(place)
-    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        # A model without a tokenizer is legal (token ids in, token ids out), and a prompt in text will say so;
-        # the library would make up an empty one for some families.
+def _tokenizer(location: str, options: Mapping[str, Any], subfolder: str | None = None) -> Any:
+    """Return a model's tokenizer, or None. That of a model in a subfolder may be in the folder around it."""
+    if Path(location).is_dir():
+        around = [] if subfolder is None else [Path(location).parents[len(Path(subfolder).parts) - 1]]
+        for folder in (Path(location), *around):
+            if any((folder / name).is_file() for name in _TOKENIZER_FILES):
+                return _load_tokenizer(str(folder), options)
+        # A model without a tokenizer decodes token ids. For some families, AutoTokenizer would return an empty
+        # one.
         return None
     try:
-        return AutoTokenizer.from_pretrained(place, **common)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{place}: the tokenizer beside the model cannot be loaded: {error}") from error
+        return _load_tokenizer(location, options)
+    except ModelError:
+        if subfolder is None:
+            raise
+        return _load_tokenizer(location, {key: value for key, value in options.items() if key != "subfolder"})
+
+
+def _load_tokenizer(location: str, options: Mapping[str, Any]) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(location, **options)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ModelError(f"{location}: the tokenizer cannot be loaded: {error}") from error

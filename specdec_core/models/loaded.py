@@ -1,32 +1,62 @@
-"""A loaded model, with what the framework needs to know of it."""
+"""A loaded model and what its family supports: attention masks, ragged batches, maximum length."""
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from specdec_core.border import TargetInfo
-from specdec_core.models.family import Family
+from specdec_core.interface import TargetInfo
+from specdec_core.interface.errors import ModelError
 from specdec_core.models.features import ModelFeatures
+from specdec_core.models.positions import position_patch
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+TESTED_ATTENTION = ("sdpa", "eager")
+"""Implementations of attention that take a mask for each sequence."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the forward pass of a model supports.
+
+    Attributes:
+        encoder_decoder: Whether it is an encoder-decoder model.
+        layer_types: The kinds of attention in its layers: `full_attention`, `sliding_attention` or both.
+        window: Length of the sliding window in tokens, or None.
+        ragged: Whether one forward pass can hold sequences at different positions. If not, each sequence takes a
+            forward pass of its own whenever their positions differ.
+        trims_logits: Whether its forward accepts `logits_to_keep`.
+        max_positions: Maximum number of tokens in a sequence, or None if there is no limit.
+        float_mask: Whether attention takes additive float masks (eager attention) rather than boolean ones.
+    """
+
+    encoder_decoder: bool
+    layer_types: frozenset[str]
+    window: int | None
+    ragged: bool
+    trims_logits: bool
+    max_positions: int | None
+    float_mask: bool
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in evaluation mode, with what the framework needs to know of it.
+    """A model in evaluation mode, with the properties that decoding needs.
 
     Attributes:
-        model: The Hugging Face model. Nothing of it stays changed, but a forward may change it while it runs: one
-            thread at a time.
-        tokenizer: Its tokenizer, or None where the folder has none.
-        name: What the user called it.
-        family: What its cache and its forward allow.
+        model: The Hugging Face model. It is never changed permanently, but a forward pass may patch it while it
+            runs, so do not share it between threads.
+        tokenizer: Its tokenizer, or None.
+        name: The model as the user named it.
+        family: What its forward pass supports.
         vocab_size: V, the number of logits.
-        eos_ids: Ids that end a sequence.
+        eos_ids: End-of-sequence token ids.
         start_id: The decoder's first token for encoder-decoder models, else None.
-        features: What drafters may see of its weights; None where it has no output embedding.
+        features: Embeddings and hidden states for drafters, or None if it has no output embedding.
     """
 
     model: Any
@@ -40,29 +70,59 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where its first weights lie; inputs go there."""
+        """The device of its first weights, where inputs go."""
         device: torch.device = self.model.device
-        return device
+        if device.type != "meta":
+            return device
+        # The first weights are offloaded: they visit the first device of the map that computes.
+        places = getattr(self.model, "hf_device_map", {}).values()
+        return torch.device(next((place for place in places if place not in ("cpu", "disk")), "cpu"))
+
+    @property
+    def quantized(self) -> bool:
+        """Whether its weights are quantized."""
+        return getattr(self.model, "hf_quantizer", None) is not None
+
+    @property
+    def spread(self) -> bool:
+        """Whether its weights are on several devices, or offloaded to a disk."""
+        places = set(getattr(self.model, "hf_device_map", {}).values())
+        return len(places) > 1 or "disk" in places
 
     @property
     def max_positions(self) -> int | None:
-        """The most tokens it takes, or None where there is no bound."""
+        """Maximum number of tokens in a sequence, or None if there is no limit."""
         return self.family.max_positions
 
     @property
     def encoder_decoder(self) -> bool:
-        """Whether it reads a source with an encoder."""
+        """Whether it is an encoder-decoder model."""
         return self.family.encoder_decoder
 
+    def check_plain(self, setting: str) -> None:
+        """Refuse weights whose layers cannot be copied or replaced.
+
+        Args:
+            setting: The setting that needs to, for the message.
+
+        Raises:
+            ModelError: The weights are quantized, or spread over devices.
+        """
+        if self.quantized or self.spread:
+            state = "quantized" if self.quantized else "spread over devices"
+            raise ModelError(
+                f"{self.name}: its weights are {state}, which excludes `{setting}`; remove one of them."
+            )
+
     def row_by_row(self) -> LoadedModel:
-        """Return it as one whose forward knows only one position: rows that stand apart take a forward each."""
+        """Return a copy that runs sequences at different positions in separate forward passes."""
         return replace(self, family=replace(self.family, ragged=False))
 
     def info(self, folder: Path = Path()) -> TargetInfo:
-        """Return what drafters may know of this model as a target.
+        """Return the properties of this model, as a target, that drafters see.
 
         Args:
-            folder: Where relative paths in plugin settings are meant from.
+            folder: Base for relative paths in plugin settings.
         """
         return TargetInfo(
             vocab_size=self.vocab_size,
@@ -73,3 +133,65 @@ class LoadedModel:
             folder=folder,
             features=self.features,
         )
+
+
+def inspect_family(model: Any) -> Family:
+    """Return what a model's forward pass supports.
+
+    Args:
+        model: A Hugging Face model with a language-model head.
+
+    Raises:
+        ModelError: It has a state that cannot be rolled back after a rejection.
+    """
+    config = model.config.get_text_config(decoder=True)
+    encoder_decoder = bool(model.config.is_encoder_decoder)
+    window = getattr(config, "sliding_window", None)
+    layer_types = _layer_types(config, window)
+    _reject_recurrent_state(model, config, layer_types)
+    parameters = inspect.signature(model.forward).parameters
+    attention = attention_of(model)
+    takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
+    return Family(
+        encoder_decoder=encoder_decoder,
+        layer_types=layer_types,
+        window=window if SLIDING in layer_types else None,
+        # Ragged batches need masks, which flash attention does not take, and positions per sequence.
+        ragged=takes_positions and attention in TESTED_ATTENTION,
+        trims_logits="logits_to_keep" in parameters,
+        max_positions=_max_positions(config),
+        float_mask=attention == "eager",
+    )
+
+
+def attention_of(model: Any) -> str:
+    """Return the attention implementation that a model uses, such as `sdpa`."""
+    config = model.config.get_text_config(decoder=True)
+    return str(getattr(config, "_attn_implementation", None) or "eager")
+
+
+def _layer_types(config: Any, window: int | None) -> frozenset[str]:
+    types = getattr(config, "layer_types", None)
+    if types:
+        return frozenset(types)
+    return frozenset({SLIDING if window is not None else FULL})
+
+
+def _reject_recurrent_state(model: Any, config: Any, layer_types: frozenset[str]) -> None:
+    other = sorted(layer_types - {FULL, SLIDING})
+    stateful = bool(getattr(model, "_is_stateful", False)) or not hasattr(config, "num_attention_heads")
+    if other or stateful:
+        found = f"layers of type {', '.join(other)}" if other else "a recurrent state"
+        raise ModelError(
+            f"{type(model).__name__} (model_type {config.model_type!r}) has {found}. Its state includes the "
+            "drafted tokens and cannot be rolled back when they are rejected, so decoding would not be exact. "
+            f"Use a model whose layers are all {FULL} or {SLIDING}."
+        )
+
+
+def _max_positions(config: Any) -> int | None:
+    # Relative position biases (T5) reach any length: n_positions is the training length, not a limit.
+    if hasattr(config, "relative_attention_num_buckets"):
+        return None
+    limit = getattr(config, "max_position_embeddings", None)
+    return int(limit) if limit is not None else None

@@ -1,4 +1,4 @@
-"""A model while one batch is decoded: forward over what is new, roll back what was refused."""
+"""Run a model over one batch with a cache: forward passes over new tokens, rollback of rejected ones."""
 
 from __future__ import annotations
 
@@ -13,75 +13,74 @@ from torch.nn.functional import pad
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from specdec_core.errors import ModelError
-from specdec_core.inference import inference_only
+from specdec_core.interface.errors import ModelError
 from specdec_core.models.cache import SlotCache, WritePlan
-from specdec_core.models.family import FULL, SLIDING
-from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.placing import Placing, placing_of
+from specdec_core.models.device import inference_only
+from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
+from specdec_core.models.positions import PositionPatch, position_patch
 
 
 @dataclass(frozen=True)
 class Block:
-    """The tokens of one forward, laid out so that the verified positions share their columns.
+    """The input of one forward pass, aligned so that draft token i is in the same column for all rows.
 
-    Row b reads: padding, its committed tokens not cached yet, its draft, padding. The last committed tokens of
-    all rows stand in one column, so the logits that judge draft token i are in one column for all rows.
+    Row b holds left padding, its committed tokens that are not cached yet, its draft, and right padding. The last
+    committed tokens of all rows share a column, and so do the logits that verify draft token i.
 
     Attributes:
         tokens: `[B, T]` int64.
-        leads: Padding in front of each row.
-        counts: Real tokens of each row.
-        keep: How many of the last columns need logits.
+        padding: Left padding of each row.
+        counts: Number of tokens of each row, without padding.
+        keep: Number of last columns whose logits are needed.
     """
 
     tokens: Tensor
-    leads: tuple[int, ...]
+    padding: tuple[int, ...]
     counts: tuple[int, ...]
     keep: int
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """Logits `[B, T, V']`, and what the output embedding read for them, `[B, T, D]`, where that is kept."""
+class _Output:
+    """Logits `[B, T, V']`, and the hidden states they were computed from, `[B, T, D]`, if those are kept."""
 
     logits: Tensor
     hidden: Tensor | None = None
 
-    def last(self, count: int) -> _Answer:
-        """Return the last columns; each part may have been trimmed to them already."""
+    def last(self, count: int) -> _Output:
+        """Return the last columns. The model may have trimmed each part to them already."""
         return self._map(lambda part: part if part.shape[1] == count else part[:, -count:])
 
-    def blank(self, rows: int, columns: int) -> _Answer:
-        """Return zeros of this kind."""
+    def zeros(self, rows: int, columns: int) -> _Output:
+        """Return zeros for another number of rows and columns."""
         return self._map(lambda part: part.new_zeros(rows, columns, part.shape[2]))
 
-    def write(self, row: int, column: int, answer: _Answer) -> None:
-        """Write the answer of one row by itself into a row, from a column on."""
-        for place, part in ((self.logits, answer.logits), (self.hidden, answer.hidden)):
-            if place is not None and part is not None:
-                place[row, column : column + part.shape[1]] = part[0]
+    def write(self, row: int, column: int, output: _Output) -> None:
+        """Write the output of a single row into `row`, starting at `column`."""
+        for whole, part in ((self.logits, output.logits), (self.hidden, output.hidden)):
+            if whole is not None and part is not None:
+                whole[row, column : column + part.shape[1]] = part[0]
 
-    def _map(self, change: Callable[[Tensor], Tensor]) -> _Answer:
-        return _Answer(change(self.logits), None if self.hidden is None else change(self.hidden))
+    def _map(self, change: Callable[[Tensor], Tensor]) -> _Output:
+        return _Output(change(self.logits), None if self.hidden is None else change(self.hidden))
 
 
 class ModelSession:
-    """Cached forwards of one batch, with rollback in O(1).
+    """Cached forward passes over one batch, with rollback in O(1).
 
     Args:
         loaded: The model.
         batch_size: B.
-        capacity: The most tokens a row will hold at any moment, drafts included.
+        capacity: Maximum number of tokens that a row holds at any time, including drafts.
         sources: The encoder's input ids of each row, for encoder-decoder models.
-        vocab_size: V, how many tokens the others know of; the model's own number when None. A model that pads
-            its vocabulary otherwise reads tokens it does not know as 0, and gives them no probability.
-        keep_hidden: Keep hidden states too.
+        vocab_size: V of the target, if it differs from the model's. Unknown tokens are read as token 0 and get no
+            probability.
+        keep_hidden: Keep the hidden states of each forward pass.
 
     Attributes:
-        lengths: Tokens cached for each row.
-        calls: Forwards made so far (a pass a row counts once).
-        hidden: What the output embedding read for the logits of the last forward, `[B, K + 1, D]`; None unless
+        lengths: Number of cached tokens of each row.
+        calls: Number of `forward` calls.
+        hidden: Hidden states that the output embedding read for the last logits, `[B, K + 1, D]`, or None if not
             kept.
     """
 
@@ -107,7 +106,7 @@ class ModelSession:
         self._memory = _EncoderMemory(loaded, sources) if loaded.encoder_decoder else None
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget all but the first `lengths[b]` tokens of each row b. O(1): nothing is copied."""
+        """Keep only the first `lengths[b]` tokens of each row b. Takes O(1) time: nothing is copied."""
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
 
     def close(self) -> None:
@@ -117,63 +116,65 @@ class ModelSession:
 
     @inference_only
     def forward(
-        self, fresh: Sequence[Sequence[int]], draft: Tensor | None = None, drafted: Sequence[int] | None = None
+        self,
+        uncached: Sequence[Sequence[int]],
+        draft: Tensor | None = None,
+        draft_lengths: Sequence[int] | None = None,
     ) -> Tensor:
-        """Run the model once over what it has not seen, and cache it.
+        """Run the model once over new tokens and cache them.
 
         Args:
-            fresh: For each row its committed tokens that are not cached yet (possibly none).
-            draft: `[B, K]` int64, further tokens to follow them; may be on any device.
-            drafted: How many of the K count in each row; all of them when None.
+            uncached: For each row, its committed tokens that are not cached yet (possibly none).
+            draft: `[B, K]` int64, draft tokens that follow them, on any device.
+            draft_lengths: Length of each row's draft; K if None.
 
         Returns:
-            Logits `[B, K + 1, V]`: after the last fresh token and after each draft token. Where no row has a
-            fresh token, `[B, K, V]`. What lies beyond a row's own tokens is undefined.
+            Logits `[B, K + 1, V]`: after the last uncached token and after each draft token. If no row has
+            uncached tokens, `[B, K, V]`. Logits beyond a row's own draft are undefined.
         """
-        block = self._lay_out(fresh, draft, drafted)
+        block = self._align(uncached, draft, draft_lengths)
         self.calls += 1
-        if len(set(self.lengths)) == 1 and not any(block.leads) and min(block.counts) > 0:
+        if len(set(self.lengths)) == 1 and not any(block.padding) and min(block.counts) > 0:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
-            answer = self._pass(block.tokens, plan, block.keep)
+            output = self._run(block.tokens, plan, block.keep)
         elif self._family.ragged:
-            answer = self._ragged_pass(block)
+            output = self._run_ragged(block)
         else:
-            answer = self._pass_a_row(block)
+            output = self._run_row_by_row(block)
         self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
-        self.hidden = answer.hidden
-        return self._fitted(answer.logits)
+        self.hidden = output.hidden
+        return self._match_vocab_size(output.logits)
 
-    def _fitted(self, logits: Tensor) -> Tensor:
-        """Return logits `[B, K, V]` of the model's own `[B, K, V']`."""
+    def _match_vocab_size(self, logits: Tensor) -> Tensor:
+        """Pad or trim the model's logits `[B, K, V']` to `[B, K, V]`."""
         missing = self._vocab_size - logits.shape[2]
         if missing == 0:
             return logits
         return pad(logits, (0, missing), value=float("-inf")) if missing > 0 else logits[..., :missing]
 
-    def _lay_out(
-        self, fresh: Sequence[Sequence[int]], draft: Tensor | None, drafted: Sequence[int] | None
+    def _align(
+        self, uncached: Sequence[Sequence[int]], draft: Tensor | None, draft_lengths: Sequence[int] | None
     ) -> Block:
-        longest = max(len(row) for row in fresh)
+        longest = max(len(row) for row in uncached)
         width = 0 if draft is None else draft.shape[1]
-        extra = [width] * len(fresh) if drafted is None else drafted
-        counts = tuple(len(row) + more for row, more in zip(fresh, extra, strict=True))
-        # A row with neither fresh tokens nor drafts has only padding; its lead must not count as a shift.
-        leads = tuple(longest - len(row) for row in fresh)
+        drafted = [width] * len(uncached) if draft_lengths is None else draft_lengths
+        counts = tuple(len(row) + length for row, length in zip(uncached, drafted, strict=True))
+        padding = tuple(longest - len(row) for row in uncached)
         if draft is not None:
-            draft = self._embeddable(draft.to(self._device, non_blocking=True))
+            draft = self._replace_unknown(draft.to(self._device, non_blocking=True))
             if not longest:
-                return Block(draft, leads, counts, width)
-        padded = [[0] * lead + list(row) for lead, row in zip(leads, fresh, strict=True)]
-        head = self._embeddable(torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True))
-        return Block(head if draft is None else torch.cat([head, draft], dim=1), leads, counts, width + 1)
+                return Block(draft, padding, counts, width)
+        padded = [[0] * pad_length + list(row) for pad_length, row in zip(padding, uncached, strict=True)]
+        head = self._replace_unknown(torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True))
+        return Block(head if draft is None else torch.cat([head, draft], dim=1), padding, counts, width + 1)
 
-    def _embeddable(self, tokens: Tensor) -> Tensor:
-        """Return the tokens, those the model may have no embedding for as 0."""
+    def _replace_unknown(self, tokens: Tensor) -> Tensor:
+        """Replace tokens outside the model's vocabulary by token 0, since they may have no embedding."""
         known = self._loaded.vocab_size
         return tokens if known >= self._vocab_size else torch.where(tokens < known, tokens, 0)
 
-    def _pass(self, tokens: Tensor, plan: WritePlan, keep: int, **extra: Any) -> _Answer:
-        """Run the model once; masks and positions are the library's own unless `extra` brings some."""
+    def _run(self, tokens: Tensor, plan: WritePlan, keep: int, **extra: Any) -> _Output:
+        """Run the model once. transformers computes masks and positions unless `extra` holds them."""
         assert self._cache is not None, "the session is closed"
         self._cache.plan = plan
         keywords: dict[str, Any] = {"use_cache": True, **extra}
@@ -186,97 +187,92 @@ class ModelSession:
             keywords["input_ids"] = tokens
             keywords["past_key_values"] = self._cache
         if self._features is None:
-            return _Answer(self._loaded.model(**keywords).logits).last(keep)
-        with self._features.capture() as seen:
+            return _Output(self._loaded.model(**keywords).logits).last(keep)
+        with self._features.capture() as hidden:
             logits = self._loaded.model(**keywords).logits
-        return _Answer(logits, seen[-1]).last(keep)
+        return _Output(logits, hidden[-1]).last(keep)
 
-    def _ragged_pass(self, block: Block) -> _Answer:
-        """Run rows at different positions in one forward, with positions, slots and masks of our own."""
+    def _run_ragged(self, block: Block) -> _Output:
+        """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
-        starts = torch.tensor(
-            [[length - lead] for length, lead in zip(self.lengths, block.leads, strict=True)], device=self._device
-        )
-        ends = torch.tensor(
-            [[length + count] for length, count in zip(self.lengths, block.counts, strict=True)],
-            device=self._device,
-        )
-        begins = torch.tensor(self.lengths, device=self._device)[:, None]
-        positions = starts + torch.arange(block.tokens.shape[1], device=self._device)
-        real = (positions >= begins) & (positions < ends)
-        slots = torch.where(real, positions, self._cache.capacity)
+        layout = torch.tensor([self.lengths, block.padding, block.counts]).to(self._device, non_blocking=True)
+        lengths, padding, counts = layout[:, :, None]  # [B, 1] each
+        positions = lengths - padding + torch.arange(block.tokens.shape[1], device=self._device)  # [B, T]
+        real = (positions >= lengths) & (positions < lengths + counts)
+        slots = torch.where(real, positions, self._cache.capacity)  # padding goes to the slot that is never read
         positions = torch.where(real, positions, 0)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
         masks = self._masks(positions, end)
         if self._memory is None:
-            return self._pass(block.tokens, plan, block.keep, position_ids=positions, attention_mask=masks)
-        with self._placed(positions, end):
-            return self._pass(block.tokens, plan, block.keep, decoder_attention_mask=masks)
+            return self._run(block.tokens, plan, block.keep, position_ids=positions, attention_mask=masks)
+        with self._position_patch(positions, end):
+            return self._run(block.tokens, plan, block.keep, decoder_attention_mask=masks)
 
     @cached_property
-    def _placed(self) -> Placing:
-        """How rows of an encoder-decoder model are placed; looked for when they first stand apart."""
-        placing = placing_of(self._loaded.model)
-        assert placing is not None, "the family says that its rows can be placed"
-        return placing
+    def _position_patch(self) -> PositionPatch:
+        patch = position_patch(self._loaded.model)
+        assert patch is not None, "Family.ragged implies a position patch"
+        return patch
 
     def _masks(self, positions: Tensor, end: int) -> Tensor | dict[str, Tensor]:
-        """Return who sees whom, `[B, 1, T, end]`, or one such mask for each kind of layer."""
+        """Return the attention mask `[B, 1, T, end]`, or a dict with one for each layer type."""
         slots = torch.arange(end, device=self._device)
         causal = slots <= positions[:, None, :, None]
         masks = {FULL: causal}
         if self._family.window is not None:
             masks[SLIDING] = causal & (slots > positions[:, None, :, None] - self._family.window)
-        masks = {kind: self._as_wanted(mask) for kind, mask in masks.items() if kind in self._family.layer_types}
+        masks = {
+            name: self._convert_mask(mask) for name, mask in masks.items() if name in self._family.layer_types
+        }
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
-    def _as_wanted(self, mask: Tensor) -> Tensor:
+    def _convert_mask(self, mask: Tensor) -> Tensor:
         if not self._family.float_mask:
             return mask
         dtype = self._loaded.model.dtype
         return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
-    def _pass_a_row(self, block: Block) -> _Answer:
-        """Run each row by itself: for families whose forward knows only one position for all rows."""
-        out: _Answer | None = None
-        for row, (lead, count) in enumerate(zip(block.leads, block.counts, strict=True)):
+    def _run_row_by_row(self, block: Block) -> _Output:
+        """Run each row in a forward pass of its own, for families without ragged batches."""
+        out: _Output | None = None
+        for row, (padding, count) in enumerate(zip(block.padding, block.counts, strict=True)):
             if count == 0:
                 continue
-            tokens = block.tokens[row : row + 1, lead : lead + count]
-            # Of the kept columns, this row's own tokens fill those from `first` on.
-            kept_from = block.tokens.shape[1] - block.keep
-            first = max(lead - kept_from, 0)
-            keep = lead + count - kept_from - first
+            tokens = block.tokens[row : row + 1, padding : padding + count]
+            # The row's logits start at column `first` of the last `block.keep` columns.
+            offset = block.tokens.shape[1] - block.keep
+            first = max(padding - offset, 0)
+            keep = padding + count - offset - first
             start = self.lengths[row]
-            answer = self._pass(tokens, WritePlan(slice(row, row + 1), start, start + count), keep)
+            output = self._run(tokens, WritePlan(slice(row, row + 1), start, start + count), keep)
             if out is None:
-                out = answer.blank(len(block.counts), block.keep)
-            out.write(row, first, answer)
-        assert out is not None, "a forward without a single token"
+                out = output.zeros(len(block.counts), block.keep)
+            out.write(row, first, output)
+        assert out is not None, "a forward pass needs at least one token"
         return out
 
 
 class _EncoderMemory:
-    """The encoder's output, computed once, and the cross-attention keys made from it.
+    """The encoder's output, computed once per batch, and the cross-attention cache made from it.
 
     Raises:
-        ModelError: A source is longer than the model takes.
+        ModelError: A source is longer than the model supports.
     """
 
     def __init__(self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> None:
         if sources is None:
             raise ValueError("an encoder-decoder model needs the sources of its batch")
         self._lengths = [len(source) for source in sources]
-        width, most = max(self._lengths), loaded.max_positions
-        if most is not None and width > most:
+        width, limit = max(self._lengths), loaded.max_positions
+        if limit is not None and width > limit:
             raise ModelError(
-                f"{loaded.name} reads sources of at most {most} tokens, and one has {width}; shorten it."
+                f"{loaded.name} supports sources of at most {limit} tokens, but one has {width}; shorten it."
             )
         pad_id = loaded.model.config.get_text_config().pad_token_id or 0
         ids = torch.tensor([[*source, *[pad_id] * (width - len(source))] for source in sources])
         real = torch.arange(width) < torch.tensor(self._lengths)[:, None]
-        # Without padding there is no mask: the library would look through it in every step, and wait for it.
+        # No mask without padding: transformers would check its values in every step, which waits for the device.
         self._mask = None if real.all() else real.long().to(loaded.device)
         with torch.inference_mode():
             output = loaded.model.get_encoder()(input_ids=ids.to(loaded.device), attention_mask=self._mask)
@@ -284,12 +280,12 @@ class _EncoderMemory:
         self._keywords: dict[int | None, dict[str, Any]] = {}
 
     def keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
-        """Return what the model's forward needs to attend to the sources of all rows, or to that of one."""
+        """Return the arguments of `forward` that attend to the sources of these rows: all of them, or one."""
         if batch.start not in self._keywords:
-            self._keywords[batch.start] = self._made(cache, batch)
+            self._keywords[batch.start] = self._make_keywords(cache, batch)
         return self._keywords[batch.start]
 
-    def _made(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
+    def _make_keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
         states, mask = self._states, self._mask
         if batch.start is not None:
             states, mask = states[batch, : self._lengths[batch.start]], None

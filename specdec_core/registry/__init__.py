@@ -1,26 +1,30 @@
-"""What is installed, and how to get at it. Importing this imports no torch."""
+"""Find, list and create plugins. Importing this package does not import torch."""
 
-from specdec_core.registry.capabilities import check_capabilities, encoder_mismatch
-from specdec_core.registry.hookspecs import HOOK_OF_KIND, PROJECT, WORD_FOR_KIND, HookSpecs, hookimpl
-from specdec_core.registry.needs import unmet_needs
-from specdec_core.registry.nesting import MOST_DEEP, NestedSetting, depth_of, marker_of, nested_settings
+from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT, HookSpecs, hookimpl
+from specdec_core.registry.nesting import MAX_DEPTH, depth_of, dotted, marker_of, nested_settings
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
+from specdec_core.registry.requirements import check_capabilities, encoder_mismatch, unmet_requirements
+from specdec_core.registry.settings import plugin_settings, plugin_types
+from specdec_core.registry.validation_errors import describe
 
 __all__ = [
-    "HOOK_OF_KIND",
-    "MOST_DEEP",
+    "HOOKS_BY_KIND",
+    "KIND_LABELS",
+    "MAX_DEPTH",
     "PROJECT",
-    "WORD_FOR_KIND",
     "HookSpecs",
-    "NestedSetting",
     "PluginRecord",
     "Registry",
     "check_capabilities",
     "default_registry",
     "depth_of",
+    "describe",
+    "dotted",
     "encoder_mismatch",
     "hookimpl",
     "marker_of",
     "nested_settings",
-    "unmet_needs",
+    "plugin_settings",
+    "plugin_types",
+    "unmet_requirements",
 ]

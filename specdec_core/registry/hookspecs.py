@@ -1,29 +1,55 @@
-"""The hooks a plugin may implement. This module is their manual.
+"""Plugin hooks: the manual for plugin authors.
 
-A distribution announces a module (or any object) under the entry-point group `specdec`::
+A plugin is a distribution with an entry point in the group `specdec`. The entry point names a module, or any other
+object, that implements one or more of the hooks below:
+
+    # pyproject.toml
+    [project]
+    name = "my-drafters"
+    dependencies = ["specdec-core>=0.1,<0.2"]
 
     [project.entry-points.specdec]
     my-drafters = "my_package.plugin"
 
-and in it implements any of the hooks below, each marked with `hookimpl`::
-
+    # my_package/plugin.py
+    from my_package.config import RepeatConfig
     from specdec_core import PluginSpec, hookimpl
-
-    SPECDEC_BORDER = "1.0"
 
     @hookimpl
     def specdec_drafters():
-        return [PluginSpec("drafter", "mine", "my_package.mine:Mine", MineConfig, "Guesses.")]
+        return [
+            PluginSpec(
+                kind="drafter",
+                name="repeat",
+                factory="my_package.drafter:Repeat",
+                config=RepeatConfig,
+                summary="Repeats the last token.",
+            )
+        ]
 
-Every hook is called once in a process, when the registry is first asked for anything: listing, validation and
-runs alike. So the announced module, and the modules that hold the config models, must import without torch;
-the class behind `factory` is imported only when a run needs it. A hook that raises, or returns something else
-than what is said here, marks its plugin as broken: it is listed with the reason and stops nothing else.
+**When hooks run.** The registry calls every hook once per process, without arguments, on first use. Listing
+plugins, validating a study and starting a run all use the registry.
 
-`SPECDEC_BORDER` states the oldest version of the border that the plugin works with, `MAJOR.MINOR`; this one's is
-`specdec_core.BORDER_VERSION`. A plugin that states another major version, or a newer minor one, is broken: the
-reason names both versions and what to do. It is read before the hooks are called, and from the source where the
-module cannot be imported. A plugin that states none is taken as it is.
+**What a hook returns.** A list or tuple of `PluginSpec` of the hook's own kind. None and an empty list register
+nothing. Order does not matter. A name or alias may be registered once for each kind: if two plugins register the
+same one, both are listed as a conflict, and a study that uses it is an error that names both distributions.
+
+**What to import.** The entry-point module and the modules of the config classes must not import torch, so that
+listing and validation stay fast. `factory` is a string: its class is imported when a run first needs it, and may
+import anything.
+
+**What `factory` is called with.** Drafters: `factory(config, target)`. Controllers and trainers:
+`factory(config)`. The result must be an instance of `Drafter`, `GammaController`, `LenienceController` or
+`Trainer`.
+
+**What happens on errors.** If the import fails, a hook raises, or a specification is invalid, the plugin is listed
+as broken with the reason. All other plugins keep working.
+
+**Versions.** State the versions of specdec-core that you support in your distribution's dependencies. If they
+exclude the installed version, the plugin is not imported and is listed with the reason.
+
+**Choosing plugins.** If the environment variable `SPECDEC_PLUGINS` is set, only the distributions and entry points
+that it names, separated by commas, are loaded.
 """
 
 from __future__ import annotations
@@ -35,80 +61,79 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdec_core.border import PluginSpec
+    from specdec_core.interface import PluginSpec
 
 PROJECT = "specdec"
 """Name of the pluggy project and of the entry-point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)
-"""Marks a hook; for this module alone."""
+"""Declares a hook. Only this module uses it."""
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a function as an implementation of one of the hooks below."""
+"""Marks a plugin's function as the implementation of the hook with the same name."""
 
 
 class HookSpecs:
-    """What specdec asks of every plugin; a plugin implements the hooks it needs and leaves out the rest."""
+    """The hooks. Implement the ones you need; all are optional."""
 
     @hookspec
     def specdec_drafters(self) -> Sequence[PluginSpec] | None:
-        """Announce drafters.
+        """Register drafters.
 
-        Called by the registry, once, without arguments. Order does not matter: of two plugins that
-        announce one name, neither is given out.
+        Set `capabilities` to what a drafter needs or cannot do. A study that cannot satisfy them is rejected when
+        it is read, before any model is loaded.
 
         Returns:
-            One specification of kind `drafter` for each drafter. None or an empty list announces nothing.
+            One specification of kind `drafter` for each drafter, or None.
         """
 
     @hookspec
     def specdec_gamma_controllers(self) -> Sequence[PluginSpec] | None:
-        """Announce controllers of gamma, the number of tokens drafted in a step.
+        """Register controllers of gamma, the number of tokens drafted per step.
 
-        Called by the registry, once, without arguments.
+        A study may write a bare number (`gamma: 4`). It selects the controller whose specification sets
+        `shorthand`, and fills the config field that `shorthand` names. Only one installed controller may set it.
 
         Returns:
-            One specification of kind `gamma` for each controller. None or an empty list announces nothing.
-            The one whose `shorthand` is set is meant by a bare number in a study (`gamma: 4`).
+            One specification of kind `gamma` for each controller, or None.
         """
 
     @hookspec
     def specdec_lenience_controllers(self) -> Sequence[PluginSpec] | None:
-        """Announce controllers of lenience, the factor q is multiplied with before the comparison.
+        """Register controllers of lenience, the factor l by which q is multiplied before the comparison with p.
 
-        Called by the registry, once, without arguments.
+        See appendix A.5 of arXiv 2211.17192. A study may write a bare number (`lenience: 0.5`), which
+        selects the controller whose specification sets `shorthand`, as for gamma.
 
         Returns:
-            One specification of kind `lenience` for each controller. None or an empty list announces nothing.
-            The one whose `shorthand` is set is meant by a bare number in a study (`lenience: 0.5`).
+            One specification of kind `lenience` for each controller, or None.
         """
 
     @hookspec
     def specdec_trainers(self) -> Sequence[PluginSpec] | None:
-        """Announce trainers, each run by `specdec train` and its name.
+        """Register trainers. `specdec train NAME` runs one.
 
-        Called by the registry, once, without arguments. A trainer should have the name of the drafter that
-        it makes something for.
+        Give a trainer the name of the drafter that it trains. Its `config` must be a subclass of `TrainerConfig`.
+        Each field becomes a command-line option, so a field's type must be `bool`, `int`, `float`, `str`, `Path`,
+        `Literal` or an `Enum`, any of these or None, or `tuple[X, ...]` of them. `specdec train NAME --help` shows
+        the docstrings of the config class and of its fields.
 
         Returns:
-            One specification of kind `trainer` for each trainer. None or an empty list announces nothing.
-            `config` is a subclass of `TrainerConfig`, and flat, since each field is an option: `bool`, `int`,
-            `float`, `str`, `Path`, `Literal` or `Enum`, any of these or None, and `tuple[X, ...]`. Its docstring
-            and those of its fields are what `specdec train NAME --help` shows.
+            One specification of kind `trainer` for each trainer, or None.
         """
 
 
-HOOK_OF_KIND = {
+HOOKS_BY_KIND = {
     "drafter": "specdec_drafters",
     "gamma": "specdec_gamma_controllers",
     "lenience": "specdec_lenience_controllers",
     "trainer": "specdec_trainers",
 }
-"""The hook through which each kind of plugin is announced."""
+"""The hook that registers each kind of plugin."""
 
-WORD_FOR_KIND = {
+KIND_LABELS = {
     "drafter": "drafter",
     "gamma": "gamma controller",
     "lenience": "lenience controller",
     "trainer": "trainer",
 }
-"""What messages call a plugin of each kind."""
+"""How messages refer to each kind of plugin."""

@@ -1,4 +1,4 @@
-"""Plugins in the settings of other plugins: where they stand, and how they are read."""
+"""Find plugins that are nested in the settings of other plugins."""
 
 from __future__ import annotations
 
@@ -6,23 +6,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
-from specdec_core.border import Nested, PluginConfig
+from specdec_core.interface import Nested, PluginConfig
 
 Keys: TypeAlias = tuple[str | int, ...]
-"""A way into nested settings, e.g. `("drafters", 1)`."""
+"""Path into nested settings, such as `("drafters", 1)`."""
 
-MOST_DEEP = 16
-"""How many plugins may be nested in one another."""
-_MOST_LEVELS = 8 * MOST_DEEP
+MAX_DEPTH = 16
+"""Maximum nesting depth of plugins."""
+_MAX_LEVELS = 8 * MAX_DEPTH
+
+
+def dotted(path: Keys) -> str:
+    """Return keys in dotted form: `runs[0].drafter.order`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.lstrip(".")
 
 
 @dataclass(frozen=True)
 class NestedSetting:
-    """A plugin that stands in the settings of another.
+    """A plugin in the settings of another plugin.
 
     Attributes:
-        keys: Where it stands in them.
-        marker: What plugs in there.
+        keys: Path to it in the outer settings.
+        marker: The `Nested` marker of the outer field.
         config: Its own settings.
     """
 
@@ -32,7 +38,7 @@ class NestedSetting:
 
 
 def marker_of(annotation: Any) -> Nested | None:
-    """Return the marker in the annotation of a setting; None where the setting holds no plugin."""
+    """Return the `Nested` marker in a field's annotation, or None if the field does not hold a plugin."""
     if get_origin(annotation) is Annotated:
         found = [extra for extra in annotation.__metadata__ if isinstance(extra, Nested)]
         if found:
@@ -41,7 +47,7 @@ def marker_of(annotation: Any) -> Nested | None:
 
 
 def nested_settings(config: PluginConfig) -> Iterator[NestedSetting]:
-    """Yield the plugins that stand directly in the settings of a plugin, in the order of its fields."""
+    """Yield the plugins nested directly in a plugin's settings, in the order of its fields."""
     for name, field in type(config).model_fields.items():
         marker = marker_of(Annotated[field.annotation, *field.metadata, None])
         if marker is not None:
@@ -51,7 +57,7 @@ def nested_settings(config: PluginConfig) -> Iterator[NestedSetting]:
 
 
 def _entries(value: Any) -> Iterator[tuple[Keys, Any]]:
-    """Yield what a field holds, with the keys that lead there: itself, its entries, or its values."""
+    """Yield the values of a mapping, the items of a sequence, or the value itself, each with its keys."""
     if isinstance(value, Mapping):
         yield from (((key,), entry) for key, entry in value.items())
     elif isinstance(value, (tuple, list)):
@@ -60,17 +66,18 @@ def _entries(value: Any) -> Iterator[tuple[Keys, Any]]:
         yield (), value
 
 
-def depth_of(written: Any, around: tuple[Any, ...] = ()) -> int:
-    """Return how many mappings that name a plugin stand in one another, in settings as they were written.
+def depth_of(settings: Any, parents: tuple[Any, ...] = ()) -> int:
+    """Return how deeply plugins are nested in unvalidated settings; a plugin is a mapping with a `name`.
 
     Args:
-        written: The settings.
-        around: What they stand in; settings that contain themselves count as deeper than is allowed.
+        settings: Plain data, as read from YAML. May contain itself, through an alias: the result then exceeds
+            `MAX_DEPTH`.
+        parents: The enclosing containers.
     """
-    if not isinstance(written, (Mapping, list, tuple)):
+    if not isinstance(settings, (Mapping, list, tuple)):
         return 0
-    if len(around) > _MOST_LEVELS or any(written is outer for outer in around):
-        return MOST_DEEP + 1
-    inner = written.values() if isinstance(written, Mapping) else written
-    own = isinstance(written, Mapping) and "name" in written
-    return own + max((depth_of(entry, (*around, written)) for entry in inner), default=0)
+    if len(parents) > _MAX_LEVELS or any(settings is parent for parent in parents):
+        return MAX_DEPTH + 1
+    entries = settings.values() if isinstance(settings, Mapping) else settings
+    is_plugin = isinstance(settings, Mapping) and "name" in settings
+    return is_plugin + max((depth_of(entry, (*parents, settings)) for entry in entries), default=0)

@@ -1,4 +1,4 @@
-"""The registry: every plugin that is installed, by kind and name."""
+"""The registry of installed plugins, by kind and name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import functools
 import importlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from specdec_core.border import (
+from specdec_core.interface import (
     Drafter,
     GammaController,
     LenienceController,
@@ -18,17 +19,17 @@ from specdec_core.border import (
     TargetInfo,
     Trainer,
 )
-from specdec_core.errors import PluginError, SpecdecError, unknown_name
-from specdec_core.registry.capabilities import check_capabilities
-from specdec_core.registry.discovery import Announcement, Source, discover
-from specdec_core.registry.hookspecs import WORD_FOR_KIND
+from specdec_core.interface.errors import PluginError, SpecdecError, unknown_name
+from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
+from specdec_core.registry.hookspecs import KIND_LABELS
+from specdec_core.registry.requirements import check_capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
 PluginState: TypeAlias = Literal["ready", "broken", "conflict", "off"]
-"""What can be had of a plugin: `conflict` where two have one name, `off` where SPECDEC_PLUGINS leaves it out."""
+"""State of a plugin. `conflict`: another plugin has the same name. `off`: `SPECDEC_PLUGINS` excludes it."""
 
 _BASES: dict[PluginKind, type] = {
     "drafter": Drafter,
@@ -40,18 +41,19 @@ _BASES: dict[PluginKind, type] = {
 
 @dataclass(frozen=True)
 class PluginRecord:
-    """One line of the listing.
+    """One line of the plugin listing.
 
     Attributes:
-        kind: What it plugs into; None for an entry point that announced nothing.
-        name: The name used in a study, or the entry point's where there is none.
-        distribution: The distribution that brought it.
+        kind: The plugin's kind; None if the entry point was not loaded.
+        name: The name used in a study; the entry point's name if it was not loaded.
+        distribution: The distribution that provides it.
         version: That distribution's version.
         entry_point: The entry point's name.
-        state: `ready`, `broken` (see `reason`), `conflict` (two plugins claim the name), or `off` (not in the
-            allow-list).
+        state: `ready`, `broken`, `conflict` (two plugins have the same name), or `off` (excluded by
+            `SPECDEC_PLUGINS`).
         reason: Why it is not ready.
-        summary: One line on what it does.
+        summary: One-line description.
+        aliases: Other names it answers to.
     """
 
     kind: PluginKind | None
@@ -62,32 +64,40 @@ class PluginRecord:
     state: PluginState
     reason: str = ""
     summary: str = ""
+    aliases: tuple[str, ...] = ()
 
 
 class Registry:
-    """Finds plugins once, lists them, and turns a name and settings into what they name."""
+    """Loads plugins once, lists them, and creates drafters, controllers and trainers by name.
 
-    def __init__(self, found: Iterable[EntryPoint] | None = None) -> None:
-        """Load the installed plugins, or those of the given entry points."""
-        self._announcements = discover(found)
-        self._claims: dict[tuple[PluginKind, str], list[tuple[Source, PluginSpec]]] = defaultdict(list)
-        for announcement in self._announcements:
-            for spec in announcement.specs:
-                self._claims[spec.kind, spec.name].append((announcement.source, spec))
+    Args:
+        entry_points: Entry points to load; all installed ones if None.
+    """
+
+    def __init__(self, entry_points: Iterable[EntryPoint] | None = None) -> None:
+        self._loaded_plugins = discover(entry_points)
+        self._claims: dict[tuple[PluginKind, str], list[tuple[Origin, PluginSpec]]] = defaultdict(list)
+        for loaded_plugin in self._loaded_plugins:
+            for spec in loaded_plugin.specs:
+                for name in (spec.name, *spec.aliases):
+                    self._claims[spec.kind, name].append((loaded_plugin.origin, spec))
 
     def names(self, kind: PluginKind) -> list[str]:
-        """Return the names of a kind that may be asked for, sorted."""
-        return sorted(name for (k, name), claims in self._claims.items() if k == kind and len(claims) == 1)
+        """Return the names of the usable plugins of a kind, without aliases, sorted."""
+        unique = [
+            (name, owners[0][1]) for (k, name), owners in self._claims.items() if k == kind and len(owners) == 1
+        ]
+        return sorted(name for name, spec in unique if spec.name == name)
 
     def specs(self, kind: PluginKind) -> list[PluginSpec]:
-        """Return the specifications of a kind that may be asked for, sorted by name."""
+        """Return the specifications of the usable plugins of a kind, sorted by name."""
         return [self.spec(kind, name) for name in self.names(kind)]
 
     def spec(self, kind: PluginKind, name: str) -> PluginSpec:
-        """Return the plugin of this kind and name.
+        """Return the specification of the plugin with this kind and name or alias.
 
         Raises:
-            PluginError: When there is none, or when two distributions claim the name.
+            PluginError: There is no such plugin, or two plugins claim the name.
         """
         claims = self._claims.get((kind, name), [])
         if len(claims) == 1:
@@ -96,62 +106,68 @@ class Registry:
             raise PluginError(
                 f"{_conflict(kind, name, claims)} Uninstall one, or list what to load in SPECDEC_PLUGINS."
             )
-        raise PluginError(unknown_name(WORD_FOR_KIND[kind], name, self.names(kind)) + self._broken_note())
+        # Of a plugin with aliases, the message shows the name closest to the given one.
+        spellings = [
+            max((spec.name, *spec.aliases), key=lambda known: SequenceMatcher(None, known, name).ratio())
+            for spec in self.specs(kind)
+        ]
+        raise PluginError(unknown_name(KIND_LABELS[kind], name, spellings) + self._not_loaded_note())
 
     def shorthand(self, kind: PluginKind) -> PluginSpec | None:
-        """Return the plugin that a bare value means for this kind, or None when no plugin claims that.
+        """Return the plugin that a bare value selects (`gamma: 4`), or None if no plugin claims it.
 
         Raises:
-            PluginError: When two plugins claim it.
+            PluginError: Two plugins claim it.
         """
         claims = [spec for spec in self.specs(kind) if spec.shorthand is not None]
         if len(claims) > 1:
-            names = " and ".join(f"{spec.name!r} ({self._origin(kind, spec.name)})" for spec in claims)
+            names = " and ".join(f"{spec.name!r} ({self._distribution(kind, spec.name)})" for spec in claims)
             raise PluginError(
-                f"a bare value for a {WORD_FOR_KIND[kind]} is claimed by {names}; write {{name: ...}} instead."
+                f"a bare value for a {KIND_LABELS[kind]} is claimed by {names}; write {{name: ...}} instead."
             )
         return claims[0] if claims else None
 
     def create(self, kind: PluginKind, name: str, config: PluginConfig, target: TargetInfo | None = None) -> Any:
-        """Import a plugin's class and make it: drafters from (config, target), all others from (config).
+        """Import a plugin's factory and call it: `factory(config, target)` for drafters, else `factory(config)`.
 
         Args:
-            kind: What it plugs into.
+            kind: The plugin's kind.
             name: Its name.
-            config: Its settings, already validated.
-            target: What a drafter may know of the target; needed for drafters only.
+            config: Its validated settings.
+            target: The target's properties; required for drafters only.
 
         Raises:
-            PluginError: When it cannot be imported or made; the message names plugin and distribution.
+            PluginError: The factory cannot be imported, fails, or returns an object of the wrong type. The message
+                names the plugin and its distribution.
         """
         spec = self.spec(kind, name)
-        whose = f"{WORD_FOR_KIND[kind]} {name!r} of {self._origin(kind, name)}"
+        whose = f"{KIND_LABELS[kind]} {name!r} of {self._distribution(kind, name)}"
         factory = _import(spec, whose)
         try:
-            made = factory(config, self._with_build(target)) if kind == "drafter" else factory(config)
+            if kind == "drafter":
+                # `build` lets a drafter create the plugins nested in its settings.
+                made = factory(config, target and replace(target, build=self._build))
+            else:
+                made = factory(config)
         except SpecdecError:
-            raise  # says already what was given and what to do
+            raise  # its message already tells the user what to do
         except Exception as error:
             raise PluginError(f"{whose} could not be set up: {type(error).__name__}: {error}") from error
         if not isinstance(made, _BASES[kind]):
-            raise PluginError(f"{whose} makes a {type(made).__name__}, which is no {_BASES[kind].__name__}.")
+            raise PluginError(f"{whose} makes a {type(made).__name__}, which is not a {_BASES[kind].__name__}.")
         return made
 
-    def _with_build(self, target: TargetInfo | None) -> TargetInfo | None:
-        """Return what a drafter is told, with the means to make the plugins that are nested in its settings."""
-        return None if target is None else replace(target, build=self._build)
-
     def _build(self, kind: PluginKind, config: PluginConfig, target: TargetInfo) -> Any:
-        """Make a nested plugin; see `TargetInfo.build`.
+        """Create a nested plugin; see `TargetInfo.build`.
 
         Raises:
-            PluginError: It cannot be made, or cannot work for this target.
+            PluginError: It cannot be created, or does not support this target.
         """
         name = getattr(config, "name", None)
         if not isinstance(name, str):
             raise PluginError(
-                f"a nested {WORD_FOR_KIND[kind]} was given as {config!r}, which does not say its name. Settings "
-                "that were read from a study do; in Python, hand over the plugin itself where that is allowed."
+                f"a nested {KIND_LABELS[kind]} was given as {config!r}, which has no plugin name. Configs read "
+                "from a study have one; in Python, pass the plugin itself where the drafter allows it."
             )
         check_capabilities(
             self.spec(kind, name),
@@ -162,41 +178,49 @@ class Registry:
         return self.create(kind, name, config, target)
 
     def records(self) -> list[PluginRecord]:
-        """Return a line for every plugin found, those that are broken or in conflict included."""
-        records = [record for announcement in self._announcements for record in self._of(announcement)]
+        """Return a record for every plugin, including broken and conflicting ones."""
+        records = [record for loaded_plugin in self._loaded_plugins for record in self._records_of(loaded_plugin)]
         return sorted(records, key=lambda r: (r.kind is None, r.kind or "", r.name, r.distribution))
 
-    def _of(self, announcement: Announcement) -> list[PluginRecord]:
-        source = announcement.source
-        origin = (source.distribution, source.version, source.entry_point)
-        if announcement.reason:
-            state: PluginState = "off" if announcement.switched_off else "broken"
-            return [PluginRecord(None, source.entry_point, *origin, state, announcement.reason)]
-        return [self._record(spec, origin) for spec in announcement.specs]
+    def _records_of(self, loaded_plugin: LoadedPlugin) -> list[PluginRecord]:
+        origin = loaded_plugin.origin
+        if loaded_plugin.reason:
+            state: PluginState = "off" if loaded_plugin.disabled else "broken"
+            return [_record(origin, None, origin.entry_point, state, loaded_plugin.reason)]
+        return [self._spec_record(origin, spec) for spec in loaded_plugin.specs]
 
-    def _record(self, spec: PluginSpec, origin: tuple[str, str, str]) -> PluginRecord:
-        claims = self._claims[spec.kind, spec.name]
-        if len(claims) == 1:
-            return PluginRecord(spec.kind, spec.name, *origin, "ready", "", spec.summary)
-        reason = _conflict(spec.kind, spec.name, claims)
-        return PluginRecord(spec.kind, spec.name, *origin, "conflict", reason, spec.summary)
+    def _spec_record(self, origin: Origin, spec: PluginSpec) -> PluginRecord:
+        claims = {name: self._claims[spec.kind, name] for name in (spec.name, *spec.aliases)}
+        reasons = [_conflict(spec.kind, name, owners) for name, owners in claims.items() if len(owners) > 1]
+        state: PluginState = "conflict" if reasons else "ready"
+        record = _record(origin, spec.kind, spec.name, state, " ".join(reasons), spec.summary)
+        return replace(record, aliases=spec.aliases)
 
-    def _origin(self, kind: PluginKind, name: str) -> str:
-        source = self._claims[kind, name][0][0]
-        return f"{source.distribution} {source.version}".strip()
+    def _distribution(self, kind: PluginKind, name: str) -> str:
+        """Return the distribution and version that provide a plugin, for messages."""
+        origin, _ = self._claims[kind, name][0]
+        return f"{origin.distribution} {origin.version}".strip()
 
-    def _broken_note(self) -> str:
-        """Say what could not be loaded, and why: the name asked for may be among it."""
-        missing = [a for a in self._announcements if a.reason]
+    def _not_loaded_note(self) -> str:
+        """Name the plugins that were not loaded; the requested name may belong to one of them."""
+        missing = [plugin for plugin in self._loaded_plugins if plugin.reason]
         if not missing:
             return ""
-        listed = "; ".join(f"{a.source.entry_point!r} of {a.source.distribution} ({a.reason})" for a in missing)
+        listed = "; ".join(f"{p.origin.entry_point!r} of {p.origin.distribution} ({p.reason})" for p in missing)
         return f" Not loaded: {listed}."
 
 
-def _conflict(kind: PluginKind, name: str, claims: list[tuple[Source, PluginSpec]]) -> str:
+def _record(
+    origin: Origin, kind: PluginKind | None, name: str, state: PluginState, reason: str, summary: str = ""
+) -> PluginRecord:
+    return PluginRecord(
+        kind, name, origin.distribution, origin.version, origin.entry_point, state, reason, summary
+    )
+
+
+def _conflict(kind: PluginKind, name: str, claims: list[tuple[Origin, PluginSpec]]) -> str:
     owners = " and ".join(f"{s.distribution} {s.version} (entry point {s.entry_point!r})" for s, _ in claims)
-    return f"{WORD_FOR_KIND[kind]} {name!r} is claimed by {owners}."
+    return f"{KIND_LABELS[kind]} {name!r} is claimed by {owners}."
 
 
 def _import(spec: PluginSpec, whose: str) -> Any:
@@ -211,5 +235,5 @@ def _import(spec: PluginSpec, whose: str) -> Any:
 
 @functools.cache
 def default_registry() -> Registry:
-    """Return the registry of what is installed; found once in a process."""
+    """Return the registry of all installed plugins. It is created once per process."""
     return Registry()

@@ -1,27 +1,21 @@
-"""The conformance kit: small named checks that a plugin does what the border asks of it.
+"""The conformance kit: small named checks that a plugin follows the rules of the plugin interface.
 
-Importing this imports neither torch nor pytest: what needs them is loaded when it is first asked for.
+Importing this imports neither torch nor pytest. Names that need them are loaded on first access.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from specdec_core.testing.checking import Check, CheckFailure, check, checks
-from specdec_core.testing.running import KitReport, Result, run_checks
-from specdec_core.testing.subject import DrafterSubject, Subject, named, subject_of
+from specdec_core._lazy import lazy_attributes
+from specdec_core.testing.registration import Check, CheckFailure, check, checks_for
+from specdec_core.testing.report import KitReport, Result
+from specdec_core.testing.runner import run_checks
+from specdec_core.testing.subject import DrafterSubject, Subject
+from specdec_core.testing.subjects import named, subject_of
 
 if TYPE_CHECKING:
     from specdec_core.testing.kits import DrafterKit, GammaKit, LenienceKit, parametrize_with_checks
-
-_LAZY = {
-    "DrafterKit": "specdec_core.testing.kits",
-    "GammaKit": "specdec_core.testing.kits",
-    "LenienceKit": "specdec_core.testing.kits",
-    "parametrize_with_checks": "specdec_core.testing.kits",
-}
-"""Public names whose modules import pytest, torch, or both, and where they are."""
 
 __all__ = [
     "Check",
@@ -34,19 +28,15 @@ __all__ = [
     "Result",
     "Subject",
     "check",
-    "checks",
+    "checks_for",
     "named",
     "parametrize_with_checks",
     "run_checks",
     "subject_of",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+# These import pytest and torch.
+lazy_attributes(
+    globals(),
+    {"specdec_core.testing.kits": ("DrafterKit", "GammaKit", "LenienceKit", "parametrize_with_checks")},
+)

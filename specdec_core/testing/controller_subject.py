@@ -1,86 +1,100 @@
-"""Controllers that are judged: how one is made, and the small target that it is tried with."""
+"""Controllers under test: how to build them, and simulated batches to drive them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
-from specdec_core.border import BatchInfo, GammaController, LenienceController, PluginKind
-from specdec_core.testing.checking import CheckFailure
-from specdec_core.testing.instruments.courses import Course, Script
+from specdec_core.interface import BatchInfo, GammaController, LenienceController, PluginKind
+from specdec_core.testing.effort import Effort
+from specdec_core.testing.harness.scenarios import Scenario, scenario_of
+from specdec_core.testing.harness.simulated_batch import SimulatedBatch
+from specdec_core.testing.registration import CheckFailure
 from specdec_core.testing.subject import Subject
 
 if TYPE_CHECKING:
-    from specdec_core.testing.instruments.world import World
+    from specdec_core.testing.harness.tiny_target import TinyTarget
 
 
 @dataclass(frozen=True)
 class _ControllerSubject(Subject):
     @property
-    def world(self) -> World:
-        """Return the small target that it is tried with, with the kit's own drafter."""
-        from specdec_core.testing.instruments.world import world
+    def target(self) -> TinyTarget:
+        """The tiny target that it is checked on, with the kit's own drafter."""
+        from specdec_core.testing.harness.tiny_target import tiny_target
 
-        return world(device=self.device)
+        return tiny_target(device=self.device)
+
+    def _timed_effort(self) -> Effort:
+        batch = self.simulate(scenario_of(1, 2, 3, room=900))
+        batch.step()
+        began = perf_counter()
+        batch.run(3)
+        return Effort.of_controller((perf_counter() - began) / 3)
+
+    def simulate(self, scenario: Scenario) -> SimulatedBatch:
+        """Open a simulated batch."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class GammaSubject(_ControllerSubject):
-    """A gamma controller to be judged."""
+    """A gamma controller under test."""
 
     kind: ClassVar[PluginKind] = "gamma"
-    word: ClassVar[str] = "gamma controller"
-    makes: ClassVar[str] = "a function without arguments that returns a GammaController"
+    label: ClassVar[str] = "gamma controller"
+    make_must_be: ClassVar[str] = "a function without arguments that returns a GammaController"
 
     def fresh(self) -> GammaController:
-        """Make the controller: each check has one of its own, as it may learn.
+        """Build the controller. Each check builds its own, since a controller may learn.
 
         Raises:
-            CheckFailure: It cannot be made, or its `max_gamma` is none.
+            CheckFailure: It cannot be built, or its `max_gamma` is not valid.
         """
-        controller = self.made(GammaController)  # type: ignore[type-abstract]
-        most = controller.max_gamma
-        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
-            raise CheckFailure("read max_gamma", f"{most!r}", "a whole number of the type int, at least 0")
+        controller = self.build(GammaController)  # type: ignore[type-abstract]
+        maximum = controller.max_gamma
+        if isinstance(maximum, bool) or not isinstance(maximum, int) or maximum < 0:
+            raise CheckFailure("read max_gamma", f"{maximum!r}", "an int of at least 0")
         return controller
 
-    def course(
-        self, script: Script, controller: GammaController | None = None, judged: Collection[str] = ()
-    ) -> Course:
-        """Open an imagined batch with the controller, by default one made just now; see `Course`."""
-        return Course(script, gamma=controller or self.fresh(), judged=judged)
+    def simulate(
+        self, scenario: Scenario, controller: GammaController | None = None, require: Collection[str] = ()
+    ) -> SimulatedBatch:
+        """Open a simulated batch, by default with a new controller; see `SimulatedBatch`."""
+        return SimulatedBatch(scenario, gamma=controller or self.fresh(), require=require)
 
     @property
-    def watches(self) -> bool:
+    def uses_confidence(self) -> bool:
         """Whether its sessions are asked after every drafted token."""
         controller = self.fresh()
-        return controller.open(BatchInfo(1, controller.max_gamma, (8,), False)).watches_confidence
+        return controller.open(BatchInfo(1, controller.max_gamma, (8,), False)).uses_confidence
 
 
 @dataclass(frozen=True)
 class LenienceSubject(_ControllerSubject):
-    """A lenience controller to be judged."""
+    """A lenience controller under test."""
 
     kind: ClassVar[PluginKind] = "lenience"
-    word: ClassVar[str] = "lenience controller"
-    makes: ClassVar[str] = "a function without arguments that returns a LenienceController"
+    label: ClassVar[str] = "lenience controller"
+    make_must_be: ClassVar[str] = "a function without arguments that returns a LenienceController"
 
     def fresh(self) -> LenienceController:
-        """Make the controller: each check has one of its own, as it may learn.
+        """Build the controller. Each check builds its own, since a controller may learn.
 
         Raises:
-            CheckFailure: It cannot be made.
+            CheckFailure: It cannot be built.
         """
-        return self.made(LenienceController)  # type: ignore[type-abstract]
+        return self.build(LenienceController)  # type: ignore[type-abstract]
 
-    def course(
-        self, script: Script, controller: LenienceController | None = None, judged: Collection[str] = ()
-    ) -> Course:
-        """Open an imagined batch with the controller, by default one made just now; see `Course`."""
-        return Course(script, lenience=controller or self.fresh(), judged=judged)
+    def simulate(
+        self, scenario: Scenario, controller: LenienceController | None = None, require: Collection[str] = ()
+    ) -> SimulatedBatch:
+        """Open a simulated batch, by default with a new controller; see `SimulatedBatch`."""
+        return SimulatedBatch(scenario, lenience=controller or self.fresh(), require=require)
 
     @property
     def lossless(self) -> bool:
-        """Whether its settings promise that l is 1 whatever happens."""
+        """Whether its settings promise that l is always 1."""
         return bool(getattr(self.fresh().config, "lossless", False))

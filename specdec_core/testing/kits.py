@@ -1,66 +1,72 @@
-"""The kits for pytest: subclass one, or decorate one function."""
+"""The kits for pytest: subclass one, or decorate a function."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from specdec_core.border import Capabilities, PluginKind
-from specdec_core.errors import SpecdecError
-from specdec_core.registry import WORD_FOR_KIND, default_registry
-from specdec_core.testing.checking import Check, checks, require_known
-from specdec_core.testing.running import judge
-from specdec_core.testing.subject import Subject, named, subject_of
+from specdec_core.interface import Capabilities, PluginKind
+from specdec_core.interface.errors import SpecdecError
+from specdec_core.registry import KIND_LABELS, default_registry
+from specdec_core.testing.limits import TIMEOUT, Limits
+from specdec_core.testing.registration import Check, checks_for, require_known
+from specdec_core.testing.runner import run_check
+from specdec_core.testing.subject import Subject
+from specdec_core.testing.subjects import named, subject_of
 
 Function = TypeVar("Function", bound=Callable[..., None])
 
 _SUBJECT = pytest.StashKey[Subject]()
-"""Where pytest keeps what a class judges, for as long as it runs the class."""
+"""Stores a class's subject for as long as pytest runs the class."""
 
 
 class _Kit:
-    """What the kits of all kinds share: one test for each check."""
+    """Base of all kits: one test per check."""
 
     kind: ClassVar[PluginKind]
-    wanted: ClassVar[str]
-    """What the fixture `make` must return."""
+    make_must_return: ClassVar[str]
+    """What the fixture `make` must return, for messages."""
 
     plugin: ClassVar[str | None] = None
-    """The name of an installed plugin; None where the fixture `make` says how to make one."""
+    """Name of an installed plugin; None if the fixture `make` says how to build one."""
     settings: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the installed plugin, as a study would state them."""
+    """Settings of the installed plugin, as in a study."""
     capabilities: ClassVar[Capabilities] = Capabilities()
-    """What a plugin that `make` makes needs or cannot do; an installed one has announced it."""
+    """Capabilities of a plugin that `make` builds. An installed plugin has them in its spec."""
     expected_failures: ClassVar[Mapping[str, str]] = {}
-    """Checks that are known to fail, each with the reason; one that passes all the same fails the test."""
+    """Checks that are known to fail, each with the reason. If one passes, its test fails."""
     require: ClassVar[tuple[str, ...]] = ()
-    """Optional checks that shall count."""
+    """Optional checks that count."""
+    timeout: ClassVar[float | None] = TIMEOUT
+    """Seconds that each check may take; None for no limit."""
     seed: ClassVar[int] = 0
-    """Of all random numbers that the checks use."""
+    """Seed of all random numbers that the checks use."""
     device: ClassVar[str] = "cpu"
-    """Where the targets compute that it is tried with."""
+    """Device of the targets that the plugin is checked on."""
 
     @pytest.fixture
     def make(self) -> Callable[..., Any] | None:
-        """Return what makes the plugin. Override it, or name an installed plugin."""
+        """Return a function that builds the plugin. Override it, or name an installed plugin."""
         return None
 
     @pytest.fixture
     def subject(self, make: Callable[..., Any] | None, request: pytest.FixtureRequest) -> Subject:
-        """Return what is judged: the same for all tests of the class, so that what they share is made once."""
+        """Return the plugin under test. All tests of a class share one, so that it is built once."""
         stash = request.node.parent.stash
         if _SUBJECT not in stash:
-            stash[_SUBJECT] = self._judged(make)
+            stash[_SUBJECT] = self._subject(make)
         subject: Subject = stash[_SUBJECT]
         return subject
 
-    def _judged(self, make: Callable[..., Any] | None) -> Subject:
+    def _subject(self, make: Callable[..., Any] | None) -> Subject:
         if self.plugin is not None and make is None:
             return named(self.kind, self.plugin, self.settings, seed=self.seed, device=self.device)
         if make is None:
-            pytest.fail(_without_make(type(self)), pytrace=False)
+            pytest.fail(_no_make(type(self)), pytrace=False)
         spec = None if self.plugin is None else default_registry().spec(self.kind, self.plugin)
         can = self.capabilities if spec is None else spec.capabilities
         return subject_of(self.kind, make, capabilities=can, seed=self.seed, spec=spec, device=self.device)
@@ -68,45 +74,59 @@ class _Kit:
     def test_conforms(self, check: Check, subject: Subject) -> None:
         """Run one check."""
         required = check.required or check.name in self.require
-        report_to_pytest(check, subject, self.expected_failures.get(check.name), required=required)
+        expected = self.expected_failures.get(check.name)
+        report_to_pytest(check, subject, expected, required=required, timeout=self.timeout)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Make a test of each check; refuse a class that cannot be run."""
+        """Make one test per check; refuse a class that cannot run."""
         if "check" not in metafunc.fixturenames:
             return
-        who = type(self)
+        cls = type(self)
         try:
-            # A fixture is another object each time that it is looked up; whose it is tells.
-            own = [vars(base)["make"] for base in who.__mro__[: who.__mro__.index(_Kit)] if "make" in vars(base)]
+            _require_known_attributes(cls)
+            own = [vars(base)["make"] for base in cls.__mro__[: cls.__mro__.index(_Kit)] if "make" in vars(base)]
             if self.plugin is None and not own:
-                raise SpecdecError(_without_make(who))
+                raise SpecdecError(_no_make(cls))
             if own and not _is_fixture(own[0]):
-                what = f"{who.__name__}.make is no fixture: put @pytest.fixture above it."
-                raise SpecdecError(f"{what} It must return {who.wanted}.")
-            self._judged(_later if own else None)  # refuses names, settings, capabilities and devices
+                what = f"{cls.__name__}.make is not a fixture: decorate it with @pytest.fixture."
+                raise SpecdecError(f"{what} It must return {cls.make_must_return}.")
+            self._subject(_placeholder if own else None)  # refuses names, settings, capabilities and devices
             for where in ("expected_failures", "require"):
-                require_known(self.kind, getattr(self, where), f"{who.__name__}.{where}")
+                require_known(self.kind, getattr(self, where), f"{cls.__name__}.{where}")
         except SpecdecError as error:
             raise pytest.Collector.CollectError(str(error)) from None
-        metafunc.parametrize("check", checks(self.kind), ids=lambda one: one.name)
+        metafunc.parametrize("check", checks_for(self.kind), ids=lambda one: one.name)
 
 
-def _later(*given: object) -> None:
-    """Stand for what the fixture `make` will return, before any fixture runs."""
+def _placeholder(*arguments: object) -> None:
+    """Stands in for the result of the fixture `make` during collection."""
+
+
+def _require_known_attributes(cls: type[_Kit]) -> None:
+    """Refuse attributes of a kit class whose names are nearly those of a kit."""
+    known = [name for name in (*_Kit.__annotations__, "make", "subject") if name != "make_must_return"]
+    for base in cls.__mro__[: cls.__mro__.index(_Kit) - 1]:
+        for name in vars(base):
+            near = get_close_matches(name.lower(), known, n=1, cutoff=0.75)
+            if near and name not in known and not name.startswith(("_", "test")):
+                raise SpecdecError(
+                    f"{base.__name__}.{name} is no attribute of a kit. Did you mean {near[0]!r}? "
+                    f"A kit has {', '.join(known)}. Begin names of your own with an underscore."
+                )
 
 
 def _is_fixture(thing: object) -> bool:
     return isinstance(thing, type(vars(_Kit)["make"]))
 
 
-def _without_make(who: type[_Kit]) -> str:
+def _no_make(cls: type[_Kit]) -> str:
     return (
-        f"{who.__name__} does not say what to judge. Name an installed {WORD_FOR_KIND[who.kind]} "
-        f'(`plugin = "..."`), or override the fixture `make`, which must return {who.wanted}:\n\n'
-        f"    class {who.__name__}({who.__mro__[1].__name__}):\n"
+        f"{cls.__name__} names no plugin to check. Name an installed {KIND_LABELS[cls.kind]} "
+        f'(`plugin = "..."`), or override the fixture `make`, which must return {cls.make_must_return}:\n\n'
+        f"    class {cls.__name__}({cls.__mro__[1].__name__}):\n"
         "        @pytest.fixture\n"
         "        def make(self):\n"
-        f"            return {_EXAMPLES[who.kind]}"
+        f"            return {_EXAMPLES[cls.kind]}"
     )
 
 
@@ -118,24 +138,24 @@ _EXAMPLES: dict[PluginKind, str] = {
 
 
 class DrafterKit(_Kit):
-    """Judges a drafter; its tests are `test_conforms[budget-respected]` and so on."""
+    """Checks a drafter. Its tests are called `test_conforms[budget-respected]` and so on."""
 
     kind = "drafter"
-    wanted = "a function that takes a TargetInfo and returns a Drafter"
+    make_must_return = "a function that takes a TargetInfo and returns a Drafter"
 
 
 class GammaKit(_Kit):
-    """Judges a gamma controller."""
+    """Checks a gamma controller."""
 
     kind = "gamma"
-    wanted = "a function without arguments that returns a GammaController"
+    make_must_return = "a function without arguments that returns a GammaController"
 
 
 class LenienceKit(_Kit):
-    """Judges a lenience controller."""
+    """Checks a lenience controller."""
 
     kind = "lenience"
-    wanted = "a function without arguments that returns a LenienceController"
+    make_must_return = "a function without arguments that returns a LenienceController"
 
 
 def parametrize_with_checks(
@@ -145,10 +165,11 @@ def parametrize_with_checks(
     capabilities: Capabilities | None = None,
     expected_failures: Mapping[str, str] | None = None,
     require: Iterable[str] = (),
+    timeout: float | None = TIMEOUT,
     seed: int = 0,
     device: str = "cpu",
 ) -> Callable[[Function], Function]:
-    """Turn one function into a test for each check; it takes `check` and calls it.
+    """Parametrize a function with the checks. It takes `check` and calls it.
 
     ::
 
@@ -158,46 +179,75 @@ def parametrize_with_checks(
 
     Args:
         kind: `drafter`, `gamma` or `lenience`.
-        make: Makes the plugin: of a `TargetInfo` for drafters, of nothing for controllers.
-        capabilities: What it needs or cannot do.
+        make: Builds the plugin: from a `TargetInfo` for drafters, without arguments for controllers.
+        capabilities: What the plugin needs or cannot do.
         expected_failures: Checks that are known to fail, each with the reason.
-        require: Optional checks that shall count.
-        seed: Of all random numbers that the checks use.
-        device: Where the targets compute that it is tried with.
+        require: Optional checks that count.
+        timeout: Seconds that each check may take; None for no limit.
+        seed: Seed of all random numbers that the checks use.
+        device: Device of the targets that the plugin is checked on.
 
     Raises:
-        ConfigError: A name is not that of a check; or as for `Subject`.
+        ConfigError: There is no check with a given name; or as for `Subject`.
     """
     subject = subject_of(kind, make, capabilities=capabilities or Capabilities(), seed=seed, device=device)
-    return pytest.mark.parametrize("check", params(subject, expected_failures or {}, tuple(require)))
+    return pytest.mark.parametrize("check", params(subject, expected_failures or {}, tuple(require), timeout))
 
 
-def params(subject: Subject, expected: Mapping[str, str], require: Iterable[str]) -> list[Any]:
-    """Return a parameter for each check of a subject: a function without arguments that runs it.
+def params(
+    subject: Subject, expected: Mapping[str, str], require: Iterable[str], timeout: float | None = TIMEOUT
+) -> list[Any]:
+    """Return a pytest parameter per check: a function without arguments that runs it.
 
     Raises:
-        ConfigError: A name is not that of a check.
+        ConfigError: There is no check with a given name.
     """
-    counting = set(require)
+    required_names = set(require)
     require_known(subject.kind, expected, "expected_failures")
-    require_known(subject.kind, counting, "require")
+    require_known(subject.kind, required_names, "require")
 
     def bound(one: Check) -> Callable[[], None]:
-        required = one.required or one.name in counting
-        return lambda: report_to_pytest(one, subject, expected.get(one.name), required=required)
+        required = one.required or one.name in required_names
+        known = expected.get(one.name)
+        return lambda: report_to_pytest(one, subject, known, required=required, timeout=timeout)
 
-    return [pytest.param(bound(one), id=one.name) for one in checks(subject.kind)]
+    return [pytest.param(bound(one), id=one.name) for one in checks_for(subject.kind)]
 
 
-def report_to_pytest(check: Check, subject: Subject, expected: str | None, *, required: bool) -> None:
-    """Run a check as the body of a test: pass, fail, skip, or fail as expected, without a traceback of the kit."""
+def report_to_pytest(
+    check: Check,
+    subject: Subject,
+    expected: str | None,
+    *,
+    required: bool,
+    timeout: float | None = TIMEOUT,
+) -> None:
+    """Run a check as the body of a pytest test, without a traceback of the kit.
+
+    The first failure of each cause is shown in full; later ones name the check that has it. After some checks in a
+    row that did not end, the others of the subject fail at once.
+    """
     __tracebackhide__ = True
-    result = judge(check, subject, expected, required=required)
+    limits = subject.once("limits", lambda: Limits(timeout or None, None))
+    seconds, _ = limits.of_the_next()
+    if limits.stopped:
+        pytest.fail(f"{check.name}: not run, since {limits.stopped}. `-k {check.name}` runs it.", pytrace=False)
+    result = run_check(check, subject, expected, required=required, timeout=seconds)
+    if result.outcome != "skipped":
+        limits.learn(timed_out=result.timed_out)
+    if result.shortened:
+        sys.stdout.write(f"shortened, since {subject.effort.why}: {result.shortened}\n")
     if result.outcome == "failed":
-        pytest.fail(f"{check.name}: {check.summary}\n\n{result.message}", pytrace=False)
+        first = subject.first_with(result.cause or check.name, check.name)
+        if first == check.name:
+            pytest.fail(f"{check.name}: {check.summary}\n\n{result.message}", pytrace=False)
+        pytest.fail(
+            f"{check.name}: the same cause as {first}, which is shown in full. `-k {check.name}` shows this one.",
+            pytrace=False,
+        )
     if result.outcome == "skipped":
         pytest.skip(result.message)
     if result.outcome == "expected":
         pytest.xfail(result.message)
     if result.outcome == "optional":
-        pytest.xfail(f"optional: {result.message}")
+        pytest.xfail(f"optional, {check.purpose}: {result.message}")

@@ -1,6 +1,6 @@
-"""The plugin of pytest: `pytest --specdec drafter:recent` judges an installed plugin, without any test file.
+"""The pytest plugin: `pytest --specdec drafter:recent` checks an installed plugin without a test file.
 
-Importing it imports no torch; a session that does not use the option is left as it is.
+Importing it imports no torch. It does nothing in sessions without the option.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import pytest
 
-import specdec_core
-from specdec_core.errors import SpecdecError
-from specdec_core.testing.checking import Check, checks, require_known
-from specdec_core.testing.choosing import parse_plugin, parse_settings
-from specdec_core.testing.subject import Subject, named
+from specdec_core._version import installed_version
+from specdec_core.interface.errors import SpecdecError
+from specdec_core.testing.limits import TIMEOUT
+from specdec_core.testing.registration import Check, checks_for, require_known
+from specdec_core.testing.selection import parse_plugin, parse_settings
+from specdec_core.testing.subject import Subject
+from specdec_core.testing.subjects import named
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,42 +28,49 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="KIND:NAME",
-        help="Judge an installed plugin, e.g. drafter:recent, and run no other tests but those that are named.",
+        help="Check an installed plugin, e.g. drafter:recent. Other tests run only if they are named.",
     )
     group.addoption(
         "--specdec-settings",
         default="",
         metavar="YAML",
-        help="Its settings as a study would state them, e.g. '{window: 8}'.",
+        help="Its settings as in a study, e.g. '{window: 8}'.",
     )
     group.addoption(
         "--specdec-require",
         action="append",
         default=[],
         metavar="CHECK",
-        help="An optional check that shall count; may be repeated.",
+        help="An optional check that counts; can be repeated.",
     )
-    group.addoption("--specdec-device", default="cpu", metavar="DEVICE", help="Where the kit's targets compute.")
+    group.addoption(
+        "--specdec-timeout",
+        type=float,
+        default=TIMEOUT,
+        metavar="SECONDS",
+        help="Stop a check that takes longer; 0 for no limit. The limits of pytest-timeout apply as well.",
+    )
+    group.addoption("--specdec-device", default="cpu", metavar="DEVICE", help="Device of the kit's targets.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep pytest from collecting all tests around, where nothing but plugins was asked for."""
+    """Collect no test files unless some are named."""
     if config.getoption("--specdec") and config.args_source is not pytest.Config.ArgsSource.ARGS:
         config.args = []
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Name the versions, where plugins are judged."""
+    """Report the version of specdec when plugins are checked."""
     if not config.getoption("--specdec"):
         return None
-    return f"specdec: {specdec_core.__version__}, plugin border {specdec_core.BORDER_VERSION}"
+    return f"specdec: {installed_version()}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Add a test for each check of each plugin that was named."""
+    """Add a test for each check of each named plugin."""
     try:
         for plugin in config.getoption("--specdec"):
             subject = _subject(plugin, config)
@@ -88,7 +97,7 @@ class _Conformance(pytest.Collector):
 
     def collect(self) -> Iterator[pytest.Item]:
         require = self.config.getoption("--specdec-require")
-        for check in checks(self.subject.kind):
+        for check in checks_for(self.subject.kind):
             required = check.required or check.name in require
             yield cast(
                 "pytest.Item",
@@ -108,7 +117,8 @@ class _CheckItem(pytest.Item):
     def runtest(self) -> None:
         from specdec_core.testing.kits import report_to_pytest
 
-        report_to_pytest(self._check, self._subject, None, required=self._required)
+        timeout = self.config.getoption("--specdec-timeout")
+        report_to_pytest(self._check, self._subject, None, required=self._required, timeout=timeout)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, None, self.nodeid

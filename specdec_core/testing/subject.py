@@ -1,276 +1,338 @@
-"""What is judged: a way to make a plugin, and what it declared. Imports no torch until something is made."""
+"""The plugin under test: how to build it, and what it declares. Imports no torch until something is built."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel
 
-from specdec_core.border import Capabilities, Drafter, PluginConfig, PluginKind, PluginSpec, TargetInfo
-from specdec_core.errors import ConfigError, unknown_name
-from specdec_core.registry import WORD_FOR_KIND, default_registry
-from specdec_core.testing.checking import CheckFailure
-from specdec_core.testing.failing import told
+from specdec_core.interface import Capabilities, Drafter, PluginKind, PluginSpec
+from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError
+from specdec_core.testing.causes import author_frame, root_of
+from specdec_core.testing.effort import Effort, visible_error
+from specdec_core.testing.limits import TimeLimitExceeded
+from specdec_core.testing.registration import CheckFailure, format_error
 
 if TYPE_CHECKING:
-    from specdec_core.testing.instruments.world import World
+    from specdec_core.testing.harness.tiny_target import TinyTarget
 
 T = TypeVar("T")
 
-_SUBJECTS: dict[PluginKind, str] = {
-    "drafter": "specdec_core.testing.subject:DrafterSubject",
-    "gamma": "specdec_core.testing.controller_subject:GammaSubject",
-    "lenience": "specdec_core.testing.controller_subject:LenienceSubject",
-}
+_EFFORT = "effort"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A plugin to be judged.
+    """The plugin under test.
 
     Attributes:
-        make: Makes it: of `TargetInfo` for drafters, of nothing for controllers.
-        capabilities: What it declared; says which checks apply.
-        seed: Of all random numbers that the checks use.
-        spec: How it announced itself; None where it was given as a function.
-        device: Where the targets compute that it is tried with.
+        make: Builds the plugin: from a `TargetInfo` for drafters, without arguments for controllers.
+        capabilities: What it declares, which decides which checks apply.
+        seed: Seed of all random numbers that the checks use.
+        spec: Its `PluginSpec`; None for a plugin that is given as a function.
+        device: Device of the targets that it is checked on.
+        quick: Whether checks try fewer texts and samples, even if the plugin is fast.
+        notes: What the running check does not try, for lack of time.
 
     Raises:
-        ConfigError: The capabilities leave nothing to try, or torch cannot compute on the device.
+        ConfigError: The capabilities exclude every target, or torch cannot use the device.
     """
 
     kind: ClassVar[PluginKind]
-    """What kind of plugin it is."""
-    word: ClassVar[str]
-    """What messages call it."""
-    makes: ClassVar[str]
+    """The kind of plugin."""
+    label: ClassVar[str]
+    """The name of the kind in messages."""
+    make_must_be: ClassVar[str]
     """What `make` must be, for messages."""
-    keeps: ClassVar[tuple[str, ...]] = ("config",)
-    """What the constructor of the base class is given, and keeps under these names."""
+    base_attributes: ClassVar[tuple[str, ...]] = ("config",)
+    """The arguments of the base class's constructor, which stores them under these names."""
 
     make: Callable[..., Any]
     capabilities: Capabilities = field(default_factory=Capabilities)
     seed: int = 0
     spec: PluginSpec | None = None
     device: str = "cpu"
-    _kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    quick: bool = False
+    notes: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _require_something_to_try(self.capabilities)
+        _require_a_target(self.capabilities)
         _require_device(self.device)
 
     def once(self, key: object, function: Callable[[], T]) -> T:
-        """Return what the function returned the first time that it was asked for under this key.
+        """Return the function's result, which is cached under this key.
 
-        An error is kept too, and raised again: what takes long to fail shall not do so in every check.
+        An exception is cached and raised again, so that what is slow to fail does not fail in every check.
         """
-        if key not in self._kept:
+        if key not in self._cache:
             try:
-                self._kept[key] = function(), None
-            except Exception as error:
-                self._kept[key] = None, error
-        value, failure = self._kept[key]
+                self._cache[key] = function(), None
+            except (Exception, SystemExit, TimeLimitExceeded) as error:
+                self._cache[key] = None, error
+        result, failure = self._cache[key]
         if failure is not None:
             raise failure
-        made: T = value
-        return made
+        value: T = result
+        return value
 
-    def made(self, base: type[T], *given: object, what: str = "") -> T:
-        """Make the plugin.
+    def in_short(self) -> Subject:
+        """Return the same plugin as a subject of quick checks."""
+        return replace(self, quick=True)
+
+    @property
+    def effort(self) -> Effort:
+        """How much checks try. It depends on what the first calls of the plugin take, which are timed once."""
+        if self.quick:
+            return Effort.QUICK
+        if _EFFORT not in self._cache:
+            from specdec_core.testing.harness.state import restored_globals
+
+            self._cache[_EFFORT] = Effort.FULL, None  # should timing it fail, the checks say how
+            # What it changes is for the checks to find.
+            with suppress(Exception, SystemExit), restored_globals():
+                self._cache[_EFFORT] = self._timed_effort(), None
+        effort: Effort = self._cache[_EFFORT][0]
+        return effort
+
+    def _timed_effort(self) -> Effort:
+        """Return what is affordable, after a few calls of the plugin."""
+        raise NotImplementedError
+
+    def times(self, full: int, short: int, what: str) -> int:
+        """Return how often a check tries something, and note it where time is short.
 
         Args:
-            base: What it must be.
-            given: What `make` takes.
-            what: What it is made for, for messages.
+            full: How often it does where time is no concern.
+            short: How often it does otherwise.
+            what: What it tries, for the note.
+        """
+        count = self.effort.times(full, short)
+        if count < full:
+            self.notes.append(f"{count} of {full} {what}")
+        return count
+
+    def samples(self, least: int, most: int, batch: int, *, seconds: float) -> tuple[int, int]:
+        """Return the size of a first sample and of the largest, and note it where time is short.
+
+        Args:
+            least: The first size where time is no concern.
+            most: The largest.
+            batch: How many are sampled together.
+            seconds: How long the plugin may take for the first sample.
+        """
+        effort = self.effort
+        if not effort.short:
+            return least, most
+        size = effort.samples(least, batch, seconds)
+        limit = min(most, 2 * size)
+        self.notes.append(
+            f"at most {limit:,} of {most:,} samples, which show errors that move {visible_error(limit)} of the "
+            f"probability (not {visible_error(most)})"
+        )
+        return size, limit
+
+    def advice(self, failure: CheckFailure) -> str | None:  # noqa: ARG002  (drafters have some)
+        """Return which function of the author must change, and how; None if the failure does not tell."""
+        return None
+
+    def first_with(self, cause: str, name: str) -> str:
+        """Return the check that first failed with a cause: the one of this name, unless another did before."""
+        return self.once(("cause", cause), lambda: name)
+
+    def build(self, base: type[T], *arguments: object, where: str = "") -> T:
+        """Build the plugin.
+
+        Args:
+            base: The class that it must derive from.
+            arguments: The arguments of `make`.
+            where: What it is built for, for messages.
 
         Raises:
-            CheckFailure: It cannot be made, is something else, or was not begun by its base class.
+            CheckFailure: It cannot be built, does not derive from the base class, or did not call its constructor.
         """
-        did = f"made the {self.word}{what}"
+        did = f"built the {self.label}{where}"
         expected = f"a {base.__name__}"
-        self._require_makes(did, *given)
+        self._require_callable(did, *arguments)
         try:
-            plugin = self.make(*given)
-        except Exception as error:
-            raise CheckFailure(did, told(error), expected, _MAKING.get(self.kind)) from error
+            plugin = self.make(*arguments)
+        except (Exception, SystemExit) as error:
+            # An error that the user can fix says all.
+            got = str(error) if isinstance(error, SpecdecError) else format_error(error)
+            raise CheckFailure(did, got, expected, _BUILD_HINTS.get(self.kind)) from error
         if not isinstance(plugin, base):
-            raise CheckFailure(did, f"{type(plugin).__name__}: {plugin!r}", expected, f"make must be {self.makes}")
-        missing = [name for name in self.keeps if not hasattr(plugin, name)]
+            got = f"{type(plugin).__name__}: {plugin!r}"
+            raise CheckFailure(did, got, expected, f"make must be {self.make_must_be}")
+        missing = [name for name in self.base_attributes if not hasattr(plugin, name)]
         if missing:
-            got = f"a {type(plugin).__name__} with no {' and no '.join(f'`{name}`' for name in missing)}"
-            hint = f"In {type(plugin).__name__}.__init__ call super().__init__({', '.join(self.keeps)})."
-            raise CheckFailure(did, got, "what it was made with, as the base class keeps it", hint)
+            got = f"a {type(plugin).__name__} without {' and '.join(f'`{name}`' for name in missing)}"
+            hint = f"In {type(plugin).__name__}.__init__ call super().__init__({', '.join(self.base_attributes)})."
+            raise CheckFailure(did, got, "the attributes that the base class sets", hint)
         return plugin
 
-    def _require_makes(self, did: str, *given: object) -> None:
-        """Fail where `make` cannot be called at all, which is no fault of the plugin."""
+    def _require_callable(self, did: str, *arguments: object) -> None:
+        """Fail if `make` cannot be called with these arguments, which is no fault of the plugin."""
         if not callable(self.make):
-            raise CheckFailure(did, f"make is a {type(self.make).__name__}", f"make is {self.makes}")
+            raise CheckFailure(did, f"make is a {type(self.make).__name__}", f"make is {self.make_must_be}")
         try:
             signature = inspect.signature(self.make)
-        except (TypeError, ValueError):  # not every function of a C extension has one
+        except (TypeError, ValueError):  # some functions of C extensions have none
             return
         try:
-            signature.bind(*given)
+            signature.bind(*arguments)
         except TypeError as error:
             what = "the class" if isinstance(self.make, type) else "the function"
             name = getattr(self.make, "__name__", type(self.make).__name__)
-            raise CheckFailure(did, f"make is {what} {name}: {error}", f"make is {self.makes}") from None
+            raise CheckFailure(did, f"make is {what} {name}: {error}", f"make is {self.make_must_be}") from None
 
 
-def _require_something_to_try(can: Capabilities) -> None:
-    if not (can.decoder_only or can.encoder_decoder):
+def _require_a_target(capabilities: Capabilities) -> None:
+    if not (capabilities.decoder_only or capabilities.encoder_decoder):
         raise ConfigError(
-            "capabilities say that it works for neither kind of target: decoder_only and encoder_decoder are both "
-            "False. At least one must be True."
+            "capabilities exclude every target: decoder_only and encoder_decoder are both False. Set at least one "
+            "of them to True."
         )
-    if can.max_batch is not None and can.max_batch < 1:
-        raise ConfigError(f"capabilities: max_batch is {can.max_batch}; it must be at least 1, or None for any.")
+    if capabilities.max_batch is not None and capabilities.max_batch < 1:
+        raise ConfigError(
+            f"capabilities: max_batch is {capabilities.max_batch}; it must be at least 1, or None for no limit."
+        )
 
 
 def _require_device(device: str) -> None:
     if device == "cpu":
-        return  # whatever torch there is; it need not be imported yet
+        return  # always there, and torch need not be imported yet
     import torch
 
     try:
         torch.zeros(1, device=device).tolist()
     except (RuntimeError, AssertionError):  # the latter where torch was built without CUDA
-        there = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
-        raise ConfigError(f"device {device!r}: torch cannot compute there. There is: {there}.") from None
+        available = ", ".join(["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))])
+        raise ConfigError(f"device {device!r}: torch cannot use it. Available: {available}.") from None
 
 
-_MAKING: dict[PluginKind, str] = {
+_BUILD_HINTS: dict[PluginKind, str] = {
     "drafter": (
-        "The kit's targets know a few token ids only (`target.vocab_size`). A drafter with weights or tables of "
-        "its own must be given some of that vocabulary: override `make`, and write them into a folder there."
+        "The kit's targets have few token ids (`target.vocab_size`). A drafter that loads weights or tables "
+        "needs some for that vocabulary: override `make`, and write them to a temporary folder there."
     )
 }
 
 
 @dataclass(frozen=True)
 class DrafterSubject(Subject):
-    """A drafter to be judged, with the small targets that it is tried with."""
+    """A drafter under test, and the tiny targets that it is checked on."""
 
     kind: ClassVar[PluginKind] = "drafter"
-    word: ClassVar[str] = "drafter"
-    makes: ClassVar[str] = "a function that takes a TargetInfo and returns a Drafter"
-    keeps: ClassVar[tuple[str, ...]] = ("config", "target")
+    label: ClassVar[str] = "drafter"
+    make_must_be: ClassVar[str] = "a function that takes a TargetInfo and returns a Drafter"
+    base_attributes: ClassVar[tuple[str, ...]] = ("config", "target")
 
     @property
-    def worlds(self) -> tuple[World, ...]:
-        """Return the targets that it declared it works for: decoder-only, encoder-decoder, or both."""
-        from specdec_core.testing.instruments.world import world
+    def targets(self) -> tuple[TinyTarget, ...]:
+        """The targets that it supports: decoder-only, encoder-decoder, or both.
+
+        They have a tokenizer if it declares that it needs one, or says so (with a ConfigError) when it is built:
+        the need may depend on the settings.
+        """
+        tokenizer = self.capabilities.needs_tokenizer or self.once("tokenizer", self._asks_for_a_tokenizer)
+        targets = self._targets(tokenizer=tokenizer)
+        if len(targets) > 1 and self.effort.one_target:
+            self.notes.append(f"1 of {len(targets)} targets")
+            return targets[:1]
+        return targets
+
+    def _targets(self, *, tokenizer: bool) -> tuple[TinyTarget, ...]:
+        from specdec_core.testing.harness.tiny_target import tiny_target
 
         can = self.capabilities
         kinds = [encoder for encoder in (False, True) if (can.encoder_decoder if encoder else can.decoder_only)]
-        return tuple(world(encoder, self.device, tokenizer=can.needs_tokenizer) for encoder in kinds)
+        return tuple(tiny_target(encoder, self.device, tokenizer=tokenizer) for encoder in kinds)
+
+    def _asks_for_a_tokenizer(self) -> bool:
+        from specdec_core.testing.harness.state import restored_globals
+
+        with restored_globals():  # what it changes is for the checks to find
+            try:
+                self.drafter(self._targets(tokenizer=False)[0])
+            except CheckFailure as failure:
+                return isinstance(failure.__cause__, ConfigError) and "tokenizer" in str(failure.__cause__)
+        return False
 
     @property
-    def world(self) -> World:
-        """Return the first of its targets: the decoder-only one, where it works for that."""
-        return self.worlds[0]
+    def target(self) -> TinyTarget:
+        """The first of its targets: the decoder-only one, if it supports that."""
+        return self.targets[0]
 
-    def drafter(self, world: World) -> Drafter:
-        """Return the drafter for a target, made once.
+    def drafter(self, target: TinyTarget) -> Drafter:
+        """Return the drafter for a target, which is built once.
 
         Raises:
-            CheckFailure: It cannot be made.
+            CheckFailure: It cannot be built.
         """
-        return self.once(("drafter", world), lambda: self._made_with_note(world))
+        return self.once(("drafter", target), lambda: self._built_and_recorded(target))
 
-    def _made_with_note(self, world: World) -> Drafter:
-        drafter = self.fresh(world)
-        handed = handed_to(drafter)
-        self.once(("handed", world), lambda: handed)
+    def _built_and_recorded(self, target: TinyTarget) -> Drafter:
+        drafter = self.fresh(target)
+        attributes = attributes_of(drafter)
+        self.once(("attributes", target), lambda: attributes)
         return drafter
 
-    def handed(self, world: World) -> dict[str, Any]:
-        """Return what the drafter for a target was handed, as that was when it had just been made."""
-        self.drafter(world)
-        noted: dict[str, Any] = self.once(("handed", world), dict)
-        return noted
+    def first_attributes(self, target: TinyTarget) -> dict[str, Any]:
+        """Return the `attributes_of` the drafter for a target, as they were when it had just been built."""
+        self.drafter(target)
+        recorded: dict[str, Any] = self.once(("attributes", target), dict)
+        return recorded
 
-    def fresh(self, world: World) -> Drafter:
-        """Make the drafter for a target once more.
+    def fresh(self, target: TinyTarget) -> Drafter:
+        """Build another drafter for a target.
 
         Raises:
-            CheckFailure: It cannot be made.
+            CheckFailure: It cannot be built.
         """
-        return self.made(Drafter, world.info, what=f" for {world}")  # type: ignore[type-abstract]
+        return self.build(Drafter, target.info, where=f" for {target}")  # type: ignore[type-abstract]
 
-    def batch(self, wanted: int) -> int:
-        """Return how many rows a check may decode together that would like so many."""
-        most = self.capabilities.max_batch
-        return wanted if most is None else min(wanted, most)
+    def rows(self, count: int) -> int:
+        """Return how many rows to try: `count`, at most `max_batch`, or 2 if each row takes long."""
+        most = self.batch(count)
+        return self.times(most, min(most, 2), "rows of a batch") if self.effort.slow_rows else most
+
+    def batch(self, rows: int) -> int:
+        """Return a batch size: `rows`, or `max_batch` if that is less."""
+        maximum = self.capabilities.max_batch
+        return rows if maximum is None else min(rows, maximum)
+
+    def _timed_effort(self) -> Effort:
+        from specdec_core.testing.harness.session_driver import seconds_of_a_call
+
+        target, several = self.target, self.batch(4)
+        self.drafter(target)  # if it cannot be built, that is tried once
+        drafter = self.fresh(target)
+        one_row = seconds_of_a_call(target, drafter, 1, self.seed)
+        return Effort.of_drafter(one_row, seconds_of_a_call(target, drafter, several, self.seed), several)
+
+    def advice(self, failure: CheckFailure) -> str | None:
+        """Return which function of the author drafts and what it must return, if what it returned is at fault."""
+        from specdec_core.testing.harness.session_driver import SessionDriver
+
+        root = root_of(failure)
+        if not isinstance(root, PluginError) or author_frame(root) is not None:
+            return None
+        try:
+            driver = SessionDriver(self.target, self.drafter(self.target), [self.target.begin()])
+        except (CheckFailure, ConfigError):
+            return None
+        return driver.advice
 
 
-def handed_to(drafter: Drafter) -> dict[str, Any]:
-    """Return what a drafter was handed when it was made: its settings, and what it was told of the target."""
+def attributes_of(drafter: Drafter) -> dict[str, Any]:
+    """Return copies of a drafter's config and target info."""
     config, target = drafter.config, drafter.target
-    settings = (
+    values = (
         config.model_dump() if isinstance(config, BaseModel) else copy.copy(getattr(config, "__dict__", config))
     )
-    return {"config": settings, "target": copy.copy(target)}
-
-
-def subject_of(kind: PluginKind, make: Callable[..., Any], **given: Any) -> Subject:
-    """Return the subject of a kind; see `Subject` for what else may be given.
-
-    Raises:
-        ConfigError: There are no checks for this kind; or as for `Subject`.
-    """
-    if kind not in _SUBJECTS:
-        raise ConfigError(unknown_name("kind of plugin with checks", kind, _SUBJECTS))
-    module, _, name = _SUBJECTS[kind].partition(":")
-    subject: Subject = getattr(importlib.import_module(module), name)(make, **given)
-    return subject
-
-
-def named(
-    kind: PluginKind, name: str, settings: Mapping[str, Any] | None = None, *, seed: int = 0, device: str = "cpu"
-) -> Subject:
-    """Return the subject that is an installed plugin, by its name in a study.
-
-    Args:
-        kind: `drafter`, `gamma` or `lenience`.
-        name: Its name.
-        settings: Its settings, as a study would state them.
-        seed: Of all random numbers that the checks use.
-        device: Where the targets compute that it is tried with.
-
-    Raises:
-        PluginError: There is no plugin of this name; the message has the near misses.
-        ConfigError: It does not take these settings; or as for `Subject`.
-    """
-    registry = default_registry()
-    spec = registry.spec(kind, name)
-    config = _config(kind, name, settings or {})
-
-    def make(target: TargetInfo | None = None) -> Any:
-        return registry.create(kind, name, config, target)
-
-    return subject_of(kind, make, capabilities=spec.capabilities, seed=seed, spec=spec, device=device)
-
-
-def _config(kind: PluginKind, name: str, settings: Mapping[str, Any]) -> PluginConfig:
-    """Read settings as a study does, plugins that stand in them included."""
-    # The study knows how; what it imports is only needed here.
-    from specdec_core.study.config import run_model
-    from specdec_core.study.problems import describe
-
-    field = run_model(default_registry()).model_fields[kind]
-    model = create_model("Plugin", **{kind: (field.annotation, field)})  # type: ignore[call-overload]
-    data = {kind: {"name": name, **settings}}
-    try:
-        config: PluginConfig = getattr(model.model_validate(data), kind)
-    except ValidationError as error:
-        whose = f"{WORD_FOR_KIND[kind]} {name!r}"
-        messages = describe(error, model, data, lambda *_: whose, written=lambda path: path[1:])
-        raise ConfigError("\n".join(messages)) from error
-    return config
+    return {"config": values, "target": copy.copy(target)}

@@ -5,16 +5,16 @@ Importing this imports no torch, and numpy only when a function on distributions
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from specdec_core._lazy import lazy_attributes
 from specdec_core.theory.cost import best_gamma, expected_tokens_by_position, improvement_at_cost, step_seconds
 from specdec_core.theory.oracle import fixed_seconds, oracle_seconds
 from specdec_core.theory.speed import (
     expected_tokens,
     improves,
-    least_improvement,
     memory_reduction,
+    min_improvement,
     operations_increase,
     optimal_gamma,
     oracle_gain,
@@ -26,7 +26,7 @@ from specdec_core.theory.speed import (
 if TYPE_CHECKING:
     from specdec_core.theory.divergence import (
         acceptance_rate,
-        argmax_acceptance_rate,
+        greedy_acceptance_rate,
         lenient_acceptance_rate,
         lenient_deviation,
         lenient_distribution,
@@ -35,34 +35,22 @@ if TYPE_CHECKING:
         rejection_acceptance_rate,
     )
 
-_OF_DISTRIBUTIONS = (
-    "acceptance_rate",
-    "argmax_acceptance_rate",
-    "lenient_acceptance_rate",
-    "lenient_deviation",
-    "lenient_distribution",
-    "lk_divergence",
-    "mean_acceptance_rate",
-    "rejection_acceptance_rate",
-)
-"""What needs numpy, in a module of its own."""
-
 __all__ = [
     "acceptance_rate",
-    "argmax_acceptance_rate",
     "best_gamma",
     "expected_tokens",
     "expected_tokens_by_position",
     "fixed_seconds",
+    "greedy_acceptance_rate",
     "improvement_at_cost",
     "improves",
-    "least_improvement",
     "lenient_acceptance_rate",
     "lenient_deviation",
     "lenient_distribution",
     "lk_divergence",
     "mean_acceptance_rate",
     "memory_reduction",
+    "min_improvement",
     "operations_increase",
     "optimal_gamma",
     "oracle_gain",
@@ -74,8 +62,19 @@ __all__ = [
     "walltime_improvement",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _OF_DISTRIBUTIONS:
-        return getattr(importlib.import_module("specdec_core.theory.divergence"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# These import numpy.
+lazy_attributes(
+    globals(),
+    {
+        "specdec_core.theory.divergence": (
+            "acceptance_rate",
+            "greedy_acceptance_rate",
+            "lenient_acceptance_rate",
+            "lenient_deviation",
+            "lenient_distribution",
+            "lk_divergence",
+            "mean_acceptance_rate",
+            "rejection_acceptance_rate",
+        ),
+    },
+)

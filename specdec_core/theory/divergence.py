@@ -1,10 +1,9 @@
-"""How well a drafter guesses a target: from their distributions to the acceptance rate.
+"""Acceptance rates from the distributions of target and drafter.
 
-Here p is the target's distribution and q the drafter's, both after standardisation (section 2.2), as arrays
-`[..., V]` of the same shape: one distribution for each prefix. What comes back is `[...]`, one number a prefix; of
-a single distribution, a number.
+p is the target's distribution and q the drafter's, both after sampling settings (section 2.2), as arrays `[...,
+V]` of the same shape: one distribution per prefix. Results are `[...]`, one number per prefix.
 
-These functions say what is expected; `specdec_core.acceptance` and `specdec_core.lenience` do it, on tensors.
+These functions compute expectations; `specdec_core.verification` accepts and rejects tokens, on tensors.
 
 References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192.
@@ -18,17 +17,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Floats: TypeAlias = NDArray[np.float64]
-"""Numbers of double precision, in an array of any shape."""
+"""A float64 array of any shape."""
 
 _TOLERANCE = 1e-4
-"""How far a sum may be from 1: float32 over a large vocabulary is within, a forgotten token is not."""
+"""Tolerance of sums: float32 over a large vocabulary is within it, a missing token is not."""
 
 
 def lk_divergence(p: ArrayLike, q: ArrayLike) -> Floats:
     """Return D_LK(p, q) = sum_x |p(x) - M(x)| with M = (p + q) / 2, so sum_x |p(x) - q(x)| / 2.
 
-    By Lemma 3.3 that is 1 - sum_x min(p(x), q(x)). It is symmetric, 0 for equal distributions and 1 for those that
-    share no token (Corollary 3.4). Elsewhere it is called the total variation distance.
+    By Lemma 3.3 it equals 1 - sum_x min(p(x), q(x)). It is symmetric, 0 for equal distributions and 1 for those
+    that share no token (Corollary 3.4); elsewhere it is called the total variation distance.
 
     Args:
         p: `[..., V]`, the target's distributions.
@@ -38,7 +37,7 @@ def lk_divergence(p: ArrayLike, q: ArrayLike) -> Floats:
         `[...]`, in [0, 1].
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape.
+        ValueError: If p or q are not distributions of the same shape.
 
     References:
         Definition 3.2 and Lemma 3.3, section 3.2.
@@ -59,7 +58,7 @@ def acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
         `[...]`, in [0, 1].
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape.
+        ValueError: If p or q are not distributions of the same shape.
 
     References:
         Definition 3.1 and Theorem 3.5, sections 3.1 and 3.2.
@@ -70,14 +69,14 @@ def acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
 
 
 def mean_acceptance_rate(p: ArrayLike, q: ArrayLike) -> float:
-    """Return alpha = E(beta) = E(sum_x min(p(x), q(x))), the mean over the prefixes that were given.
+    """Return alpha = E(beta) = E(sum_x min(p(x), q(x))), the mean over the given prefixes.
 
     Args:
         p: `[..., V]`, the target's distributions on a sample of prefixes.
         q: `[..., V]`, the drafter's.
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape, or there is no prefix.
+        ValueError: If p or q are not distributions of the same shape, or there is no prefix.
 
     References:
         Corollary 3.6, section 3.2.
@@ -89,7 +88,7 @@ def mean_acceptance_rate(p: ArrayLike, q: ArrayLike) -> float:
 
 
 def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats:
-    """Return b(l) = sum_x min(p(x) / l, q(x)): the probability that a token is kept with lenience l.
+    """Return b(l) = sum_x min(p(x) / l, q(x)): the probability that a token is accepted with lenience l.
 
     Args:
         p: `[..., V]`, the target's distributions.
@@ -100,18 +99,18 @@ def lenient_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> 
         `[...]`, in [0, 1].
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+        ValueError: If p or q are not distributions of the same shape, or l is out of range.
 
     References:
         Appendix A.5; the last expression of its formula for alpha.
     """
     p, q = distributions(p, q)
-    b: Floats = np.minimum(_kept(p, q, lenience).sum(axis=-1), 1.0)
+    b: Floats = np.minimum(_accepted(p, q, lenience).sum(axis=-1), 1.0)
     return b
 
 
 def lenient_deviation(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats:
-    """Return b(l) - b(1): the total variation from p of the token that comes out with lenience l.
+    """Return b(l) - b(1): the total variation from p of the committed token with lenience l.
 
     Args:
         p: `[..., V]`, the target's distributions.
@@ -122,21 +121,21 @@ def lenient_deviation(p: ArrayLike, q: ArrayLike, lenience: ArrayLike) -> Floats
         `[...]`, at least 0; 0 at l = 1.
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+        ValueError: If p or q are not distributions of the same shape, or l is out of range.
 
     References:
-        Appendix A.5 with the residual norm(max(0, p - q)); derived in `specdec_core.lenience`.
+        Appendix A.5 with the residual norm(max(0, p - q)); derived in `specdec_core.verification.lenience`.
     """
     p, q = distributions(p, q)
-    # A sum of differences, none of which is below 0, and not the difference of two sums.
-    deviation: Floats = (_kept(p, q, lenience) - np.minimum(p, q)).sum(axis=-1)
+    # A sum of nonnegative differences, not a difference of sums, which may cancel.
+    deviation: Floats = (_accepted(p, q, lenience) - np.minimum(p, q)).sum(axis=-1)
     return deviation
 
 
 def lenient_distribution(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) -> Floats:
-    """Return P, the distribution of the token that comes out: min(p / l, q) + (1 - b(l)) norm(max(0, p - q)).
+    """Return P, the distribution of the committed token: min(p / l, q) + (1 - b(l)) norm(max(0, p - q)).
 
-    With l = 1 it is p, whatever q (appendix A.1). No token is above p(x) / l.
+    With l = 1 it is p for any q (appendix A.1). P(x) is never above p(x) / l.
 
     Args:
         p: `[..., V]`, the target's distributions.
@@ -147,36 +146,36 @@ def lenient_distribution(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) 
         `[..., V]`.
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+        ValueError: If p or q are not distributions of the same shape, or l is out of range.
 
     References:
         Appendices A.1 and A.5.
     """
     p, q = distributions(p, q)
-    kept = _kept(p, q, lenience)
+    accepted = _accepted(p, q, lenience)
     residual = np.maximum(0, p - q)
     total = residual.sum(axis=-1, keepdims=True)
-    rejected = np.maximum(0, 1 - kept.sum(axis=-1, keepdims=True))
-    recovered: Floats = kept + rejected * np.divide(residual, total, out=np.zeros_like(p), where=total > 0)
-    return recovered
+    rejected = np.maximum(0, 1 - accepted.sum(axis=-1, keepdims=True))
+    committed: Floats = accepted + rejected * np.divide(residual, total, out=np.zeros_like(p), where=total > 0)
+    return committed
 
 
-def argmax_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) -> Floats:
-    """Return the probability that a token drawn from q is kept under argmax: that p(x) >= l max p.
+def greedy_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0) -> Floats:
+    """Return the probability that a token drawn from q is accepted in greedy decoding: that p(x) >= l max p.
 
-    Here lenience acts before standardisation. The paper prints the inequality the other way round. At l = 1 only
-    the argmax itself is kept, the first of equals.
+    Lenience acts before p becomes one-hot. The paper prints the inequality the other way round. At l = 1 only the
+    argmax of p is accepted, the first if several are equal.
 
     Args:
-        p: `[..., V]`, the softmax of the target's scores, before argmax makes it one-hot.
-        q: `[..., V]`, what the draft is drawn from: one-hot where the drafter takes its argmax too.
+        p: `[..., V]`, the softmax of the target's scores.
+        q: `[..., V]`, the distribution of the draft: one-hot for a greedy drafter.
         lenience: l in (0, 1], a number or `[...]`.
 
     Returns:
         `[...]`, in [0, 1].
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape, or l is out of range.
+        ValueError: If p or q are not distributions of the same shape, or l is out of range.
 
     References:
         Appendix A.5, its last paragraph.
@@ -185,15 +184,15 @@ def argmax_acceptance_rate(p: ArrayLike, q: ArrayLike, lenience: ArrayLike = 1.0
     share = _lenience(lenience, p)[..., None]
     best = p.argmax(axis=-1)[..., None] == np.arange(p.shape[-1])
     granted = (share < 1) & (p >= share * p.max(axis=-1, keepdims=True))
-    kept: Floats = np.minimum((q * (best | granted)).sum(axis=-1), 1.0)
-    return kept
+    accepted: Floats = np.minimum((q * (best | granted)).sum(axis=-1), 1.0)
+    return accepted
 
 
 def rejection_acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
-    """Return the acceptance of one round of rejection sampling, 1 / M with M = max_x p(x) / q(x).
+    """Return the acceptance rate of rejection sampling, 1 / M with M = max_x p(x) / q(x).
 
-    It is never above beta, and 0 as soon as q rules out one token that p does not: why speculative sampling was
-    worth inventing.
+    It is at most beta, and 0 as soon as q excludes a token that p does not; speculative sampling has no such
+    cliff.
 
     Args:
         p: `[..., V]`, the target's distributions.
@@ -203,39 +202,39 @@ def rejection_acceptance_rate(p: ArrayLike, q: ArrayLike) -> Floats:
         `[...]`, in [0, 1].
 
     Raises:
-        ValueError: When p or q are not distributions of the same shape.
+        ValueError: If p or q are not distributions of the same shape.
 
     References:
         Appendix A.2: sum_x p(x) min_x' q(x') / p(x').
     """
     p, q = distributions(p, q)
-    # Where p is 0 the quotient says nothing. An ever so small p makes it large, and only the least one counts.
+    # Tokens with p = 0 do not count, and tiny p make quotients overflow; only the smallest matters.
     with np.errstate(over="ignore"):
         ratio = np.divide(q, p, out=np.full_like(p, np.inf), where=p > 0)
-    least: Floats = np.minimum(ratio.min(axis=-1), 1.0)
-    return least
+    smallest: Floats = np.minimum(ratio.min(axis=-1), 1.0)
+    return smallest
 
 
-def _kept(p: Floats, q: Floats, lenience: ArrayLike) -> Floats:
-    """Return the probability that each token is drafted and kept, min(p / l, q), `[..., V]`."""
-    with np.errstate(over="ignore"):  # with an l of next to nothing p / l is infinite, and q the least
+def _accepted(p: Floats, q: Floats, lenience: ArrayLike) -> Floats:
+    """Return the probability that each token is drafted and accepted, min(p / l, q), `[..., V]`."""
+    with np.errstate(over="ignore"):  # p / l overflows for tiny l; then q is the minimum
         return np.minimum(p / _lenience(lenience, p)[..., None], q)
 
 
 def distributions(p: ArrayLike, q: ArrayLike) -> tuple[Floats, Floats]:
-    """Return p and q as float64 arrays, once it is sure that they are distributions of the same shape.
+    """Check that p and q are distributions of the same shape, and return them as float64 arrays.
 
     Args:
         p: `[..., V]`, the target's.
         q: `[..., V]`, the drafter's.
 
     Raises:
-        ValueError: With what is wrong and where.
+        ValueError: If they are not, with what is wrong and where.
     """
     first, second = _distribution("p", p), _distribution("q", q)
     if first.shape != second.shape:
         raise ValueError(
-            f"p and q must have the same shape [..., V], the same vocabulary last; "
+            f"p and q must have the same shape [..., V], with the same vocabulary; "
             f"given {list(first.shape)} and {list(second.shape)}"
         )
     return first, second
@@ -257,13 +256,13 @@ def _distribution(name: str, given: ArrayLike) -> Floats:
         found = f"{_at(name, wrong)} sums" if array.ndim > 1 else "it sums"
         raise ValueError(
             f"{name} must sum to 1 over the vocabulary; {found} to {totals[wrong].flat[0]:g}. "
-            "Logits have to go through a softmax first"
+            "Apply a softmax to logits first"
         )
     return array
 
 
 def _lenience(given: ArrayLike, p: Floats) -> Floats:
-    """Return l so that it fits `[...]`."""
+    """Return l, broadcast to `[...]`."""
     share = np.asarray(given, dtype=np.float64)
     wrong = ~((share > 0) & (share <= 1))
     if wrong.any():
@@ -272,11 +271,11 @@ def _lenience(given: ArrayLike, p: Floats) -> Floats:
         return np.broadcast_to(share, p.shape[:-1])
     except ValueError as error:
         raise ValueError(
-            f"lenience must be a number or fit {list(p.shape[:-1])}, the prefixes; given shape {list(share.shape)}"
+            f"lenience must be a number or broadcast to {list(p.shape[:-1])}; given shape {list(share.shape)}"
         ) from error
 
 
 def _at(name: str, wrong: NDArray[np.bool_]) -> str:
-    """Return where the first of what is wrong stands, as Python writes it."""
+    """Return the index of the first invalid entry in Python syntax."""
     place = ", ".join(str(int(index)) for index in np.argwhere(wrong)[0])
     return f"{name}[{place}]"

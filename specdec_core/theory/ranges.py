@@ -1,4 +1,4 @@
-"""What the arguments of the formulas may be, and what is said when one is not."""
+"""Checks for the arguments of the formulas."""
 
 from __future__ import annotations
 
@@ -6,60 +6,60 @@ import math
 from collections.abc import Sequence
 
 
-def check(name: str, value: float, most: float = math.inf, *, above: bool = False) -> None:
-    """Refuse a number that is not in [0, most], NaN and infinity included.
+def check(name: str, value: float, max_value: float = math.inf, *, above: bool = False) -> None:
+    """Check that a number is in [0, max_value]; NaN and infinity are refused.
 
     Args:
-        name: What it is called.
+        name: Name of the argument.
         value: The number.
-        most: The largest that is allowed; infinity allows every finite number.
+        max_value: The largest allowed value; infinity allows every finite number.
         above: Whether 0 is refused too.
 
     Raises:
-        ValueError: With what was given and what is allowed.
+        ValueError: If it is not, with what was given and what is allowed.
     """
-    if (0 < value <= most and value != math.inf) or (value == 0 and not above):
+    if (0 < value <= max_value and value != math.inf) or (value == 0 and not above):
         return
-    if most == math.inf:
+    if max_value == math.inf:
         allowed = f"a finite number, {'above' if above else 'at least'} 0"
     else:
-        allowed = f"in {'(' if above else '['}0, {most:g}]"
+        allowed = f"in {'(' if above else '['}0, {max_value:g}]"
     raise ValueError(f"{name} must be {allowed}; given {value!r}")
 
 
-def check_each(name: str, values: Sequence[float], most: float = math.inf, *, above: bool = False) -> None:
-    """Refuse a sequence that is empty, or that holds a number `check` refuses; say which one it is.
+def check_each(name: str, values: Sequence[float], max_value: float = math.inf, *, above: bool = False) -> None:
+    """Check that a sequence is not empty, and each of its numbers as in `check`.
 
     Args:
-        name: What it is called.
+        name: Name of the argument.
         values: The numbers.
-        most: The largest that is allowed.
+        max_value: The largest allowed value.
         above: Whether 0 is refused too.
 
     Raises:
-        ValueError: With what was given and what is allowed.
+        ValueError: If it is not, with what was given and what is allowed.
     """
     if not len(values):
         raise ValueError(f"{name} must hold at least one number; given none")
     for index, value in enumerate(values):
-        # The comparison passes what is right without a call: controllers come through here in every step.
-        if not 0 < value <= most or value == math.inf:
-            check(f"{name}[{index}]", value, most, above=above)
+        # Avoids a call for valid numbers: controllers run this in every step.
+        if not 0 < value <= max_value or value == math.inf:
+            check(f"{name}[{index}]", value, max_value, above=above)
 
 
-def check_gamma(gamma: int, most: int | None = None, because: str = "", *, name: str = "gamma") -> None:
-    """Refuse a gamma that is no whole number of at least 0, or above `most`.
+def check_gamma(gamma: int, max_gamma: int | None = None, because: str = "", *, name: str = "gamma") -> None:
+    """Check that a gamma is a whole number from 0 to `max_gamma`.
 
     Args:
         gamma: The number.
-        most: The largest that is allowed, if there is one.
-        because: What `most` is.
-        name: What the number is called.
+        max_gamma: The largest allowed gamma, if there is one.
+        because: What `max_gamma` is, for the message.
+        name: Name of the argument.
 
     Raises:
-        ValueError: With what was given and what is allowed.
+        ValueError: If it is not, with what was given and what is allowed.
     """
     if not 0 <= gamma < math.inf or int(gamma) != gamma:
         raise ValueError(f"{name} must be a whole number, at least 0; given {gamma!r}")
-    if most is not None and gamma > most:
-        raise ValueError(f"{name} must be at most {most}, {because}; given {gamma!r}")
+    if max_gamma is not None and gamma > max_gamma:
+        raise ValueError(f"{name} must be at most {max_gamma}{f', {because}' if because else ''}; given {gamma!r}")

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
+from specdec_core.builtin import builtin_heads
 from specdec_core.cli.main import app
-from specdec_core.cli.stages import StageProgress
-from specdec_core.shipped import builtin_heads
+from specdec_core.study.progress import StageProgress
 
 SHORT = ("--steps", "4", "--held-out", "64", "--batch-tokens", "64", "--length", "32", "--samples", "128")
 SMALL = ("transformer", "--layers", "1", "--width", "16", "--heads", "1", *SHORT)
@@ -32,7 +32,7 @@ def specdec(here):
         assert result.exit_code == 2, result.output
         assert "In a study" not in result.stdout
         assert files(here) == before
-        return " ".join(result.stderr.split())
+        return " ".join(result.output.split())
 
     return run
 
@@ -126,7 +126,7 @@ def test_a_text_shorter_than_the_order(here, compare, specdec):
 def test_a_drafter_with_another_tokenizer(compare, stranger, drafter):
     said = compare(f"{{{drafter}, model: {stranger}}}")
     assert "the vocabulary of stranger has 4096 entries, the target's 4096" in said
-    assert "choose a drafter of the target's family" in said
+    assert "choose a draft model of the target's family" in said
 
 
 def test_training_from_a_model_with_another_tokenizer(specdec, stranger):
@@ -143,7 +143,7 @@ def test_heads_of_another_target(compare):
 def test_heads_that_were_cut(here, compare):
     whole = builtin_heads("builtin:heads").read_bytes()
     (here / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
-    assert "cut.safetensors: this is no whole safetensors file" in compare("{name: heads, model: cut.safetensors}")
+    assert "cut.safetensors: not a complete safetensors file" in compare("{name: heads, model: cut.safetensors}")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_heads_that_were_cut(here, compare):
 def test_training_on_an_empty_file(here, specdec, what):
     (here / "empty.txt").write_text(" \n", encoding="utf-8")
     said = specdec("train", *what, "--text", "empty.txt", "-o", "o")
-    assert "the text empty.txt is empty; give a text with something in it." in said
+    assert "the text empty.txt is empty; give a non-empty text." in said
 
 
 @pytest.mark.parametrize(
@@ -165,18 +165,18 @@ def test_training_on_an_empty_file(here, specdec, what):
 )
 def test_a_cycle_in_a_hierarchy(compare, below):
     said = compare(f"{{name: hierarchical, model: m, gamma: 1, drafter: {below}}}")
-    assert re.search(r"study.yaml:6:\d+: .*'m' comes again below itself, .* name a smaller model there", said)
+    assert re.search(r"study.yaml:6:\d+: .*'m' appears again below itself; .* name a smaller model there", said)
 
 
 def test_a_cycle_of_yaml_aliases(compare):
     said = compare("&d {name: hierarchical, model: m, gamma: 1, drafter: *d}")
     assert "study.yaml:6:" in said
-    assert "an alias repeats itself without end: *d stands within &d" in said
+    assert "this alias is recursive: *d is inside &d" in said
 
 
 def test_a_chain_of_none(compare):
     said = compare("{name: chain, drafters: []}")
-    assert re.search(r"study.yaml:6:\d+: .*a chain of none has nobody to ask; name at least one drafter", said)
+    assert re.search(r"study.yaml:6:\d+: .*a chain needs at least one drafter", said)
 
 
 @pytest.mark.parametrize(
@@ -184,11 +184,14 @@ def test_a_chain_of_none(compare):
     [
         (("ngrams",), "unknown trainer 'ngrams'. Did you mean 'ngram'? Available: heads, ngram, transformer."),
         (("ngram", "--ordr", "3"), "No such option: --ordr"),
-        ((*SMALL, "--minutes", "1"), "give --steps or --minutes, not both; 4 and 1 were given"),
-        ((*SMALL, "--resume"), "there is no checkpoint in o.training to resume from; leave --resume out to begin"),
+        ((*SMALL, "--minutes", "1"), "give --steps or --minutes, not both; got 4 and 1"),
+        (
+            (*SMALL, "--resume"),
+            "there is no checkpoint in o.training to resume from; check --output, or start without --resume",
+        ),
         (("heads", *SHORT, "--resume"), "there is no checkpoint in o.training to resume from"),
         (("ngram",), "give one of --text (a text to count), --ids (a file of token ids) and --samples"),
-        (("transformer",), "say what to train on: --samples"),
+        (("transformer",), "give training data: --samples"),
     ],
     ids=["trainer", "option", "both", "resume transformer", "resume heads", "no text", "nothing to train on"],
 )
@@ -231,10 +234,10 @@ def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
         whole = file.read_bytes()
         file.write_bytes(whole[: len(whole) // 2])
         said = specdec("train", *what, "-o", "o", "--resume")
-        assert f"{name} was cut short or is damaged" in said
-        assert "Begin anew with --overwrite and without --resume." in said
+        assert f"{name} is truncated or damaged" in said
+        assert "Start over with --overwrite and without --resume." in said
         file.write_bytes(whole)
-    assert "holds a training that was not finished; --resume goes on with it" in specdec("train", *what, "-o", "o")
+    assert "holds an unfinished training run; --resume continues it" in specdec("train", *what, "-o", "o")
     finished = CliRunner().invoke(app, ["train", *what, "-o", "o", "--resume"])
     assert finished.exit_code == 0, finished.output
     assert (here / "o").exists()

@@ -3,12 +3,13 @@
 import errno
 import json
 import os
+import re
 
 import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.study import journal
+from specdec_core.study.run import journal
 
 STUDY = """\
 target: {folder}
@@ -37,7 +38,13 @@ def finished(folder):
     return [(line["run"], line["repeat"]) for line in lines[1:]]
 
 
-ALL = [(run, repeat) for repeat in (1, 2) for run in ("plain", "echo-2", "echo-3")]
+def everything(path):
+    """Return all repeats of a study in the order in which they are timed."""
+    from specdec_core.study import load_study
+    from specdec_core.study.run.runner import turns
+
+    (task,) = load_study(path).tasks
+    return [(run.name, repeat) for repeat in (1, 2) for run in turns(task, repeat)]
 
 
 def test_a_table_with_the_baseline_first_and_results(compare, tmp_path):
@@ -45,14 +52,14 @@ def test_a_table_with_the_baseline_first_and_results(compare, tmp_path):
     result = compare("--output", output)
     assert result.exit_code == 0, result.output
     names = [line.split()[0] for line in result.stdout.splitlines() if line.strip()]
-    assert names[names.index("plain") :][:3] == ["plain", "echo-2", "echo-3"]
-    assert "[6/6]" in result.stderr
+    assert names[names.index("baseline") :][:3] == ["baseline", "echo-2", "echo-3"]
+    assert "timing: done in" in result.stderr
     kept = [".lock", "outputs.jsonl", "repeats.jsonl", "report.html", "results.jsonl", "summary.csv"]
     assert sorted(path.name for path in output.iterdir()) == kept
-    assert finished(output) == ALL
+    assert finished(output) == everything(tmp_path / "study.yaml")
     again = compare("--output", output)
     assert again.stdout == result.stdout
-    assert "6 of 6 repeats were finished before" in again.stderr
+    assert "repeats 6  finished before 6" in again.stderr
 
 
 def test_without_output_nothing_is_written(compare, tmp_path):
@@ -92,19 +99,19 @@ def test_ctrl_c_keeps_what_is_finished_and_the_next_call_resumes(compare, tmp_pa
         generate_fails(patch, IN_THE_THIRD_REPEAT, KeyboardInterrupt())
         result = compare("--output", output)
     assert result.exit_code == 130
-    assert f"stopped; 2 of 6 repeats are kept in {output}." in result.stderr
-    assert finished(output) == ALL[:2]
+    assert f"stopped; 2 of 6 repeats are stored in {output}." in result.stderr
+    assert finished(output) == everything(tmp_path / "study.yaml")[:2]
     result = compare("--output", output)
     assert result.exit_code == 0, result.output
-    assert "2 of 6 repeats were finished before; going on from there" in result.stderr
-    assert finished(output) == ALL
+    assert "repeats 6  finished before 2" in result.stderr
+    assert finished(output) == everything(tmp_path / "study.yaml")
 
 
 def test_ctrl_c_without_output_says_that_nothing_was_kept(compare, generate_fails, monkeypatch):
     generate_fails(monkeypatch, IN_THE_THIRD_REPEAT, KeyboardInterrupt())
     result = compare()
     assert result.exit_code == 130
-    assert "nothing was kept. With --output DIR" in result.stderr
+    assert "nothing was stored. With --output DIR" in result.stderr
 
 
 def test_a_crash_keeps_what_is_finished(compare, tmp_path, generate_fails):
@@ -112,9 +119,9 @@ def test_a_crash_keeps_what_is_finished(compare, tmp_path, generate_fails):
     with pytest.MonkeyPatch.context() as patch:
         generate_fails(patch, IN_THE_THIRD_REPEAT, MemoryError())
         assert compare("--output", output).exit_code == 1
-    assert finished(output) == ALL[:2]
+    assert finished(output) == everything(tmp_path / "study.yaml")[:2]
     assert compare("--output", output).exit_code == 0
-    assert finished(output) == ALL
+    assert finished(output) == everything(tmp_path / "study.yaml")
 
 
 def test_no_space_left_exits_with_2_and_the_next_call_resumes(compare, tmp_path):
@@ -131,11 +138,11 @@ def test_no_space_left_exits_with_2_and_the_next_call_resumes(compare, tmp_path)
         patch.setattr(journal, "_append_durably", full)
         result = compare("--output", output)
     assert result.exit_code == 2
-    assert "no space left on this disk. 2 finished repeat(s) are kept there" in result.stderr
+    assert "no space left on this disk. 2 finished repeat(s) are stored there" in result.stderr
     assert "Traceback" not in result.output
-    assert finished(output) == ALL[:2]
+    assert finished(output) == everything(tmp_path / "study.yaml")[:2]
     assert compare("--output", output).exit_code == 0
-    assert finished(output) == ALL
+    assert finished(output) == everything(tmp_path / "study.yaml")
 
 
 def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):
@@ -152,7 +159,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_anything_is_loaded(compa
     (tmp_path / "file").write_text("x")
     result = compare("--output", tmp_path / "file")
     assert result.exit_code == 2
-    assert "results cannot be kept there" in result.stderr
+    assert "results cannot be stored there" in result.stderr
     assert "loading" not in result.stderr
 
 
@@ -169,9 +176,34 @@ def test_a_run_that_cannot_be_loaded_ends_with_2_after_all_others(compare, tmp_p
 def test_a_drafter_that_breaks_is_said_and_loses_no_token(compare, tmp_path):
     broken = "runs.0.drafter={name: echo, breaks: true}"
     result = compare("--output", tmp_path / "out", "--set", broken, "--set", "repeats=1")
-    assert result.exit_code == 0, result.output
-    assert "echo-2: 2 failure(s) of a plugin, the first:" in result.stderr
-    assert "the echo broke" in result.stderr
+    assert result.exit_code == 1, result.output
+    assert "echo-2 (failed)" in result.stdout
+    assert "echo-2 failed: Echo at toy_parts.py:8 (2 times): RuntimeError: the echo broke." in result.stdout
+    answer = re.search(r"Verdict: (.*?)echo-2 failed", result.stdout, re.DOTALL)[1]
+    assert answer
+    assert "echo-2" not in answer
+    lines = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["ok", "plugin-failure", "ok"]
+    assert lines[1]["tokens"] == lines[0]["tokens"]
+    assert {lines[1][key] for key in lines[1] if key.startswith("speedup") and key != "speedup_by_gamma"} == {None}
+    assert lines[1]["failures"][0]["where"] == "toy_parts.py:8"
+    assert "plugin-failure" in (tmp_path / "out" / "summary.csv").read_text().splitlines()[2]
+
+
+def test_the_table_fits_80_columns_and_wide_shows_all(compare, monkeypatch):
+    names = ("--set", r'runs.0.name="\e[31mred[/x]"', "--set", "runs.1.name=a-run-with-a-rather-long-name")
+    brief = ("--set", "repeats=1", "--quiet")
+    monkeypatch.setenv("COLUMNS", "80")
+    text = compare(*names, *brief).stdout
+    table = text[: text.index("Left out to fit 80 columns: drafter")]
+    assert max(map(len, table.splitlines())) <= 80
+    for name in ("baseline", r"\x1b[31mred[/x]", "a-run-with-a-rather-long-name"):
+        assert any(line.split()[:1] == [name] for line in table.splitlines())
+    assert "\x1b" not in text
+    assert "±" not in text, "one repeat has no range"
+    wide = compare(*names, *brief, "--wide").stdout
+    assert "Left out" not in wide
+    assert re.search(r"run +drafter +γ +rate +c +efficiency +tokens/s +speed-up +here +3\.8 +γ", wide)
 
 
 def test_a_target_that_cannot_be_loaded(compare, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 
@@ -9,7 +10,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from specdec_core import StepReport
+from specdec_core import Outcome, StepReport
+from specdec_core.cli.console import PlainConsole
 from specdec_core.cli.main import app
 from specdec_core.cli.trace import TraceView, fates
 
@@ -27,13 +29,21 @@ def text_of(model_folder, *, sampling=None, prompt="a b c"):
     from specdec_core import Decoder, GenerationSettings, SamplingSettings, load_model
 
     decoder = Decoder(load_model(model_folder), sampling=SamplingSettings(**(sampling or {})))
-    return decoder.generate([prompt], GenerationSettings(max_new_tokens=10)).rows[0].text
+    return decoder.generate([prompt], GenerationSettings(max_new_tokens=10)).sequences[0].text
 
 
 def test_the_text_is_streamed_to_standard_output(generate, model_folder):
     result = generate("a b c")
     assert result.exit_code == 0, result.output
     assert result.stdout == text_of(model_folder) + "\n"
+
+
+def test_a_bar_moves_while_the_text_goes_elsewhere(generate, model_folder, monkeypatch):
+    console = PlainConsole(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
+    monkeypatch.setattr("specdec_core.cli.generate.error_console", lambda: console)
+    result = generate("a b c")
+    assert result.stdout == text_of(model_folder) + "\n"
+    assert re.search(r"prompt 1 of 1 .* \d+%", console.file.getvalue())
 
 
 def test_a_drafter_changes_no_argmax_token(generate, model_folder):
@@ -52,6 +62,49 @@ def test_prompts_from_standard_input_and_files(generate, model_folder, tmp_path)
     (tmp_path / "p.jsonl").write_text('{"prompt": "a b c"}\n{"prompt": "d"}\n')
     many = generate("--prompts", tmp_path / "p.jsonl").stdout
     assert many.startswith(f"--- prompt 1\n{expected}--- prompt 2\n")
+
+
+def test_prompts_from_a_table_by_settings_as_in_a_study(generate, model_folder, tmp_path):
+    (tmp_path / "p.csv").write_text("question,key\na b c,first\nd,second\n")
+    settings = {"file": str(tmp_path / "p.csv"), "columns": {"prompt": "question", "id": "key"}}
+    shown = generate("--prompts", json.dumps(settings)).stdout
+    assert shown.startswith(f"--- prompt first\n{text_of(model_folder)}\n--- prompt second\n")
+    (tmp_path / "p.yaml").write_text("file: p.csv\ncolumn: question\nlimit: 1\n")
+    assert generate("--prompts", tmp_path / "p.yaml").stdout == text_of(model_folder) + "\n"
+    wrong = generate("--prompts", json.dumps({**settings, "colums": {}}))
+    assert wrong.exit_code == 2
+    assert "--prompts: unknown key 'colums'. Did you mean 'columns'" in wrong.stderr
+
+
+def test_a_file_is_a_single_prompt_and_prompts_are_one_per_line(generate, model_folder, tmp_path):
+    (tmp_path / "p.txt").write_text("a b c\nd\n")
+    assert generate("--prompts", tmp_path / "p.txt").stdout.count("--- prompt") == 2
+    assert "--- prompt" not in generate("--file", tmp_path / "p.txt").stdout
+    assert "read it with --prompts" in generate("--file", tmp_path / "p.jsonl").stderr
+
+
+def test_the_target_by_settings_as_in_a_study(generate, model_folder, tmp_path):
+    expected = text_of(model_folder, sampling={"temperature": 0}) + "\n"
+    settings = {"model": str(model_folder), "attn_implementation": "eager"}
+    greedy = ("a b c", "--temperature", "0")
+    assert generate(*greedy, "--target", json.dumps(settings), "--device", "cpu").stdout == expected
+    (tmp_path / "t.yaml").write_text(f"model: {os.path.relpath(model_folder, tmp_path)}\ndtype: float32\n")
+    assert generate(*greedy, "--target", tmp_path / "t.yaml").stdout == expected
+    for arguments, message in (
+        (
+            ("--target", json.dumps({**settings, "dtyp": "float32"})),
+            "--target: unknown key 'dtyp'. Did you mean 'dtype'",
+        ),
+        (("--target", tmp_path / "t.yaml", "--dtype", "bfloat16"), "--dtype: --target sets 'dtype' too"),
+        (("--dtype", "int8"), "unknown value of dtype 'int8'"),
+        (("--device", "qpu"), "device 'qpu' is not known to torch"),
+        (("--target", "[a: b]"), "--target: expected a name or a mapping"),
+        (("--target", "{model: a, attn_implementation: flex_attention}"), "compiles a kernel for each new number"),
+        (("--target", "{model: a, trust_remote_code: true}"), "a config runs no code"),
+    ):
+        result = generate("a b c", *arguments)
+        assert result.exit_code == 2, result.output
+        assert message in result.stderr
 
 
 @pytest.fixture
@@ -98,7 +151,7 @@ def test_a_file_of_chats_with_references(generate, model_folder, template, tmp_p
     again = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template, "--chat")
     assert again.stdout == expected + "\n"
     mixed = generate("--prompts", tmp_path / "p.jsonl", "--chat", "--system", "b")
-    assert "--system: prompt 'greeting' is a chat already" in mixed.stderr
+    assert "prompt 'greeting' is already a chat" in mixed.stderr
 
 
 def test_chats_that_cannot_be_written_out(generate, template, tmp_path):
@@ -106,7 +159,7 @@ def test_chats_that_cannot_be_written_out(generate, template, tmp_path):
     (tmp_path / "p.jsonl").write_text(json.dumps(chat))
     result = generate("--prompts", tmp_path / "p.jsonl", "--chat-template", template)
     assert result.exit_code == 2
-    assert "prompt '1': the chat template that was given refuses it: no tools here." in result.stderr
+    assert "prompt '1': the given chat template refuses it: no tools here." in result.stderr
 
 
 def test_all_prompts_are_checked_before_the_first_is_decoded(generate, tmp_path):
@@ -124,8 +177,10 @@ def test_the_trace_can_be_read_without_colours(generate):
     assert result.exit_code == 0, result.output
     assert "   1  " in result.stdout
     assert "[!" in result.stdout
-    assert "[+accepted] drafted, and kept" in result.stdout
-    assert re.search(r"\d+ tokens with \d+ target calls .* alpha [\d.]+, .* ended by \w+\.", result.stdout)
+    assert "[+accepted] drafted and accepted" in result.stdout
+    assert re.search(
+        r"\d+ tokens in \d+ target forward passes .* acceptance rate [\d.]+, .* ended by \w+\.", result.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,20 +191,20 @@ def test_the_trace_can_be_read_without_colours(generate):
         (["a", "--max-new-tokens", "0"], "--max-new-tokens: input should be greater than or equal to 1"),
         (["a", "--drafter", "ecko"], "--drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
         (["a", "--drafter", "{name: echo, tokn: 1}"], "--drafter: unknown key 'tokn'. Did you mean 'token'?"),
-        (["a", "--drafter", "{name: echo"], "this is no valid YAML"),
+        (["a", "--drafter", "{name: echo"], "invalid YAML"),
         (["a", "--drafter", "echo", "--gamma", "-1"], "--gamma: input should be greater than or equal to 0"),
         (["a", "--drafter", "echo", "--lenience", "0"], "--lenience: input should be greater than 0; given 0."),
         (["a", "--drafter", "absent"], "drafter 'absent' of specdec-toys 1.0 could not be imported"),
         (["a", "--model", "./nowhere"], "there is no such folder"),
         ([""], "the prompt is empty"),
-        ([], "give a prompt or --prompts, not neither"),
+        ([], "give a prompt or --prompts"),
         (["a", "--prompts", "b"], "not both"),
         (["--prompts", "missing.txt"], "missing.txt: there is no such file"),
         (["--prompts", "missing.jsonl"], "missing.jsonl: there is no such file"),
         (["a", "--chat"], "prompt '1' is a chat, but the tokenizer of"),
         (["a", "--chat", "--chat-template", "missing.jinja"], "missing.jinja: there is no such file"),
         (["a", "--chat-template", "t.jinja"], "--chat-template: no prompt is a chat; add --chat"),
-        (["a", "--system", "b"], "--system: it goes before a user's message; add --chat"),
+        (["a", "--system", "b"], "--system: requires --chat"),
         (["a " * 300], "takes 256"),
     ],
 )
@@ -163,9 +218,10 @@ def test_what_is_wrong_is_said_with_its_option(generate, arguments, message):
 def test_a_drafter_that_breaks_is_said_or_under_strict_raised(generate):
     broken = ("a b c", "--drafter", "{name: echo, breaks: true}")
     result = generate(*broken)
-    assert result.exit_code == 0
-    assert "was switched off at step 0" in result.stderr
-    assert "the echo broke" in result.stderr
+    assert result.exit_code == 1
+    assert len(result.stdout.split()) > 1, "no token is lost"
+    assert re.search(r"Echo failed at step 0 \(toy_parts.py:\d+\): .*the echo broke", result.stderr)
+    assert result.stderr.count("the echo broke") == 1
     result = generate(*broken, "--strict")
     assert result.exit_code == 2
     assert "the echo broke" in result.stderr
@@ -173,7 +229,14 @@ def test_a_drafter_that_breaks_is_said_or_under_strict_raised(generate):
 
 def step(draft, accepted, committed):
     return StepReport(
-        0, (len(draft),), (len(draft),), (accepted,), (committed,), (False,), (draft,), 0.1, 0.1, 0.2, (0.0,)
+        0,
+        (len(draft),),
+        Outcome((len(draft),), (accepted,), (committed,), (False,)),
+        (draft,),
+        0.1,
+        0.1,
+        0.2,
+        (0.0,),
     )
 
 

@@ -1,4 +1,4 @@
-"""The recorder: what it draws, what it records, and that all ways of drawing agree."""
+"""The recorder draws tokens and records their q. All ways of drawing agree."""
 
 from __future__ import annotations
 
@@ -8,26 +8,32 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.acceptance import dense, density
-from specdec_core.border import Background, Dense, DraftRequest, Overlay, OverlayRow, PointMass, Proposal
-from specdec_core.decoding.checking import (
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.validation import (
     BAD_ID,
     BAD_ORDER,
-    BAD_OWN,
     BAD_SUM,
+    BAD_TOKEN,
     FINE,
-    check_form,
-    inspect_draft,
-    trim,
+    validate,
 )
-from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.errors import PluginError
-from specdec_core.overlay import write_log_weights
-from specdec_core.randomness import RowStreams
-from specdec_core.sampling import Standardiser
-from specdec_core.settings import SamplingSettings
+from specdec_core.interface import (
+    Backoff,
+    BackoffRow,
+    Dense,
+    LowerOrder,
+    PluginError,
+    PointMass,
+    Proposal,
+    SamplingSettings,
+)
+from specdec_core.sampling.backoff import write_log_weights
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification import dense, density
 
 V, GAMMA = 50, 4
+CPU = torch.device("cpu")
 SETTINGS = {
     "temperature 1": SamplingSettings(),
     "temperature 0.6": SamplingSettings(temperature=0.6),
@@ -38,12 +44,12 @@ SETTINGS = {
     "argmax with a penalty": SamplingSettings(temperature=0, repetition_penalty=1.5),
 }
 generator = np.random.default_rng(8)
-BACKGROUND = Background(generator.normal(size=V).astype(np.float32))
+LOWER_ORDER = LowerOrder(generator.normal(size=V).astype(np.float32))
 
 
-def random_row(most=8, background=BACKGROUND):
+def random_row(most=8, lower_order=LOWER_ORDER):
     ids = np.sort(generator.permutation(V)[: generator.integers(0, most + 1)]).astype(np.int32)
-    return OverlayRow(background, ids, generator.normal(size=len(ids)).astype(np.float32) + 2, -0.3)
+    return BackoffRow(lower_order, ids, generator.normal(size=len(ids)).astype(np.float32) + 2, -0.3)
 
 
 ROWS = [[random_row() for _ in range(3)] for _ in range(GAMMA)]
@@ -56,9 +62,9 @@ def logits_of(rows):
     return torch.from_numpy(logits)
 
 
-def recorder(settings=SETTINGS["temperature 1"], budget=(4, 2, 3), seeds=(1, 2, 3), watcher=None):
-    made = DraftRecorder(Standardiser(settings), RowStreams(seeds), len(budget), V, GAMMA, "cpu")
-    made.start([[1, 2]] * len(budget), tuple(budget), watcher)
+def recorder(settings=SETTINGS["temperature 1"], budget=(4, 2, 3), seeds=(1, 2, 3), keep_drafting=None):
+    made = DraftRecorder(LogitsToProbs(settings), RowGenerators(seeds), len(budget), V, GAMMA, "cpu")
+    made.start([[1, 2]] * len(budget), tuple(budget), keep_drafting=keep_drafting)
     return made
 
 
@@ -73,11 +79,11 @@ def written_out(proposal):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_an_overlay_is_drawn_from_as_the_row_written_out_would_be(name):
+def test_a_backoff_row_is_sampled_like_the_same_row_as_logits(name):
     short, long = recorder(SETTINGS[name]), recorder(SETTINGS[name])
     for place, rows in enumerate(ROWS):
         most = [row if place < n else None for row, n in zip(rows, (4, 2, 3), strict=True)]
-        tokens = short.sample_overlay(most)
+        tokens = short.sample_backoff(most)
         assert all(token == 0 for token, row in zip(tokens, most, strict=True) if row is None)
         long.sample(logits_of(rows))
     one, other = short.proposal(), long.proposal()
@@ -85,28 +91,28 @@ def test_an_overlay_is_drawn_from_as_the_row_written_out_would_be(name):
     # One number may lead to another token of the same q; a penalty then makes the next q another.
     if SETTINGS[name].repetition_penalty == 1:
         torch.testing.assert_close(written_out(one)[1], written_out(other)[1], rtol=1e-4, atol=1e-7)
-    if SETTINGS[name].argmax:
+    if SETTINGS[name].greedy:
         assert isinstance(one.q, PointMass)
         assert torch.equal(written_out(one)[0], written_out(other)[0])
-    assert isinstance(one.q, Overlay) == name.startswith("temperature ") & ("top" not in name)
+    assert isinstance(one.q, Backoff) == name.startswith("temperature ") & ("top" not in name)
 
 
-def test_other_settings_draw_the_very_tokens_of_the_row_written_out():
+def test_with_top_k_a_backoff_row_gives_the_tokens_of_the_same_row_as_logits():
     short, long = (recorder(SETTINGS["top-k"], (4, 4, 4)) for _ in range(2))
     for rows in ROWS:
-        assert short.sample_overlay(rows) == long.sample(logits_of(rows)).tolist()
+        assert short.sample_backoff(rows) == long.sample(logits_of(rows)).tolist()
     assert isinstance(short.proposal().q, Dense)
 
 
 @pytest.mark.parametrize("name", ["temperature 1", "temperature 0.6"])
-def test_tokens_are_drawn_from_the_q_that_is_recorded(name):
+def test_tokens_are_drawn_from_the_recorded_q(name):
     rows = ROWS[0][:1]
     made = recorder(SETTINGS[name], (4,), (5,))
     seen, count = torch.zeros(V), 8000
     for _ in range(count // 4):
         made.start([[1]], (4,))
         while made.wants_more():
-            made.sample_overlay(rows)
+            made.sample_backoff(rows)
         proposal = made.proposal()
         seen += torch.bincount(proposal.tokens[0], minlength=V)
     q = dense(proposal.q, proposal.tokens, V)[0, 0]
@@ -118,17 +124,17 @@ def test_tokens_are_drawn_from_the_q_that_is_recorded(name):
     assert seen[~common].sum() < expected[~common].sum() + 30
 
 
-def test_each_row_uses_up_its_budget_of_numbers_however_it_draws():
+def test_each_row_uses_as_many_random_numbers_as_its_budget():
     def after(ways):
-        streams = RowStreams((1, 2, 3))
-        made = DraftRecorder(Standardiser(SamplingSettings()), streams, 3, V, GAMMA, "cpu")
+        streams = RowGenerators((1, 2, 3))
+        made = DraftRecorder(LogitsToProbs(SamplingSettings()), streams, 3, V, GAMMA, "cpu")
         made.start([[1]] * 3, (3, 1, 2))
         for way in ways:
             way(made)
         return streams.numbers((1, 1, 1), 1)
 
-    def overlay(made):
-        made.sample_overlay(ROWS[0])
+    def backoff(made):
+        made.sample_backoff(ROWS[0])
 
     def sample(made):
         made.sample(logits_of(ROWS[1]))
@@ -136,29 +142,29 @@ def test_each_row_uses_up_its_budget_of_numbers_however_it_draws():
     def draw(made):
         made.draw(torch.full((3, V), 1 / V))
 
-    expected = [[RowStreams((1, 2, 3)).numbers((4, 4, 4), 4)[row][n]] for row, n in enumerate((3, 1, 2))]
+    expected = [[RowGenerators((1, 2, 3)).numbers((4, 4, 4), 4)[row][n]] for row, n in enumerate((3, 1, 2))]
     assert after([sample]) == expected
-    assert expected == after([overlay]) == after([draw, overlay, sample]) == after([overlay, sample, draw])
+    assert expected == after([backoff]) == after([draw, backoff, sample]) == after([backoff, sample, draw])
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
     three, one = recorder(), recorder(budget=(2,), seeds=(2,))
     for rows in ROWS[:2]:
-        three.sample_overlay(rows)
-        one.sample_overlay(rows[1:2])
+        three.sample_backoff(rows)
+        one.sample_backoff(rows[1:2])
     assert three.proposal().tokens[1, :2].tolist() == one.proposal().tokens[0].tolist()
 
 
 @pytest.mark.parametrize("name", ["temperature 1", "argmax"])
-def test_tokens_drawn_in_several_ways_are_recorded_in_one_form(name):
+def test_tokens_drawn_in_several_ways_have_one_form_of_q(name):
     made = recorder(SETTINGS[name], (4, 4, 4))
     for _ in ROWS:
         made.draw(torch.full((3, V), 1 / V))  # of another step, and to leave no trace
     made.start([[1, 2]] * 3, (4, 4, 4))
-    first = made.sample_overlay(ROWS[0])
+    first = made.sample_backoff(ROWS[0])
     second = made.sample(logits_of(ROWS[1]))
     third = made.draw(torch.softmax(logits_of(ROWS[2]), dim=1))
-    fourth = made.sample_overlay(ROWS[3])
+    fourth = made.sample_backoff(ROWS[3])
     proposal = made.proposal()
     assert isinstance(proposal.q, Dense)
     drawn = [torch.tensor(first), second, third, torch.tensor(fourth)]
@@ -170,20 +176,20 @@ def test_tokens_drawn_in_several_ways_are_recorded_in_one_form(name):
         torch.testing.assert_close(proposal.q.probabilities[:, place], expected, rtol=1e-5, atol=1e-7)
     again = made.proposal()
     torch.testing.assert_close(again.q.probabilities, proposal.q.probabilities)
-    assert not made.vouches_for(again)
+    assert not made.made(again)
 
 
-def test_rows_on_two_backgrounds_and_rows_that_list_much_are_written_out():
-    other = Background(np.zeros(V, dtype=np.float32))
-    wide = OverlayRow(BACKGROUND, np.arange(26, dtype=np.int32), np.zeros(26, dtype=np.float32))
-    just = OverlayRow(BACKGROUND, np.arange(25, dtype=np.int32), np.zeros(25, dtype=np.float32))
+def test_q_is_dense_for_two_lower_orders_or_long_rows():
+    other = LowerOrder(np.zeros(V, dtype=np.float32))
+    wide = BackoffRow(LOWER_ORDER, np.arange(26, dtype=np.int32), np.zeros(26, dtype=np.float32))
+    just = BackoffRow(LOWER_ORDER, np.arange(25, dtype=np.int32), np.zeros(25, dtype=np.float32))
     for rows, form in (
-        ([random_row(), random_row(background=other)], Dense),
+        ([random_row(), random_row(lower_order=other)], Dense),
         ([wide] * 2, Dense),
-        ([just] * 2, Overlay),
+        ([just] * 2, Backoff),
     ):
         made = recorder(budget=(1, 1), seeds=(1, 2))
-        made.sample_overlay(rows)
+        made.sample_backoff(rows)
         proposal = made.proposal()
         assert isinstance(proposal.q, form)
         expected = torch.softmax(logits_of(rows), dim=1)
@@ -191,25 +197,26 @@ def test_rows_on_two_backgrounds_and_rows_that_list_much_are_written_out():
 
 
 @pytest.mark.parametrize("listed", [0, 3])
-def test_memory_that_is_used_again_leaves_nothing_behind(listed):
+def test_reused_buffers_keep_nothing_of_the_step_before(listed):
     made = recorder(budget=(2, 1), seeds=(1, 2))
-    made.sample_overlay(ROWS[0][:2])
-    made.sample_overlay([random_row(20), None])
+    made.sample_backoff(ROWS[0][:2])
+    made.sample_backoff([random_row(20), None])
     made.proposal()
-    rows = [OverlayRow(BACKGROUND, np.arange(listed, dtype=np.int32), np.zeros(listed, np.float32))] * 2
+    rows = [BackoffRow(LOWER_ORDER, np.arange(listed, dtype=np.int32), np.zeros(listed, np.float32))] * 2
     made.start([[1]] * 2, (2, 1))
-    made.sample_overlay(rows)
-    made.sample_overlay([ROWS[1][0], None])
-    proposal = trim(check_form(made.proposal(), (2, 1), V), torch.device("cpu"))
+    made.sample_backoff(rows)
+    made.sample_backoff([ROWS[1][0], None])
+    checked = [validate(made.proposal(), (2, 1), V, CPU, recorded=recorded) for recorded in (True, False)]
+    assert checked[0][1] is None
+    assert checked[1][1].tolist() == [FINE, FINE]
+    proposal = checked[0][0]
     expected = [torch.softmax(logits_of(r), dim=1) for r in (rows, ROWS[1][:1])]
     q = written_out(proposal)[1]
     torch.testing.assert_close(q[:, 0], expected[0], rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(q[:1, 1], expected[1], rtol=1e-5, atol=1e-7)
-    for trusted in (True, False):
-        assert inspect_draft(proposal, V, trusted=trusted)[1].tolist() == [FINE, FINE]
 
 
-def test_the_watcher_is_shown_q_of_the_token():
+def test_the_confidence_is_q_of_the_drafted_token():
     shown = []
 
     def watch(confidence):
@@ -218,9 +225,9 @@ def test_the_watcher_is_shown_q_of_the_token():
 
     for name in ("temperature 0.6", "argmax"):
         shown.clear()
-        made = recorder(SETTINGS[name], (2, 2, 1), watcher=watch)
-        tokens = made.sample_overlay(ROWS[0])
-        made.sample_overlay([ROWS[1][0], None, None])
+        made = recorder(SETTINGS[name], (2, 2, 1), keep_drafting=watch)
+        tokens = made.sample_backoff(ROWS[0])
+        made.sample_backoff([ROWS[1][0], None, None])
         assert not made.wants_more()
         assert made.proposal().lengths == (2, 1, 1)
         softmax = torch.softmax(logits_of(ROWS[0]) / (0.6 if name != "argmax" else 1), dim=1)
@@ -229,18 +236,18 @@ def test_the_watcher_is_shown_q_of_the_token():
         assert all(map(math.isnan, shown[1][1:]))  # rows that drew nothing
 
 
-def test_rows_that_do_not_fit_are_refused():
+def test_rows_of_the_wrong_number_or_size_are_an_error():
     made = recorder()
     with pytest.raises(PluginError, match="2 rows were given; the batch has 3"):
-        made.sample_overlay(ROWS[0][:2])
+        made.sample_backoff(ROWS[0][:2])
     with pytest.raises(PluginError, match="None was given for row 1, which may still take 2 tokens"):
-        made.sample_overlay([ROWS[0][0], None, ROWS[0][2]])
-    narrow = OverlayRow(Background(np.zeros(7, np.float32)), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    with pytest.raises(PluginError, match="row 2 has a background of 7 weights; V is 50"):
-        made.sample_overlay([*ROWS[0][:2], narrow])
+        made.sample_backoff([ROWS[0][0], None, ROWS[0][2]])
+    narrow = BackoffRow(LowerOrder(np.zeros(7, np.float32)), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    with pytest.raises(PluginError, match="row 2 has a lower_order of 7 weights; V is 50"):
+        made.sample_backoff([*ROWS[0][:2], narrow])
     spent = recorder(budget=(0, 0, 0))
-    with pytest.raises(PluginError, match="budget was spent"):
-        spent.sample_overlay(ROWS[0])
+    with pytest.raises(PluginError, match="budget is spent"):
+        spent.sample_backoff(ROWS[0])
 
 
 # Forks
@@ -249,13 +256,13 @@ def test_rows_that_do_not_fit_are_refused():
 @pytest.mark.parametrize("name", ["temperature 1", "argmax", "top-k"])
 def test_a_fork_has_a_record_and_a_budget_of_its_own(name):
     made = recorder(SETTINGS[name])
-    request = DraftRequest(tokens=[[1, 2]] * 3, budget=(4, 2, 3), sampler=made)
+    request = made
     before = request.sample(logits_of(ROWS[0]))
     one, two = request.fork([1, 2, 0]), request.fork((0, 2, 3))
     assert one.budget == (1, 2, 0)
     assert one.tokens is request.tokens
     two.sample(logits_of(ROWS[1]))
-    one.sample_overlay([*ROWS[2][:2], None])
+    one.sample_backoff([*ROWS[2][:2], None])
     assert one.proposal().lengths == (1, 1, 0)
     assert two.proposal().lengths == (0, 1, 1)
     assert request.proposal().lengths == (1, 1, 1)
@@ -284,28 +291,28 @@ def test_a_fork_standardises_with_the_prefixes_of_its_rows():
 
 def test_forks_draw_with_numbers_of_their_own():
     uniform = torch.full((1, V), 1 / V)
-    streams = RowStreams((7,))
-    made = DraftRecorder(Standardiser(SamplingSettings()), streams, 1, V, GAMMA, "cpu")
+    streams = RowGenerators((7,))
+    made = DraftRecorder(LogitsToProbs(SamplingSettings()), streams, 1, V, GAMMA, "cpu")
     made.start([[1]], (3,))
     tokens = [made.draw(uniform).item()]
     fork = made.fork((2,))
     tokens += [fork.draw(uniform).item(), fork.draw(uniform).item()]
-    numbers = RowStreams((7,)).numbers((6,), 6)[0]
-    # The parent took three at its first draw, the fork two at its own.
+    numbers = RowGenerators((7,)).numbers((6,), 6)[0]
+    # The parent took three numbers at its first draw, the fork two.
     assert tokens == [int(numbers[n] * V) for n in (0, 3, 4)]
     assert streams.numbers((1,), 1)[0][0] == numbers[5]
 
 
-def test_buffers_of_forks_are_used_again_and_vouched_for_in_their_step_only():
+def test_buffers_of_forks_are_reused_and_trusted_in_their_step_only():
     made = recorder(SETTINGS["top-k"])
     fork = made.fork((1, 1, 1))
     fork.sample(logits_of(ROWS[0]))
     first = fork.proposal()
-    assert made.vouches_for(first)
-    assert not made.vouches_for(Proposal(first.tokens.clone(), first.lengths, first.q))
+    assert made.made(first)
+    assert not made.made(Proposal(first.tokens.clone(), first.lengths, first.q))
     address = first.q.probabilities.data_ptr()
     made.start([[1]] * 3, (2, 2, 2))
-    assert not made.vouches_for(first)
+    assert not made.made(first)
     again = made.fork((2, 2, 2))
     assert again is fork
     assert made.fork((1, 1, 1)) is not fork
@@ -313,50 +320,52 @@ def test_buffers_of_forks_are_used_again_and_vouched_for_in_their_step_only():
     assert again.proposal().lengths == (1, 1, 1)
     assert again.proposal().q.probabilities.data_ptr() == address
     again.draw(torch.full((3, V), 1 / V))
-    assert not made.vouches_for(again.proposal())
+    assert not made.made(again.proposal())
 
 
-def test_a_fork_asks_the_same_watcher():
-    made = recorder(budget=(2, 2), seeds=(1, 2), watcher=lambda confidence: [value > 1 for value in confidence])
+def test_a_fork_asks_the_same_controller():
+    made = recorder(
+        budget=(2, 2), seeds=(1, 2), keep_drafting=lambda confidence: [value > 1 for value in confidence]
+    )
     fork = made.fork((2, 1))
-    fork.sample_overlay(ROWS[0][:2])
+    fork.sample_backoff(ROWS[0][:2])
     assert not fork.wants_more()
     assert made.wants_more()
 
 
 @pytest.mark.parametrize("budget", [(5, 2, 3), (4, 2), (4, -1, 3)])
-def test_a_fork_with_a_budget_that_is_not_there(budget):
+def test_a_fork_cannot_have_a_larger_budget(budget):
     with pytest.raises(PluginError, match=r"from 0 to the request's own: \[4, 2, 3\]"):
         recorder().fork(budget)
 
 
-# What an inner loop drew
+# Tokens of an inner loop
 
 
 def test_tokens_of_an_inner_loop_are_taken_up_to_the_budget():
     made = recorder(budget=(4, 2, 0))
     q = torch.rand(3, 3, V)
-    assert made.take([(5, 6), (7,), ()], q) == [True, True, False]
-    assert made.take([(8,), (9, 10, 11), (3,)], q.flip(1)) == [True, False, False]
+    assert made.extend([(5, 6), (7,), ()], q) == [True, True, False]
+    assert made.extend([(8,), (9, 10, 11), (3,)], q.flip(1)) == [True, False, False]
     proposal = made.proposal()
     assert proposal.lengths == (3, 2, 0)
     assert proposal.tokens[:2].tolist() == [[5, 6, 8], [7, 9, 0]]
     assert torch.equal(proposal.q.probabilities[0, :3], torch.stack([q[0, 0], q[0, 1], q[0, 2]]))
     assert torch.equal(proposal.q.probabilities[1, :2], torch.stack([q[1, 0], q[1, 2]]))
-    assert made.vouches_for(proposal)
+    assert made.made(proposal)
     made.start([[1]] * 3, (1, 1, 1))
     assert made.proposal().tokens.shape == (3, 0)
 
 
-def test_tokens_of_an_inner_loop_that_were_certain():
+def test_greedy_tokens_of_an_inner_loop_have_a_point_mass():
     made = recorder(SETTINGS["argmax"])
-    assert made.take([(5, 6), (7, 8), (9,)], None) == [True, False, True]
+    assert made.extend([(5, 6), (7, 8), (9,)], None) == [True, False, True]
     proposal = made.proposal()
     assert isinstance(proposal.q, PointMass)
     assert proposal.lengths == (2, 2, 1)
 
 
-def test_a_watcher_stops_a_row_within_what_an_inner_loop_drew():
+def test_the_controller_stops_a_row_within_the_tokens_of_an_inner_loop():
     shown = []
 
     def watch(confidence):
@@ -365,8 +374,8 @@ def test_a_watcher_stops_a_row_within_what_an_inner_loop_drew():
 
     q = torch.full((2, 3, V), 0.9)
     q[0, 1] = 0.1
-    made = recorder(budget=(4, 4), seeds=(1, 2), watcher=watch)
-    assert made.take([(5, 6, 7), (8,)], q) == [False, True]
+    made = recorder(budget=(4, 4), seeds=(1, 2), keep_drafting=watch)
+    assert made.extend([(5, 6, 7), (8,)], q) == [False, True]
     assert made.proposal().lengths == (2, 1)
     assert shown[0] == pytest.approx([0.9, 0.9])
     assert shown[1] == pytest.approx([0.1, math.nan], nan_ok=True)
@@ -376,41 +385,40 @@ def test_taken_and_drawn_tokens_do_not_mix():
     made = recorder()
     made.sample(logits_of(ROWS[0]))
     with pytest.raises(PluginError, match="fork the request"):
-        made.take([(1,), (1,), (1,)], None)
+        made.extend([(1,), (1,), (1,)], None)
     made = recorder()
-    made.take([(1,), (1,), (1,)], None)
+    made.extend([(1,), (1,), (1,)], None)
     with pytest.raises(PluginError, match="fork the request"):
         made.sample(logits_of(ROWS[0]))
 
 
-# Overlays that a drafter made by itself
+# Back-off q that a drafter builds itself
 
 
-def overlay(change=lambda **_: None):
+def backoff(change=lambda **_: None):
     parts = {
         "ids": torch.tensor([[[1, 4, 4], [0, 0, 0]]]),
         "probabilities": torch.tensor([[[0.3, 0.2, 0.2], [0.02, 0.02, 0.02]]]),
-        "background": torch.full((V,), 1 / V),
-        "scale": torch.tensor([[0.5 * V / (V - 2), 1.0]]),
+        "lower_order": torch.full((V,), 1 / V),
+        "backoff_weight": torch.tensor([[0.5 * V / (V - 2), 1.0]]),
     }
     change(**parts)
     return parts
 
 
 def judged(parts, tokens=((4, 9),), lengths=(2,)):
-    proposal = Proposal(torch.tensor(tokens), lengths, Overlay(**parts))
-    proposal = trim(check_form(proposal, (2,), V), torch.device("cpu"))
-    return inspect_draft(proposal, V, trusted=False)
+    proposal = Proposal(torch.tensor(tokens), lengths, Backoff(**parts))
+    return validate(proposal, (2,), V, CPU, recorded=False)
 
 
-def test_an_overlay_made_by_hand_is_fine():
-    proposal, fault = judged(overlay())
+def test_a_valid_backoff_q_passes_validation():
+    proposal, fault = judged(backoff())
     assert fault.tolist() == [FINE]
     torch.testing.assert_close(density(proposal.q, proposal.tokens), torch.tensor([[0.2, 1 / V]]))
-    cut, fault = judged(overlay(), lengths=(1,))
+    cut, fault = judged(backoff(), lengths=(1,))
     assert fault.tolist() == [FINE]
     assert cut.q.ids.shape == (1, 1, 3)
-    assert cut.q.scale.shape == (1, 1)
+    assert cut.q.backoff_weight.shape == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -423,34 +431,36 @@ def test_an_overlay_made_by_hand_is_fine():
         (lambda probabilities, **_: probabilities[0, 0].copy_(torch.tensor([0.5, 0.2, 0.2])), BAD_SUM),
         (lambda probabilities, **_: probabilities[0, 0, 0].fill_(-0.3), BAD_SUM),
         (lambda probabilities, **_: probabilities[0, 0, 0].fill_(float("nan")), BAD_SUM),
-        (lambda scale, **_: scale[0, 0].mul_(1.1), BAD_SUM),
-        (lambda scale, **_: scale[0, 0].neg_(), BAD_SUM),
-        (lambda background, **_: background[7].fill_(float("nan")), BAD_SUM),
-        (lambda background, **_: background[7:9].add_(torch.tensor([0.5, -0.5])), BAD_SUM),
-        (lambda background, **_: background[8:10].copy_(torch.tensor([2 / V, 0.0])), BAD_OWN),
+        (lambda backoff_weight, **_: backoff_weight[0, 0].mul_(1.1), BAD_SUM),
+        (lambda backoff_weight, **_: backoff_weight[0, 0].neg_(), BAD_SUM),
+        (lambda lower_order, **_: lower_order[7].fill_(float("nan")), BAD_SUM),
+        (lambda lower_order, **_: lower_order[7:9].add_(torch.tensor([0.5, -0.5])), BAD_SUM),
+        (lambda lower_order, **_: lower_order[8:10].copy_(torch.tensor([2 / V, 0.0])), BAD_TOKEN),
     ],
 )
-def test_overlays_that_are_wrong_are_found_out(change, code):
-    assert judged(overlay(change))[1].tolist() == [code]
+def test_an_invalid_backoff_q_is_detected(change, code):
+    assert judged(backoff(change))[1].tolist() == [code]
 
 
-def test_what_lies_beyond_the_draft_is_not_judged():
-    def poison(ids, probabilities, scale, **_):
-        ids[0, 1], probabilities[0, 1], scale[0, 1] = 99, float("nan"), float("nan")
+def test_values_beyond_the_draft_are_not_validated():
+    def poison(ids, probabilities, backoff_weight, **_):
+        ids[0, 1], probabilities[0, 1], backoff_weight[0, 1] = 99, float("nan"), float("nan")
 
-    assert judged(overlay(poison), lengths=(1,))[1].tolist() == [FINE]
+    assert judged(backoff(poison), lengths=(1,))[1].tolist() == [FINE]
 
 
-@pytest.mark.parametrize("part", ["ids", "probabilities", "background", "scale"])
-def test_an_overlay_of_wrong_shape(part):
-    parts = overlay()
+@pytest.mark.parametrize("part", ["ids", "probabilities", "lower_order", "backoff_weight"])
+def test_a_backoff_q_of_the_wrong_shape_is_an_error(part):
+    parts = backoff()
     parts[part] = parts[part][..., :-1]
-    with pytest.raises(PluginError, match=rf"overlay q has ids .* \[1, 2, 'S'\], the same, \[{V}\]"):
+    with pytest.raises(
+        PluginError, match=rf"back-off q has ids .* expected \[1, 2, 'S'\] for the first two, \[{V}\]"
+    ):
         judged(parts)
 
 
-def test_an_overlay_with_ids_that_are_no_integers():
-    parts = overlay()
+def test_a_backoff_q_with_float_ids_is_an_error():
+    parts = backoff()
     parts["ids"] = parts["ids"].float()
     with pytest.raises(PluginError, match=r"ids of dtype torch\.float32"):
         judged(parts)

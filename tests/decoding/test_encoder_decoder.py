@@ -1,7 +1,6 @@
-"""Targets with an encoder: every drafter, sources of unequal lengths, and what a wrong source would say.
+"""Encoder-decoder targets: every drafter, sources of different lengths, and one source per sequence.
 
-Rows have sources of their own, so that a row that attended to another's, or to keys left from another batch,
-would say something else.
+The sources differ so much that a sequence that attends to another one's source gives other tokens.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.errors import ModelError
+from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.lossless import VOCAB, enumerate_continuations, p_value
 from tests.tiny import ENCODER_DECODER, tiny_model
@@ -22,14 +20,14 @@ from tests.toys import CountingDrafter, Gamma
 
 SOURCES = ((2, 3, 5, 2, 3, 4, 4, 1), (5, 1), (4, 4, 2, 3, 1))
 START = 2
-"""A token that begins nothing by accident: not the padding, which the library takes where nothing is said."""
-ARGMAX = SamplingSettings(temperature=0)
+"""A start token other than padding, which is the library's default."""
+GREEDY = SamplingSettings(temperature=0)
 SETTINGS = {"t5": {}, "t5 scaled": {"tie_word_embeddings": True}, "bart": {}}
-"""Kinds of models. The first T5s make their hidden states smaller before they are read; v1.1 does not."""
+"""Kinds of models. The first T5 scales its hidden states before the output embedding; v1.1 does not."""
 
 
 def loaded_model(kind, device):
-    """A model whose answers are no loops, and depend on the source: random ones need help with that."""
+    """Return a random model, changed so that its output depends on the source and does not loop."""
     model = tiny_model(kind.partition(" ")[0], VOCAB, seed=2, sharpness=1.2, **SETTINGS[kind])
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = START
     with torch.no_grad():
@@ -37,7 +35,7 @@ def loaded_model(kind, device):
             for layer in model.model.decoder.layers:
                 layer.encoder_attn.out_proj.weight.mul_(4)
         else:
-            # Read with the embeddings themselves, every token would be said again for ever.
+            # With tied embeddings a random model repeats one token for ever.
             scale = 1.2 * (32**0.5 if SETTINGS[kind] else 1.0)
             model.lm_head.weight = torch.nn.Parameter(model.shared.weight.roll(1, 0) * scale)
             model.shared.weight.mul_(30)
@@ -45,7 +43,7 @@ def loaded_model(kind, device):
 
 
 def library_tokens(model, source):
-    """What the library's own `generate` answers in 20 tokens, without the start token."""
+    """Return the 20 tokens of the model's own `generate`, without the start token."""
     ids = torch.tensor([source], device=model.device)
     model.generation_config.eos_token_id = None
     return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False)[
@@ -65,21 +63,29 @@ def make(target, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(target):
-    """What the library answers to each source; the sources matter, or nothing would be tested here."""
+    """Return the library's tokens for each source, which must differ for this module to test anything."""
     found = [library_tokens(target.model, source) for source in SOURCES]
     assert len(set(map(tuple, found))) == len(SOURCES)
     return found
 
 
-@pytest.mark.parametrize("who", DRAFTERS)
-def test_argmax_tokens_are_the_librarys_whatever_the_rows_beside(target, make, answers, who):
-    decoder = Decoder(target, make(who), gamma=Gamma(3, 1, 0, 4), sampling=ARGMAX, strict=True)
+DRAFTERS_OF_KIND = [
+    (kind, who)
+    for kind in SETTINGS
+    # What differs between kinds is how hidden states are scaled and positions are counted.
+    for who in (DRAFTERS if kind == "t5" else ["transformer", "heads", "hierarchy-chain"])
+]
+
+
+@pytest.mark.parametrize(("target", "who"), DRAFTERS_OF_KIND, indirect=["target"])
+def test_greedy_tokens_equal_those_of_generate_alone_and_in_a_batch(target, make, answers, who):
+    decoder = Decoder(target, make(who), gamma=Gamma(3, 1, 0, 4), sampling=GREEDY, strict=True)
     settings = GenerationSettings(max_new_tokens=20, ignore_eos=True)
-    rows = decoder.generate([list(source) for source in SOURCES], settings).rows
+    rows = decoder.generate([list(source) for source in SOURCES], settings).sequences
     assert [list(row.tokens) for row in rows] == answers
     assert [row.prompt for row in rows] == list(SOURCES)
     for source, answer in zip(SOURCES, answers, strict=True):
-        assert list(decoder.generate([list(source)], settings).rows[0].tokens) == answer
+        assert list(decoder.generate([list(source)], settings).sequences[0].tokens) == answer
 
 
 @pytest.fixture(scope="module")
@@ -87,26 +93,23 @@ def distributions(target):
     return [enumerate_continuations(target, SamplingSettings(), source) for source in SOURCES]
 
 
-COPIES, CALLS = 10, 16
+COPIES = 160
 
 
 @pytest.mark.parametrize("target", ["t5"], indirect=True)
 @pytest.mark.parametrize("who", DRAFTERS)
-def test_each_row_has_the_distribution_of_its_own_source(target, make, distributions, who):
+def test_each_sequence_has_the_distribution_of_its_own_source(target, make, distributions, who):
     decoder = Decoder(target, make(who), gamma=Gamma(2, 3), strict=True)
-    seen = [Counter() for _ in SOURCES]
     batch = [list(source) for source in SOURCES] * COPIES
-    for seed in range(CALLS):
-        result = decoder.generate(batch, GenerationSettings(max_new_tokens=3, seed=seed))
-        for number, row in enumerate(result.rows):
-            seen[number % len(SOURCES)][row.tokens] += 1
+    found = decoder.generate(batch, GenerationSettings(max_new_tokens=3)).sequences
+    seen = [Counter(one.tokens for one in found[number :: len(SOURCES)]) for number in range(len(SOURCES))]
     for number, expected in enumerate(distributions):
         assert p_value(seen[number], expected) > 1e-4
-        # Enough are drawn to tell the sources apart.
+        # The sample is large enough to tell the sources apart.
         assert p_value(seen[number], distributions[number - 1]) < 1e-4
 
 
-def test_the_start_token_begins_every_answer_and_belongs_to_none(target, answers):
+def test_drafters_see_the_start_token_and_results_leave_it_out(target, answers):
     seen = []
 
     class Spy(CountingDrafter):
@@ -114,7 +117,7 @@ def test_the_start_token_begins_every_answer_and_belongs_to_none(target, answers
             seen.append(list(tokens))
             return super().draft(tokens, budget)
 
-    decoder = Decoder(target, Spy(VOCAB), gamma=Gamma(2), sampling=ARGMAX, strict=True)
+    decoder = Decoder(target, Spy(VOCAB), gamma=Gamma(2), sampling=GREEDY, strict=True)
     reports = []
     run = decoder.stream([list(SOURCES[0])], GenerationSettings(max_new_tokens=20, ignore_eos=True))
     result = None
@@ -125,16 +128,16 @@ def test_the_start_token_begins_every_answer_and_belongs_to_none(target, answers
             result = end.value
     assert {tokens[0] for tokens in seen} == {START}
     assert seen[0] == [START]
-    committed = [token for report in reports for token in report.committed[0]]
-    assert committed == list(result.rows[0].tokens) == answers[0]
+    committed = [token for report in reports for token in report.outcome.committed[0]]
+    assert committed == list(result.sequences[0].tokens) == answers[0]
 
 
 @pytest.mark.parametrize(
     ("apart", "made"), [(False, [(2, 4)]), (True, [(2, 4), (1, 4), (1, 2)])], ids=["together", "apart"]
 )
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_the_source_is_read_once_and_its_keys_are_made_once(family, apart, made, device):
-    """For all rows together, and once more for a row that is read by itself; then never again."""
+def test_the_encoder_and_the_cross_attention_keys_are_computed_once(family, apart, made, device):
+    """Once for the whole batch, and once more for a row that has a forward pass of its own."""
     model = tiny_model(family).to(device)
     loaded = wrap_model(model).row_by_row() if apart else wrap_model(model)
     encoded, keys = [], []
@@ -156,7 +159,7 @@ def test_the_source_is_read_once_and_its_keys_are_made_once(family, apart, made,
 
 @pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_a_row_whose_neighbours_have_nothing_to_read_attends_to_its_own_source(family, apart, device):
+def test_a_row_attends_to_its_own_source_when_the_others_read_nothing(family, apart, device):
     loaded = wrap_model(tiny_model(family).to(device))
     loaded = loaded.row_by_row() if apart else loaded
     sources = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12]]
@@ -169,15 +172,17 @@ def test_a_row_whose_neighbours_have_nothing_to_read_attends_to_its_own_source(f
         torch.testing.assert_close(logits, alone, atol=2e-4, rtol=1e-4)
 
 
-def test_a_source_that_is_too_long_for_a_model_is_refused_by_name(device):
+def test_a_source_longer_than_the_models_positions_is_an_error(device):
     loaded = wrap_model(tiny_model("bart").to(device), name="short")
-    with pytest.raises(ModelError, match="short reads sources of at most 256 tokens, and one has 257; shorten it"):
+    with pytest.raises(
+        ModelError, match="short supports sources of at most 256 tokens, but one has 257; shorten it"
+    ):
         ModelSession(loaded, 2, 8, [[3] * 4, [3] * 257])
     ModelSession(loaded, 2, 8, [[3] * 4, [3] * 256])
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_heads_read_what_the_output_embedding_reads(tied):
+def test_hidden_states_are_the_input_of_the_output_embedding(tied):
     loaded = wrap_model(tiny_model("t5", tie_word_embeddings=tied))
     ids = torch.tensor([[2, 3, 4, 5]])
     session = ModelSession(loaded, 1, 16, [[7, 8]], keep_hidden=True)

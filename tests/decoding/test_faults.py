@@ -1,34 +1,46 @@
-"""What plugins do wrong costs speed and never a token; under strict it raises; bad prompts say what to do."""
+"""A faulty plugin costs speed but never a token, or raises under `strict`. Errors about prompts say what to do."""
 
 from __future__ import annotations
 
+import re
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from specdec_core.border import (
+from specdec_core.decoding import Decoder
+from specdec_core.interface import (
+    ConfigError,
     Dense,
+    DeterministicDrafter,
     Drafter,
     DraftSession,
+    GenerationSettings,
+    NumericsError,
     PluginConfig,
+    PluginError,
+    PluginWarning,
     PointMass,
+    PromptError,
     Proposal,
+    SamplingSettings,
     SessionInfo,
     Sparse,
     TargetInfo,
 )
-from specdec_core.decoding import Decoder
-from specdec_core.errors import ConfigError, NumericsError, PluginError, PromptError
 from specdec_core.models import wrap_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter
 
 V = 40
 PROMPTS = ([3, 4, 5], [7, 8])
 SETTINGS = GenerationSettings(max_new_tokens=10, ignore_eos=True)
-ARGMAX = SamplingSettings(temperature=0)
+GREEDY = SamplingSettings(temperature=0)
+# What fails here warns; some tests below look at that.
+pytestmark = pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
+BUG = "the drafter's own bug"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +49,7 @@ def target():
 
 
 class Scripted(Drafter):
-    """Drafts well-behaved tokens twice, then does what the script says."""
+    """Drafts twice without a fault, then calls the script."""
 
     def __init__(self, script, when="propose"):
         super().__init__(PluginConfig(), TargetInfo(vocab_size=V))
@@ -69,7 +81,7 @@ class _ScriptedSession(DraftSession):
 
 
 def boom(_):
-    raise RuntimeError("the drafter's own bug")
+    raise RuntimeError(BUG)
 
 
 def tokens(request, fill=5):
@@ -114,11 +126,11 @@ FAULTS = {
     "q of no form": (lambda r: Proposal(tokens(r), r.budget, "dense"), "must be PointMass"),
     "logits of another width": (lambda r: r.sample(torch.zeros(2, 3)), "[B, V]"),
     "NaN logits": (lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1], "NaN"),
-    "draws past its budget": (lambda r: [r.sample(torch.zeros(2, V)) for _ in range(9)], "budget was spent"),
+    "draws past its budget": (lambda r: [r.sample(torch.zeros(2, V)) for _ in range(9)], "budget is spent"),
 }
 
 
-def decode(target, drafter, *, strict=False, sampling=ARGMAX, gamma=None, lenience=None):
+def decode(target, drafter, *, strict=False, sampling=GREEDY, gamma=None, lenience=None):
     decoder = Decoder(
         target, drafter, gamma=gamma or Gamma(3), lenience=lenience, sampling=sampling, strict=strict
     )
@@ -126,33 +138,34 @@ def decode(target, drafter, *, strict=False, sampling=ARGMAX, gamma=None, lenien
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_drafter_that_does_wrong_loses_no_token(target, fault):
+def test_a_faulty_drafter_is_switched_off_and_loses_no_token(target, fault):
     script, message = FAULTS[fault]
     drafter = Scripted(script)
-    # "NaN logits" shows in q only where q is recorded in full, so that one drafts with a temperature.
-    sampling = SamplingSettings() if fault == "NaN logits" else ARGMAX
+    # NaN logits show only where q is recorded, so this fault drafts with a temperature.
+    sampling = SamplingSettings() if fault == "NaN logits" else GREEDY
     result = decode(target, drafter, sampling=sampling)
-    assert [len(row.tokens) for row in result.rows] == [10, 10]
-    if sampling is ARGMAX:
-        plain = Decoder(target, sampling=ARGMAX).generate(PROMPTS, SETTINGS)
-        assert [row.tokens for row in result.rows] == [row.tokens for row in plain.rows]
+    assert [len(row.tokens) for row in result.sequences] == [10, 10]
+    if sampling is GREEDY:
+        plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
+        assert [row.tokens for row in result.sequences] == [row.tokens for row in plain.sequences]
     (failure,) = result.failures
     assert failure.plugin == "Scripted"
     assert failure.step == 2
+    assert failure.times == 1, "the drafter was asked again"
     assert message in failure.message
     assert result.metrics.target_calls <= 10
     assert drafter.closed == 1
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_under_strict_it_raises_with_the_plugins_name(target, fault):
+def test_strict_raises_with_the_plugins_name(target, fault):
     script, _ = FAULTS[fault]
-    sampling = SamplingSettings() if fault == "NaN logits" else ARGMAX
+    sampling = SamplingSettings() if fault == "NaN logits" else GREEDY
     with pytest.raises(PluginError, match="Scripted failed at step 2"):
         decode(target, Scripted(script), strict=True, sampling=sampling)
 
 
-def test_what_lies_beyond_a_draft_is_ignored(target):
+def test_tokens_and_q_beyond_a_drafts_length_are_ignored(target):
     def ragged(request):
         lengths = (request.budget[0], 0)
         q = torch.full((2, max(request.budget), V), 1 / V)
@@ -160,22 +173,116 @@ def test_what_lies_beyond_a_draft_is_ignored(target):
         return Proposal(torch.where(torch.tensor([[True], [False]]), tokens(request), 10**6), lengths, Dense(q))
 
     result = decode(target, Scripted(ragged), strict=True, sampling=SamplingSettings())
-    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert [len(row.tokens) for row in result.sequences] == [10, 10]
 
 
 @pytest.mark.parametrize("when", ["open", "commit"])
 def test_a_drafter_may_fail_at_any_call(target, when):
     result = decode(target, Scripted(boom, when))
-    assert [len(row.tokens) for row in result.rows] == [10, 10]
-    assert len(result.failures) == 1
+    assert [len(row.tokens) for row in result.sequences] == [10, 10]
+    assert [failure.times for failure in result.failures] == [1]
 
 
-def test_argmax_drafts_from_nan_logits_are_still_verified(target):
-    # Under argmax a NaN gives some token; whatever it is, it is kept only if it is the target's own.
+def _line(text):
+    return Path(__file__).read_text().splitlines().index(text) + 1
+
+
+@pytest.mark.parametrize("when", ["open", "propose", "commit"])
+def test_a_failure_says_where_the_plugin_raised(target, when):
+    (failure,) = decode(target, Scripted(boom, when)).failures
+    assert failure.where == f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
+
+
+def test_a_misuse_of_the_request_is_placed_at_the_plugins_own_line(target):
+    # The core raises, within a call that the plugin made.
+    (failure,) = decode(target, Scripted(FAULTS["draws past its budget"][0])).failures
+    assert failure.where.startswith("tests/decoding/test_faults.py:")
+
+
+def test_an_answer_that_was_refused_has_no_place(target):
+    (failure,) = decode(target, Scripted(FAULTS["returns nothing"][0])).failures
+    assert failure.where == ""
+
+
+def test_a_drafter_of_a_notebook_is_placed_by_the_line_of_its_cell(target):
+    cell = "class Mine(Base):\n    def draft(self, tokens, budget):\n        return 1 // 0\n"
+    names = {"__name__": "__main__", "Base": DeterministicDrafter}
+    exec(compile(cell, "/tmp/ipykernel_4711/1234567.py", "exec"), names)  # as a notebook runs it
+    drafter = names["Mine"](PluginConfig(), TargetInfo(vocab_size=V))
+    (failure,) = decode(target, drafter).failures
+    assert failure.where == "<cell>:3"
+
+
+def warned(action):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PluginWarning)
+        action()
+    return caught
+
+
+@pytest.mark.parametrize("when", ["open", "propose", "commit"])
+def test_a_plugin_that_fails_warns_at_the_line_that_asked_for_text(target, when):
+    decoder = Decoder(target, Scripted(boom, when), gamma=3, temperature=0)
+    (warning,) = warned(lambda: decoder.generate(PROMPTS, SETTINGS))  # this line
+    assert warning.category is PluginWarning
+    place = _line("    raise RuntimeError(BUG)")
+    said = (
+        f"Scripted failed at step .* \\(tests/decoding/test_faults.py:{place}\\): RuntimeError: {BUG}\nNo token is"
+    )
+    assert re.match(said, str(warning.message))
+    asked = _line("    (warning,) = warned(lambda: decoder.generate(PROMPTS, SETTINGS))  # this line")
+    assert (warning.filename, warning.lineno) == (__file__, asked)
+
+
+def test_a_stream_warns_at_the_loop_and_before_it_is_left(target):
+    def loop():
+        for number, _ in enumerate(Decoder(target, Scripted(boom), gamma=3).stream(PROMPTS, SETTINGS)):
+            if number == 2:
+                break
+
+    (warning,) = warned(loop)
+    asked = _line(
+        "        for number, _ in enumerate(Decoder(target, Scripted(boom), gamma=3).stream(PROMPTS, SETTINGS)):"
+    )
+    assert (warning.filename, warning.lineno) == (__file__, asked)
+
+
+def test_a_plugin_warns_once_a_call_however_often_it_fails(target):
+    def script(step):
+        return [100, 0] if step % 2 else 1 // 0
+
+    decoder = Decoder(target, CountingDrafter(V), gamma=Unsteady(script), lenience=Lenience(0.5), temperature=0)
+    results = []
+    assert len(warned(lambda: results.append(decoder.generate(PROMPTS, SETTINGS)))) == 1
+    assert sum(failure.times for failure in results[0].failures) > 2
+    assert len(warned(lambda: results.append(decoder.generate(PROMPTS, SETTINGS)))) == 1
+
+
+def test_each_plugin_that_fails_warns(target):
+    decoder = Decoder(target, Scripted(boom), gamma=Unsteady(lambda step: None), temperature=0)
+    names = [str(warning.message).split()[0] for warning in warned(lambda: decoder.generate(PROMPTS, SETTINGS))]
+    assert names == ["Unsteady"]  # without a gamma, the drafter is not asked
+    decoder = Decoder(target, Scripted(boom, "open"), gamma=Boundless(None), temperature=0)
+    names = [str(warning.message).split()[0] for warning in warned(lambda: decoder.generate(PROMPTS, SETTINGS))]
+    assert names == ["Boundless", "Scripted"]
+
+
+def test_nothing_warns_where_nothing_fails_or_strict_raises(target):
+    assert not warned(lambda: decode(target, CountingDrafter(V)))
+
+    def strict():
+        with pytest.raises(PluginError):
+            decode(target, Scripted(boom), strict=True)
+
+    assert not warned(strict)
+
+
+def test_greedy_drafts_from_nan_logits_are_still_verified(target):
+    # The argmax of NaN is some token. It is accepted only if it is the target's own.
     nan = lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1]  # noqa: E731
     result = decode(target, Scripted(nan))
-    plain = Decoder(target, sampling=ARGMAX).generate(PROMPTS, SETTINGS)
-    assert [row.tokens for row in result.rows] == [row.tokens for row in plain.rows]
+    plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
+    assert [row.tokens for row in result.sequences] == [row.tokens for row in plain.sequences]
 
 
 class WildGamma(Gamma):
@@ -186,16 +293,16 @@ class WildGamma(Gamma):
         return session
 
 
-def test_a_controller_that_does_wrong_is_reported_and_the_last_good_value_kept(target):
+def test_a_faulty_controller_is_reported_and_its_last_valid_value_stays(target):
     result = decode(target, CountingDrafter(V), gamma=WildGamma(3))
-    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert [len(row.tokens) for row in result.sequences] == [10, 10]
     assert result.failures[0].plugin == "WildGamma"
     assert "gamma [2, 99]" in result.failures[0].message
     assert "whole numbers from 0 to max_gamma (3)" in result.failures[0].message
 
 
 class Unsteady(Gamma):
-    """Asks for something else in every step: the script says what, good or bad."""
+    """Returns the next gamma of a script in every step, valid or not."""
 
     def __init__(self, script, most=3):
         super().__init__(most)
@@ -209,10 +316,10 @@ class Unsteady(Gamma):
 
 
 @pytest.mark.parametrize("bad", [[2, 4], [-1, 2], [2], [2, 2, 2], [2, 1.5], [2, None], None, 2])
-def test_a_gamma_that_is_out_of_bounds_in_some_steps_costs_these_steps_only(target, bad):
+def test_a_gamma_out_of_range_affects_that_step_only(target, bad):
     script = lambda step: bad if step in (1, 3) else [1 + step % 3, 0]  # noqa: E731
     reports = []
-    decoder = Decoder(target, CountingDrafter(V), gamma=Unsteady(script), sampling=ARGMAX)
+    decoder = Decoder(target, CountingDrafter(V), gamma=Unsteady(script), sampling=GREEDY)
     run = decoder.stream(PROMPTS, SETTINGS)
     while True:
         try:
@@ -225,7 +332,7 @@ def test_a_gamma_that_is_out_of_bounds_in_some_steps_costs_these_steps_only(targ
 
 
 class Boundless(Gamma):
-    """Says no bound that tokens could be drafted up to."""
+    """Has no valid `max_gamma`."""
 
     def __init__(self, most):
         super().__init__(0)
@@ -237,9 +344,9 @@ class Boundless(Gamma):
 
 
 @pytest.mark.parametrize("most", [lambda: 1 // 0, None, 2.5, -1], ids=["raises", "none", "fraction", "negative"])
-def test_without_a_bound_of_gamma_nothing_is_drafted(target, most):
+def test_without_a_valid_max_gamma_nothing_is_drafted(target, most):
     result = decode(target, CountingDrafter(V), gamma=Boundless(most))
-    assert [len(row.tokens) for row in result.rows] == [10, 10]
+    assert [len(row.tokens) for row in result.sequences] == [10, 10]
     assert result.metrics.drafted == 0
     (failure,) = result.failures
     assert (failure.plugin, failure.times) == ("Boundless", 1)
@@ -247,7 +354,7 @@ def test_without_a_bound_of_gamma_nothing_is_drafted(target, most):
         decode(target, CountingDrafter(V), gamma=Boundless(most), strict=True)
 
 
-def test_a_controller_that_errs_in_every_step_with_other_numbers_is_one_failure(target):
+def test_a_controller_that_fails_in_every_step_with_other_numbers_is_one_failure(target):
     result = decode(target, CountingDrafter(V), gamma=Unsteady(lambda step: [100 + step, -step]))
     (failure,) = result.failures
     assert failure.times == result.metrics.target_calls
@@ -255,7 +362,7 @@ def test_a_controller_that_errs_in_every_step_with_other_numbers_is_one_failure(
 
 
 class Watcher(Gamma):
-    """Watches a draft, and answers as the script says."""
+    """Answers `keep_drafting` from a script."""
 
     def __init__(self, script):
         super().__init__(3, stop_below=0.5)
@@ -271,29 +378,29 @@ class Watcher(Gamma):
     ("script", "message"),
     [
         (boom, "RuntimeError: the drafter's own bug"),
-        (lambda confidence: [False], "answered for 1 rows; the batch has 2. All draft on"),
+        (lambda confidence: [False], "answered for 1 rows; the batch has 2. All sequences keep drafting"),
         (lambda confidence: [], "answered for 0 rows"),
         (lambda confidence: [False] * 3, "answered for 3 rows"),
         (lambda confidence: None, "NoneType"),
     ],
 )
-def test_a_controller_that_fails_while_it_watches_a_draft_is_not_the_drafters_fault(target, script, message):
+def test_a_failing_keep_drafting_is_reported_for_the_controller_not_the_drafter(target, script, message):
     gamma = Watcher(script)
     result = decode(target, TableDrafter(V), gamma=gamma, sampling=SamplingSettings())
     (failure,) = result.failures
     assert failure.plugin == "Watcher"
     assert message in failure.message
     assert failure.step == 0
-    # All draft on, and it is asked again after every token.
+    # All sequences keep drafting, and it is asked again after every token.
     unwatched = decode(target, TableDrafter(V), sampling=SamplingSettings())
-    assert [row.tokens for row in result.rows] == [row.tokens for row in unwatched.rows]
+    assert [row.tokens for row in result.sequences] == [row.tokens for row in unwatched.sequences]
     assert failure.times > result.metrics.target_calls
     with pytest.raises(PluginError, match="Watcher failed at step 0"):
         decode(target, TableDrafter(V), gamma=gamma, sampling=SamplingSettings(), strict=True)
 
 
 class ErraticLenience(Lenience):
-    """Says something else in every step: the script says what, good or bad."""
+    """Returns the next lenience of a script in every step, valid or not."""
 
     def __init__(self, script, observe=None):
         super().__init__(1.0)
@@ -330,8 +437,8 @@ BAD_LENIENCES = {
 
 
 @pytest.mark.parametrize("bad", BAD_LENIENCES)
-@pytest.mark.parametrize("sampling", [ARGMAX, SamplingSettings()], ids=["argmax", "sampled"])
-def test_a_lenience_that_is_wrong_is_reported_once_and_the_last_good_one_kept(target, bad, sampling):
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingSettings()], ids=["argmax", "sampled"])
+def test_an_invalid_lenience_is_reported_once_and_the_last_valid_one_stays(target, bad, sampling):
     good = [[0.001, 0.5], 0.01]
     broken = ErraticLenience(lambda step: good if step < 2 else BAD_LENIENCES[bad])
     result = decode(target, TableDrafter(V), lenience=broken, sampling=sampling)
@@ -341,18 +448,18 @@ def test_a_lenience_that_is_wrong_is_reported_once_and_the_last_good_one_kept(ta
     assert failure.times == broken.asked - 2
     kept = decode(target, TableDrafter(V), lenience=ErraticLenience(lambda step: good), sampling=sampling)
     assert not kept.failures
-    assert [row.tokens for row in result.rows] == [row.tokens for row in kept.rows]
+    assert [row.tokens for row in result.sequences] == [row.tokens for row in kept.sequences]
     assert result.metrics.deviation == kept.metrics.deviation > 0
     with pytest.raises(PluginError, match="ErraticLenience failed at step 2"):
         decode(target, TableDrafter(V), lenience=broken, sampling=sampling, strict=True)
 
 
 @pytest.mark.parametrize("script", [boom, lambda step: [0.5, 2]], ids=["raises", "out of range"])
-def test_a_lenience_that_was_never_good_is_strict(target, script):
+def test_a_lenience_that_was_never_valid_counts_as_1(target, script):
     broken = ErraticLenience(script)
     result = decode(target, TableDrafter(V), lenience=broken, sampling=SamplingSettings())
     strict = decode(target, TableDrafter(V), sampling=SamplingSettings())
-    assert [row.tokens for row in result.rows] == [row.tokens for row in strict.rows]
+    assert [row.tokens for row in result.sequences] == [row.tokens for row in strict.sequences]
     assert result.metrics.deviation == 0
     (failure,) = result.failures
     assert (failure.step, failure.times) == (0, broken.asked)
@@ -360,17 +467,17 @@ def test_a_lenience_that_was_never_good_is_strict(target, script):
     assert 0 < broken.asked < result.metrics.target_calls
 
 
-def test_a_lenience_that_cannot_be_opened_is_strict(target):
+def test_a_lenience_controller_that_cannot_open_counts_as_1(target):
     class Unopened(Lenience):
         open = boom
 
     result = decode(target, TableDrafter(V), lenience=Unopened(0.1), sampling=SamplingSettings())
     strict = decode(target, TableDrafter(V), sampling=SamplingSettings())
-    assert [row.tokens for row in result.rows] == [row.tokens for row in strict.rows]
+    assert [row.tokens for row in result.sequences] == [row.tokens for row in strict.sequences]
     assert [(failure.plugin, failure.times) for failure in result.failures] == [("Unopened", 1)]
 
 
-def test_a_controller_that_cannot_take_reports_is_asked_on(target):
+def test_a_controller_whose_observe_fails_is_still_asked(target):
     deaf = ErraticLenience(lambda step: [0.5, [1.0, 0.5]], observe=boom)
     result = decode(target, TableDrafter(V), lenience=deaf, sampling=SamplingSettings())
     (failure,) = result.failures
@@ -378,7 +485,7 @@ def test_a_controller_that_cannot_take_reports_is_asked_on(target):
     assert result.metrics.deviation > 0
 
 
-def test_failures_that_are_told_apart_stand_in_their_order(target):
+def test_different_failures_are_listed_in_order(target):
     script = lambda step: [2, 2] if step % 2 == 0 else [9, 9]  # noqa: E731
     lenience = ErraticLenience(lambda step: [0.5, 0.5] if step < 2 else [2, 2])
     decoder = Decoder(target, TableDrafter(V), gamma=Unsteady(script), lenience=lenience)
@@ -386,7 +493,7 @@ def test_failures_that_are_told_apart_stand_in_their_order(target):
     assert [(failure.plugin, failure.step) for failure in found] == [("Unsteady", 1), ("ErraticLenience", 2)]
 
 
-def test_a_drafter_that_swaps_the_recorded_q_is_found_out(target):
+def test_a_replaced_q_is_detected(target):
     def swap(request):
         request.sample(torch.zeros(2, V))
         made = request.proposal()
@@ -397,8 +504,8 @@ def test_a_drafter_that_swaps_the_recorded_q_is_found_out(target):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), float("inf")])
-@pytest.mark.parametrize("sampling", [ARGMAX, SamplingSettings()])
-def test_a_targets_nan_logits_stop_with_the_reason(value, sampling):
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingSettings()])
+def test_nan_logits_of_the_target_raise(value, sampling):
     model = tiny_model("llama", V)
     loaded = wrap_model(model)
     calls = []
@@ -440,3 +547,10 @@ def test_a_drafter_needs_a_gamma(target):
 def test_stop_strings_need_a_tokenizer(target):
     with pytest.raises(ConfigError, match="no tokenizer"):
         Decoder(target).generate(PROMPTS, GenerationSettings(stop=("x",)))
+
+
+def test_strict_says_where_the_plugin_raised(target):
+    place = f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
+    with pytest.raises(PluginError) as caught:
+        decode(target, Scripted(boom), strict=True)
+    assert str(caught.value) == f"Scripted failed at step 2 ({place}): RuntimeError: {BUG}"

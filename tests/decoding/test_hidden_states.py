@@ -1,16 +1,22 @@
-"""What a drafter is shown of the target's hidden states is what the last token was predicted from."""
+"""Drafters see the hidden state from which the target predicted the last token."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from specdec_core.border import Drafter, DraftSession, PluginConfig, Proposal
 from specdec_core.decoding import Decoder
+from specdec_core.interface import (
+    Drafter,
+    DraftSession,
+    GenerationSettings,
+    PluginConfig,
+    Proposal,
+    SamplingSettings,
+)
 from specdec_core.models import wrap_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_drafters.configs import HierarchicalConfig
-from specdec_drafters.hierarchical import HierarchicalDrafter
+from specdec_drafters.hierarchical.config import HierarchicalConfig
+from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma
 
@@ -18,11 +24,11 @@ PROMPTS = [[2, 3, 5, 2, 3, 7, 9], [4, 6], [5, 5, 4, 3]]
 
 
 class HiddenSpy(Drafter):
-    """Guesses what is right, now and then something else, and keeps what it is shown.
+    """Drafts the target's greedy tokens, some of them changed, and keeps the hidden states that it sees.
 
     Args:
-        target: What it may know of the target.
-        right: The target's argmax continuation of each row.
+        target: The target info.
+        right: The target's greedy continuation of each row.
     """
 
     needs_hidden_states = True
@@ -45,16 +51,16 @@ class _Session(DraftSession):
         self.spy.seen.append(([list(row) for row in request.tokens], request.budget, hidden))
         rows = []
         for tokens, right, budget in zip(request.tokens, self.spy.right, request.budget, strict=True):
-            guess = list(right[len(tokens) : len(tokens) + budget])
+            draft = list(right[len(tokens) : len(tokens) + budget])
             wrong = len(tokens) % 4
-            if wrong < len(guess):
-                guess[wrong] = (guess[wrong] + 1) % self.spy.target.vocab_size
-            rows.append(guess)
+            if wrong < len(draft):
+                draft[wrong] = (draft[wrong] + 1) % self.spy.target.vocab_size
+            rows.append(draft)
         return Proposal.from_rows(rows)
 
 
 def fresh_hidden(loaded, tokens, source):
-    """What the output embedding reads for the last of `tokens`, by a forward without a cache."""
+    """Return the input of the output embedding after `tokens`, from a forward pass without a cache."""
     ids = torch.tensor([tokens], device=loaded.device)
     with torch.inference_mode(), loaded.features.capture() as seen:
         if loaded.encoder_decoder:
@@ -65,12 +71,12 @@ def fresh_hidden(loaded, tokens, source):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_hidden_state_is_that_of_the_token_before_the_last(family, device):
+def test_the_hidden_state_predicted_the_last_token(family, device):
     loaded = wrap_model(tiny_model(family).to(device))
     argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
     plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
     begin = [[loaded.start_id]] * 3 if loaded.encoder_decoder else PROMPTS
-    right = [[*prompt, *row.tokens] for prompt, row in zip(begin, plain.rows, strict=True)]
+    right = [[*prompt, *row.tokens] for prompt, row in zip(begin, plain.sequences, strict=True)]
     spy = HiddenSpy(loaded.info(), right)
     metrics = (
         Decoder(loaded, spy, gamma=Gamma(3, 0, 2), sampling=argmax, strict=True).generate(PROMPTS, length).metrics
@@ -88,7 +94,7 @@ def test_the_hidden_state_is_that_of_the_token_before_the_last(family, device):
     assert checked > 12
 
 
-def test_a_drafter_that_does_not_ask_is_not_shown_any(device):
+def test_hidden_states_are_kept_only_for_drafters_that_need_them(device):
     loaded = wrap_model(tiny_model("llama").to(device))
     spy = HiddenSpy(loaded.info(), [[], [], []])
     spy.needs_hidden_states = False
@@ -97,7 +103,7 @@ def test_a_drafter_that_does_not_ask_is_not_shown_any(device):
     assert all(hidden is None for *_, hidden in spy.seen)
 
 
-def test_below_a_hierarchy_the_states_are_the_middle_models_and_never_stale(tmp_path, device):
+def test_within_a_hierarchy_hidden_states_are_the_middle_models_and_never_stale(tmp_path, device):
     target, middle = (wrap_model(tiny_model("llama", seed=seed).to(device)) for seed in (0, 1))
     middle.model.save_pretrained(tmp_path)
     spy = HiddenSpy(target.info(), [[], [], []])

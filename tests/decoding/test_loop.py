@@ -1,4 +1,4 @@
-"""Ends, limits, seeds, streaming and observers of the one loop."""
+"""The decoding loop: where sequences end, limits, seeds, streaming and observers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import torch
 
 from specdec_core.decoding import Decoder, Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
-from specdec_core.randomness import RowStreams, row_seed
-from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.sampling.generators import RowGenerators, row_seed
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter
 
 V = 40
-ARGMAX = SamplingSettings(temperature=0)
+GREEDY = SamplingSettings(temperature=0)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +23,7 @@ def target():
 
 
 class Parrot(CountingDrafter):
-    """Drafts a text it was given, right or wrong."""
+    """Drafts a given text, right or wrong."""
 
     def __init__(self, text):
         super().__init__(V)
@@ -35,41 +34,41 @@ class Parrot(CountingDrafter):
 
 
 def plain(target, prompt, count, **settings):
-    run = Decoder(target, sampling=ARGMAX).generate([prompt], GenerationSettings(max_new_tokens=count, **settings))
-    return run.rows[0]
+    run = Decoder(target, sampling=GREEDY).generate([prompt], GenerationSettings(max_new_tokens=count, **settings))
+    return run.sequences[0]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("gamma", [1, 4, 9])
-def test_never_more_tokens_than_asked_and_never_more_calls_than_plain(target, count, gamma):
+def test_never_more_tokens_than_the_limit_nor_more_calls_than_needed(target, count, gamma):
     text = [3, 4, *plain(target, [3, 4], 20, ignore_eos=True).tokens]
-    decoder = Decoder(target, Parrot(text), gamma=Gamma(gamma), sampling=ARGMAX, strict=True)
+    decoder = Decoder(target, Parrot(text), gamma=Gamma(gamma), sampling=GREEDY, strict=True)
     result = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=count, ignore_eos=True))
-    assert list(result.rows[0].tokens) == text[2 : 2 + count]
-    assert result.rows[0].finish_reason == "length"
+    assert list(result.sequences[0].tokens) == text[2 : 2 + count]
+    assert result.sequences[0].finish_reason == "length"
     assert result.metrics.target_calls == -(-count // (gamma + 1))
     assert result.metrics.tokens == count
 
 
-def test_an_end_inside_an_accepted_draft_ends_the_row(target):
+def test_a_stop_token_inside_an_accepted_draft_ends_the_sequence(target):
     text = [3, 4, *plain(target, [3, 4], 12, ignore_eos=True).tokens]
     end = text[6]
     model = wrap_model(target.model)
     several = StopRule(frozenset({end, 39}))
     assert several.clip([], text[2:]) == (text[2 : text.index(end, 2) + 1], "eos")
     object.__setattr__(model, "eos_ids", (39, end))
-    decoder = Decoder(model, Parrot(text), gamma=Gamma(6), sampling=ARGMAX, strict=True)
+    decoder = Decoder(model, Parrot(text), gamma=Gamma(6), sampling=GREEDY, strict=True)
     trace = TraceObserver()
     result = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=12), [trace])
     kept = text[2 : text.index(end, 2) + 1]
-    assert list(result.rows[0].tokens) == kept
-    assert result.rows[0].finish_reason == "eos"
-    assert sum(len(report.committed[0]) for report in trace.reports) == len(kept)
-    assert all(report.accepted[0] <= len(report.committed[0]) for report in trace.reports)
+    assert list(result.sequences[0].tokens) == kept
+    assert result.sequences[0].finish_reason == "eos"
+    assert sum(len(report.outcome.committed[0]) for report in trace.reports) == len(kept)
+    assert all(report.outcome.accepted[0] <= len(report.outcome.committed[0]) for report in trace.reports)
 
 
 class Letters:
-    """A tokenizer of one letter a token, with a multi-letter one to be found inside it."""
+    """A tokenizer with one letter per token, and one token of three letters."""
 
     def decode(self, ids, skip_special_tokens=False):
         return "".join("xyz" if i == 39 else chr(97 + i % 26) for i in ids)
@@ -88,19 +87,19 @@ def test_stop_strings_give_the_same_tokens_with_and_without_a_draft(target, gamm
     text = [3, 4, *plain(target, [3, 4], 16, ignore_eos=True).tokens]
     word = Letters().decode(text[7:9])
     settings = GenerationSettings(max_new_tokens=16, ignore_eos=True, stop=(word,))
-    decoder = Decoder(loaded, Parrot(text), gamma=Gamma(gamma, gamma), sampling=ARGMAX, strict=True)
-    row = decoder.generate([[3, 4]], settings).rows[0]
+    decoder = Decoder(loaded, Parrot(text), gamma=Gamma(gamma, gamma), sampling=GREEDY, strict=True)
+    row = decoder.generate([[3, 4]], settings).sequences[0]
     letters = Letters().decode(text[2:])
     assert row.text == letters[: letters.index(word) + 2]
     assert row.finish_reason == "stop"
 
 
-def test_the_models_length_is_a_limit_that_is_named(target):
+def test_the_models_positions_are_a_limit_with_its_own_finish_reason(target):
     settings = GenerationSettings(max_new_tokens=100, ignore_eos=True)
-    decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(4), sampling=ARGMAX, strict=True)
+    decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(4), sampling=GREEDY, strict=True)
     result = decoder.generate([[3] * 250, [4, 5]], settings)
-    assert [len(row.tokens) for row in result.rows] == [6, 100]
-    assert [row.finish_reason for row in result.rows] == ["context", "length"]
+    assert [len(row.tokens) for row in result.sequences] == [6, 100]
+    assert [row.finish_reason for row in result.sequences] == ["context", "length"]
 
 
 def test_same_seed_same_tokens_and_another_seed_others(target):
@@ -108,17 +107,17 @@ def test_same_seed_same_tokens_and_another_seed_others(target):
 
     def run(seed):
         settings = GenerationSettings(max_new_tokens=16, seed=seed, ignore_eos=True)
-        return [row.tokens for row in decoder.generate([[3, 4], [3, 4]], settings).rows]
+        return [row.tokens for row in decoder.generate([[3, 4], [3, 4]], settings).sequences]
 
     assert run(5) == run(5)
     assert run(5) != run(6)
     assert run(5)[0] != run(5)[1]
 
 
-def test_streams_do_not_depend_on_how_they_are_read_or_on_neighbours():
-    one = RowStreams([row_seed(1, 0)])
+def test_random_numbers_do_not_depend_on_block_sizes_or_neighbours():
+    one = RowGenerators([row_seed(1, 0)])
     all_at_once = one.uniforms([1200], 1200)[0]
-    two = RowStreams([row_seed(1, 0), row_seed(1, 1)])
+    two = RowGenerators([row_seed(1, 0), row_seed(1, 1)])
     pieces = [two.uniforms([n, 3], max(n, 3))[0, :n] for n in (1, 511, 1, 600, 0, 87)]
     assert torch.equal(torch.cat(pieces), all_at_once)
     assert len(set(all_at_once.tolist())) == 1200, "a number was handed out twice"
@@ -126,7 +125,7 @@ def test_streams_do_not_depend_on_how_they_are_read_or_on_neighbours():
 
 
 def test_the_stream_yields_every_step_and_returns_the_result(target):
-    decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(2), sampling=ARGMAX)
+    decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(2), sampling=GREEDY)
     seen, counted = [], []
 
     class Watcher(Observer):
@@ -148,7 +147,9 @@ def test_the_stream_yields_every_step_and_returns_the_result(target):
     except StopIteration as end:
         result = end.value
     for row in range(2):
-        assert tuple(t for report in reports for t in report.committed[row]) == result.rows[row].tokens
+        assert (
+            tuple(t for report in reports for t in report.outcome.committed[row]) == result.sequences[row].tokens
+        )
     assert [report.step for report in reports] == list(range(len(reports)))
     assert seen == [("start", 2, [[3, 4], [5]]), ("end", 12)]
     assert sum(counted) == 12
@@ -174,29 +175,29 @@ def test_metrics_are_counts_that_add_up(target):
     text = [3, 4, *plain(target, [3, 4], 20, ignore_eos=True).tokens]
     wrong = [t if n % 4 else (t + 1) % V for n, t in enumerate(text)]
     trace = TraceObserver()
-    decoder = Decoder(target, Parrot(wrong), gamma=Gamma(3), sampling=ARGMAX, strict=True)
+    decoder = Decoder(target, Parrot(wrong), gamma=Gamma(3), sampling=GREEDY, strict=True)
     metrics = decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=20, ignore_eos=True), [trace]).metrics
-    assert metrics.tokens == 20 == sum(len(r.committed[0]) for r in trace.reports)
-    assert metrics.accepted == sum(r.accepted[0] for r in trace.reports)
-    assert metrics.rejected == sum(r.accepted[0] < r.drafted[0] for r in trace.reports)
+    assert metrics.tokens == 20 == sum(len(r.outcome.committed[0]) for r in trace.reports)
+    assert metrics.accepted == sum(r.outcome.accepted[0] for r in trace.reports)
+    assert metrics.rejected == sum(r.outcome.accepted[0] < r.outcome.drafted[0] for r in trace.reports)
     assert metrics.alpha == metrics.accepted / (metrics.accepted + metrics.rejected)
     assert metrics.block_efficiency == 20 / metrics.target_calls
     assert (metrics + metrics).tokens == 40
 
 
-def test_argmax_with_lenience_keeps_near_misses(target):
+def test_greedy_lenience_accepts_near_misses(target):
     settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
 
     def run(lenience):
-        decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(3), lenience=Lenience(lenience), sampling=ARGMAX)
+        decoder = Decoder(target, CountingDrafter(V), gamma=Gamma(3), lenience=Lenience(lenience), sampling=GREEDY)
         return decoder.generate([[3, 4]], settings)
 
     strict, loose = run(1.0), run(1e-6)
-    assert strict.rows[0].tokens == plain(target, [3, 4], 24, ignore_eos=True).tokens
+    assert strict.sequences[0].tokens == plain(target, [3, 4], 24, ignore_eos=True).tokens
     assert loose.metrics.accepted > strict.metrics.accepted
 
 
-def test_what_a_drafter_is_told_is_what_was_kept(target):
+def test_commit_reports_every_committed_token(target):
     told = []
 
     class Listening(CountingDrafter):
@@ -209,23 +210,23 @@ def test_what_a_drafter_is_told_is_what_was_kept(target):
         [[3, 4], [5]], GenerationSettings(max_new_tokens=8, ignore_eos=True)
     )
     for row in range(2):
-        assert tuple(t for outcome in told for t in outcome.committed[row]) == result.rows[row].tokens
+        assert tuple(t for outcome in told for t in outcome.committed[row]) == result.sequences[row].tokens
     assert any(not outcome.used for outcome in told) or len(told) < 3
     assert told[-1].finished == (True, True)
 
 
-def test_seeds_may_be_given_for_each_row_and_do_not_depend_on_the_batch(target):
+def test_a_sequence_with_its_own_seed_does_not_depend_on_the_batch(target):
     decoder = Decoder(target, TableDrafter(V), gamma=Gamma(3))
     settings = GenerationSettings(max_new_tokens=10, ignore_eos=True)
     prompts, seeds = [[3, 4], [5], [6, 7, 8]], [11, 5, 2**40]
-    together = decoder.generate(prompts, settings, seeds=seeds).rows
-    alone = [decoder.generate([p], settings, seeds=[s]).rows[0] for p, s in zip(prompts, seeds, strict=True)]
+    together = decoder.generate(prompts, settings, seeds=seeds).sequences
+    alone = [decoder.generate([p], settings, seeds=[s]).sequences[0] for p, s in zip(prompts, seeds, strict=True)]
     assert [row.tokens for row in together] == [row.tokens for row in alone]
     with pytest.raises(ConfigError, match="2 seeds were given for 3 prompts"):
         decoder.generate(prompts, settings, seeds=[1, 2])
 
 
-def test_a_drafter_that_was_asked_in_vain_counts_as_a_draft_call(target):
+def test_an_empty_draft_counts_as_a_draft_call(target):
     class Silent(CountingDrafter):
         def draft(self, tokens, budget):
             return []
@@ -239,10 +240,25 @@ def test_a_drafter_that_was_asked_in_vain_counts_as_a_draft_call(target):
     assert metrics.alpha is None
 
 
-def test_the_drafters_own_settings_are_those_it_drafts_with(target):
+def test_drafts_use_the_targets_sampling_settings_by_default(target):
+    drafter, trace = TableDrafter(V), TraceObserver()
+    sampling = SamplingSettings(temperature=1.5, top_k=2)
+    decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)
+    decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
+    text, places = [3, 4], set()
+    for report in trace.reports:
+        last = text[-1]
+        for token in report.draft_tokens[0]:
+            places.add(drafter.table[last].argsort(descending=True).tolist().index(token))
+            last = token
+        text += report.outcome.committed[0]
+    assert places == {0, 1}
+
+
+def test_drafts_use_draft_sampling_if_given(target):
     drafter = TableDrafter(V)
     trace = TraceObserver()
-    decoder = Decoder(target, drafter, gamma=Gamma(3), draft_sampling=ARGMAX, strict=True)
+    decoder = Decoder(target, drafter, gamma=Gamma(3), draft_sampling=GREEDY, strict=True)
     decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=12, ignore_eos=True), [trace])
     text = [3, 4]
     for report in trace.reports:
@@ -250,5 +266,5 @@ def test_the_drafters_own_settings_are_those_it_drafts_with(target):
         for token in report.draft_tokens[0]:
             assert token == int(drafter.table[last].argmax())
             last = token
-        text += report.committed[0]
-    assert any(report.drafted[0] == 3 for report in trace.reports)
+        text += report.outcome.committed[0]
+    assert any(report.outcome.drafted[0] == 3 for report in trace.reports)

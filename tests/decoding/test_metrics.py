@@ -1,15 +1,14 @@
-"""What is counted of a step, by position and by length of draft, and how counts add up."""
+"""Counts of a step, by position and by draft length, and how they add up."""
 
 import json
 from dataclasses import asdict
 
 import pytest
 
-from specdec_core.border import StepReport
 from specdec_core.decoding import Decoder, Metrics, TraceObserver
 from specdec_core.decoding.metrics import StepTimes, Tally
+from specdec_core.interface import GenerationSettings, Outcome, StepReport
 from specdec_core.models import wrap_model
-from specdec_core.settings import GenerationSettings
 from tests.tiny import tiny_model
 from tests.toys import Gamma, TableDrafter
 
@@ -20,10 +19,12 @@ def report(step, asked, drafted, accepted, committed, *, seconds=(0.25, 0.5, 1.0
     return StepReport(
         step=step,
         asked=asked,
-        drafted=drafted,
-        accepted=accepted,
-        committed=tuple((7,) * count for count in committed),
-        finished=(False,) * rows,
+        outcome=Outcome(
+            drafted=drafted,
+            accepted=accepted,
+            committed=tuple((7,) * count for count in committed),
+            finished=(False,) * rows,
+        ),
         draft_tokens=tuple((7,) * count for count in drafted),
         draft_seconds=seconds[0],
         verify_seconds=seconds[1],
@@ -44,31 +45,31 @@ def test_a_step_is_counted_by_position():
     # The third of four was rejected.
     metrics = counted(report(0, (4,), (4,), (2,), (3,)))
     assert metrics.asked_at == (1, 1, 1, 1)
-    assert metrics.judged_at == (1, 1, 1)
+    assert metrics.verified_at == (1, 1, 1)
     assert metrics.accepted_at == (1, 1)
     assert (metrics.tokens, metrics.drafted, metrics.accepted, metrics.rejected) == (3, 4, 2, 1)
     assert metrics.alpha == pytest.approx(2 / 3)
 
 
-def test_a_whole_draft_that_was_kept_has_no_rejection():
+def test_a_fully_accepted_draft_has_no_rejection():
     metrics = counted(report(0, (3,), (3,), (3,), (4,)))
-    assert metrics.judged_at == metrics.accepted_at == (1, 1, 1)
+    assert metrics.verified_at == metrics.accepted_at == (1, 1, 1)
     assert metrics.rejected == 0
 
 
-def test_what_stands_behind_the_end_of_a_row_was_not_judged():
-    # All four would have been kept; the second is an end of sequence, and nothing was committed after it.
+def test_draft_tokens_after_a_stop_token_were_not_verified():
+    # All four would have been accepted, but the second is a stop token: nothing is committed after it.
     metrics = counted(report(0, (4,), (4,), (2,), (2,)))
-    assert metrics.judged_at == metrics.accepted_at == (1, 1)
+    assert metrics.verified_at == metrics.accepted_at == (1, 1)
     assert (metrics.rejected, metrics.drafted, metrics.tokens) == (0, 4, 2)
 
 
-def test_ragged_rows_and_rows_that_have_ended():
+def test_ragged_drafts_and_finished_sequences():
     metrics = counted(
         report(1, (2, 3, 0, 2), (1, 3, 0, 0), (1, 1, 0, 0), (2, 2, 0, 1), deviation=(0.5, 0, 0, 0.25))
     )
     assert metrics.asked_at == (3, 3, 1)
-    assert metrics.judged_at == (2, 1)
+    assert metrics.verified_at == (2, 1)
     assert metrics.accepted_at == (2,)
     assert (metrics.row_steps, metrics.target_calls, metrics.draft_calls) == (3, 1, 3)
     assert metrics.deviation == 0.75
@@ -77,7 +78,7 @@ def test_ragged_rows_and_rows_that_have_ended():
     assert metrics.steps_asked == (0, 0, 0, 1)
 
 
-def test_the_step_with_the_prompt_is_in_the_sums_and_not_in_the_times():
+def test_the_prompts_step_is_in_the_sums_but_not_in_the_times():
     first = report(0, (2,), (2,), (0,), (1,), seconds=(4.0, 8.0, 16.0))
     metrics = counted(first, report(1, (2,), (1,), (0,), (1,)), report(2, (0,), (0,), (0,), (1,)))
     assert (metrics.draft_seconds, metrics.verify_seconds, metrics.seconds) == (4.5, 9.0, 18.0)
@@ -86,7 +87,7 @@ def test_the_step_with_the_prompt_is_in_the_sums_and_not_in_the_times():
     assert counted(first).times == counted(first).steps_asked == ()
 
 
-def test_costs_of_a_call_leave_the_prompt_out():
+def test_costs_per_call_exclude_the_prompts_step():
     first = report(0, (2,), (2,), (0,), (1,), seconds=(4.0, 8.0, 16.0))
     metrics = counted(
         first,
@@ -94,7 +95,7 @@ def test_costs_of_a_call_leave_the_prompt_out():
         report(2, (3,), (0,), (0,), (1,), seconds=(0.2, 0.4, 1.0)),
         report(3, (0,), (0,), (0,), (1,), seconds=(0.0, 0.6, 1.0)),
     )
-    # Three tokens, and one call in vain; where nobody was asked, there is no call.
+    # Three tokens and one empty draft; a step without a request has no call.
     assert metrics.draft_seconds_per_call == pytest.approx(0.8 / 4)
     assert metrics.verify_seconds_per_call == pytest.approx(1.0 / 2)
     assert counted(first).draft_seconds_per_call is None
@@ -102,20 +103,20 @@ def test_costs_of_a_call_leave_the_prompt_out():
     assert Metrics().alpha is None
 
 
-def test_counts_of_unequal_lengths_add_up_place_by_place():
-    one = Metrics(tokens=2, judged_at=(3, 2, 1), deviation=0.5, times=(StepTimes(1, 0.1, 0.2, 0.4),))
+def test_counts_of_different_lengths_add_up_by_position():
+    one = Metrics(tokens=2, verified_at=(3, 2, 1), deviation=0.5, times=(StepTimes(1, 0.1, 0.2, 0.4),))
     two = Metrics(
-        tokens=5, judged_at=(4,), asked_at=(1,), times=(StepTimes(2, 0.1, 0.2, 0.4), StepTimes(3, 1, 2, 3))
+        tokens=5, verified_at=(4,), asked_at=(1,), times=(StepTimes(2, 0.1, 0.2, 0.4), StepTimes(3, 1, 2, 3))
     )
     for both in (one + two, two + one):
         assert (both.tokens, both.deviation) == (7, 0.5)
-        assert (both.judged_at, both.asked_at) == ((7, 2, 1), (1,))
+        assert (both.verified_at, both.asked_at) == ((7, 2, 1), (1,))
         assert both.times == (StepTimes(3, 0.2, 0.4, 0.8), StepTimes(3, 1, 2, 3))
     assert one + Metrics() == Metrics() + one == one
     assert StepTimes(1, 2, 3, 4) + StepTimes(10, 20, 30, 40) == StepTimes(11, 22, 33, 44)
 
 
-def test_steps_counted_together_are_the_sum_of_steps_counted_alone():
+def test_metrics_of_several_steps_are_the_sum_of_each():
     steps = [
         report(0, (2, 2), (2, 1), (1, 1), (2, 2)),
         report(1, (0, 3), (0, 2), (0, 2), (1, 3), deviation=(0.25, 0.5)),
@@ -124,21 +125,21 @@ def test_steps_counted_together_are_the_sum_of_steps_counted_alone():
     assert counted(*steps) == sum(map(counted, steps), Metrics())
 
 
-def test_plain_data_comes_back_as_it_was_also_through_json():
+def test_metrics_survive_json():
     metrics = counted(report(0, (2,), (2,), (1,), (2,)), report(1, (3,), (3,), (3,), (4,), deviation=(0.5,)))
     assert Metrics.from_plain(asdict(metrics)) == metrics
     assert Metrics.from_plain(json.loads(json.dumps(asdict(metrics)))) == metrics
 
 
-@pytest.mark.parametrize("change", [{"judged_at": None}, {"guessed": 3}])
-def test_counters_of_another_version_are_refused_by_name(change):
+@pytest.mark.parametrize("change", [{"verified_at": None}, {"guessed": 3}])
+def test_counters_of_another_version_are_an_error(change):
     plain = {**asdict(Metrics()), **change}
     kept = {key: value for key, value in plain.items() if value is not None}
     with pytest.raises(ValueError, match=next(iter(change))):
         Metrics.from_plain(kept)
 
 
-def test_a_batch_counts_what_its_steps_report():
+def test_a_results_metrics_are_those_of_its_reports():
     trace = TraceObserver()
     decoder = Decoder(wrap_model(tiny_model("qwen3", 12)), TableDrafter(12), gamma=Gamma(3, 0, 2), strict=True)
     settings = GenerationSettings(max_new_tokens=17, ignore_eos=True)
@@ -147,7 +148,7 @@ def test_a_batch_counts_what_its_steps_report():
     assert metrics == again.with_seconds(metrics.seconds)
     assert metrics.seconds >= again.seconds
     assert sum(metrics.accepted_at) == metrics.accepted > 0
-    assert sum(metrics.judged_at) == metrics.accepted + metrics.rejected
+    assert sum(metrics.verified_at) == metrics.accepted + metrics.rejected
     assert sum(metrics.asked_at) == sum(sum(one.asked) for one in trace.reports)
     steps = metrics.target_calls - 1
     assert sum(time.steps for time in metrics.times) == sum(metrics.steps_asked) == steps

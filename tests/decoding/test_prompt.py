@@ -1,9 +1,10 @@
-"""What a target takes as a prompt, and what is said of the rest before any time is spent."""
+"""Prompts are checked before decoding begins."""
 
 import pytest
 
-from specdec_core import Decoder, GenerationSettings, PromptError
+from specdec_core import Decoder, GenerationSettings
 from specdec_core.decoding import check_prompts
+from specdec_core.interface import PromptError
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
 
@@ -17,27 +18,27 @@ def targets():
 def test_the_longest_prompt_is_decoded(targets, family, longest):
     prompt = [3] * longest
     check_prompts(targets[family], [prompt], ["long"])
-    # A source takes no room from the answer.
+    # A source takes no positions from the output.
     wanted = 1 if family == "gpt2" else 4
     settings = GenerationSettings(max_new_tokens=4, ignore_eos=True)
-    assert len(Decoder(targets[family]).generate([prompt], settings).rows[0].tokens) == wanted
+    assert len(Decoder(targets[family]).generate([prompt], settings).sequences[0].tokens) == wanted
 
 
 @pytest.mark.parametrize(
     ("family", "length", "said"),
     [
-        ("gpt2", 256, "prompt long has 256 tokens; tiny-gpt2 takes 256, and one of them must be left"),
+        ("gpt2", 256, "prompt long has 256 tokens; tiny-gpt2 takes 256, and at least one must be left"),
         ("bart", 257, "the source of prompt long has 257 tokens; the encoder of tiny-bart takes 256. Shorten"),
     ],
 )
-def test_a_prompt_that_is_too_long(targets, family, length, said):
+def test_a_prompt_that_is_too_long_is_an_error(targets, family, length, said):
     with pytest.raises(PromptError, match=said):
         check_prompts(targets[family], [[3], [3] * length], ["short", "long"])
     with pytest.raises(PromptError, match=f"{length} tokens"):
         Decoder(targets[family]).generate([[3] * length])
 
 
-def test_all_that_is_wrong_is_said_at_once_up_to_five(targets):
+def test_up_to_five_faults_are_reported_at_once(targets):
     prompts = ["a text", [3] * 300, [40], [], [3], [-1], [], []]
     with pytest.raises(PromptError) as caught:
         check_prompts(targets["gpt2"], prompts, [f"p{number}" for number in range(8)])
@@ -45,7 +46,7 @@ def test_all_that_is_wrong_is_said_at_once_up_to_five(targets):
         *[f"prompt p{number}"[:9] for number in (0, 1, 2, 3, 5)],
         "2 more of",
     ]
-    assert "2 more of 8 prompts are refused." in str(caught.value)
+    assert "2 more of 8 prompts are invalid." in str(caught.value)
 
 
 def test_every_prompt_has_a_name(targets):

@@ -1,12 +1,51 @@
-"""What the tests of the site share."""
+"""Shared by the tests of the pages: the built site, and the example packages as if they were installed."""
+
+import os
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from tests.docs.site import Site, build
+from specdec_core.registry import default_registry
+from tests.docs.pages import ROOT
+from tests.packages import install
 
 
 @pytest.fixture(scope="session")
-def built_site(tmp_path_factory) -> Site:
-    """The site, built strictly, once."""
-    pytest.importorskip("mkdocs", reason="the site is built with what the extra `docs` installs")
-    return build(tmp_path_factory.mktemp("site"))
+def site(tmp_path_factory) -> Path:
+    """The folder of the site, built strictly, once for all workers."""
+    pytest.importorskip("mkdocs", reason="the extra `docs` installs it")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "site"
+    with FileLock(shared / "site.lock"):
+        if not (folder / "index.html").exists():
+            os.environ["NO_MKDOCS_2_WARNING"] = "1"
+            config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), strict=True)
+            config.plugins.on_startup(command="build", dirty=False)
+            build(config)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def example_packages(tmp_path_factory) -> Path:
+    """A folder with the packages of docs/examples, as pip would install them."""
+    folder = tmp_path_factory.mktemp("installed")
+    examples = ROOT / "docs" / "examples"
+    install(folder, [examples / f"specdec-{name}" for name in ("recent", "follow", "pairs")])
+    (folder / "parts.py").write_bytes((examples / "parts.py").read_bytes())
+    return folder
+
+
+@pytest.fixture
+def installed(example_packages, monkeypatch):
+    """The default registry, with the plugins of the example packages in it."""
+    monkeypatch.syspath_prepend(str(example_packages))
+    monkeypatch.delenv("SPECDEC_PLUGINS", raising=False)
+    default_registry.cache_clear()
+    yield default_registry()
+    default_registry.cache_clear()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -17,11 +20,14 @@ PAGES = sorted(
 )
 _FENCE = re.compile(r"^```\s*\{?\.?(?P<language>[\w-]+)\}?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 _SPAN = re.compile(r"(?<!`)`(?P<text>[^`\n]+)`(?!`)")
+_OUTPUT = re.compile(
+    r"<!-- output: (?P<command>[^\n]+?) -->\n```text\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page."""
+    """A fenced block of a page; for the output of a command, `language` is the command."""
 
     page: Path
     language: str
@@ -32,26 +38,53 @@ class Block:
 
 
 def name(page: Path) -> str:
-    """A page as messages call it."""
+    """Return a page as messages call it."""
     return page.relative_to(ROOT).as_posix()
 
 
-def blocks(*languages: str) -> list[Block]:
-    """Every fenced block in one of the languages."""
+def blocks(*languages: str, page: str = "") -> list[Block]:
+    """Return every fenced block in one of the languages; of one page only, if it is named."""
     return [
-        Block(page, found["language"], found["text"])
-        for page in PAGES
-        for found in _FENCE.finditer(page.read_text(encoding="utf-8"))
-        if found["language"] in languages
+        Block(path, found["language"], found["text"])
+        for path in PAGES
+        for found in _FENCE.finditer(path.read_text(encoding="utf-8"))
+        if found["language"] in languages and page in ("", name(path))
     ]
 
 
 def spans() -> list[tuple[Path, str]]:
-    """Every piece of code within a line."""
+    """Return every piece of inline code."""
     texts = [(page, _FENCE.sub("", page.read_text(encoding="utf-8"))) for page in PAGES]
     return [(page, found["text"]) for page, text in texts for found in _SPAN.finditer(text)]
 
 
+def outputs() -> list[Block]:
+    """Return every output that a page shows, with its command."""
+    return [
+        Block(page, found["command"], found["text"].strip("\n"))
+        for page in PAGES
+        for found in _OUTPUT.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def shell_lines(text: str) -> Iterator[list[str]]:
+    """Yield the simple commands of a script as words, without redirections and settings of the environment."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|\|\||;|\|", line):
+            words = shlex.split(part, comments=True)
+            end = next((n for n, word in enumerate(words) if word[0] in "<>" or word == "2>&1"), len(words))
+            start = next((n for n, word in enumerate(words) if "=" not in word), end)
+            if words[start:end]:
+                yield words[start:end]
+
+
+def shown_commands() -> list[list[str]]:
+    """Return every command of the pages once, as words."""
+    texts = [block.text for block in blocks("sh")] + [output.language for output in outputs()]
+    return [list(words) for words in dict.fromkeys(tuple(words) for text in texts for words in shell_lines(text))]
+
+
+@cache
 def load(path: Path) -> ModuleType:
     """Import a file that is in no package, as Python runs it: it finds the files beside it."""
     spec = importlib.util.spec_from_file_location(f"loaded_{path.stem}", path)

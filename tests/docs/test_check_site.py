@@ -1,4 +1,4 @@
-"""The look at the site in a browser sees what is wrong, and nothing in a page that is right."""
+"""The check of the site in a browser finds planted faults, and none in a correct page."""
 
 import shutil
 
@@ -46,29 +46,29 @@ def faults(chrome, tmp_path):
     def look(content):
         page = tmp_path / "page.html"
         page.write_text(PAGE.format(content), encoding="utf-8")
-        return check_site.faults_of(chrome, page, tmp_path)
+        return check_site.find_faults(chrome, page, tmp_path)
 
     return look
 
 
-def test_a_page_that_is_right_passes(faults):
+def test_a_correct_page_passes(faults):
     assert faults(RIGHT) == []
 
 
-@pytest.mark.parametrize(("content", "said"), WRONG.items(), ids=WRONG.values())
-def test_what_is_wrong_is_seen(faults, content, said):
+@pytest.mark.parametrize(("content", "message"), WRONG.items(), ids=WRONG.values())
+def test_a_fault_is_found(faults, content, message):
     lines = faults(RIGHT + content)
-    assert any(said in line for line in lines), lines
+    assert any(message in line for line in lines), lines
 
 
-def test_a_search_that_finds_nothing_is_seen(chrome, tmp_path, monkeypatch):
-    monkeypatch.setattr(check_site, "PATIENCE", 0.5)
+def test_a_search_without_results_is_found(chrome, tmp_path, monkeypatch):
+    monkeypatch.setattr(check_site, "TIMEOUT", 0.5)
     page = tmp_path / "index.html"
     page.write_text(PAGE.format("<input class='md-search__input'>"), encoding="utf-8")
-    assert check_site.faults_of_search(chrome, page, tmp_path) == ["searching for 'lenience' finds nothing"]
+    assert check_site.find_search_faults(chrome, page, tmp_path) == ["searching for 'lenience' finds nothing"]
 
 
-def test_all_pages_are_looked_at_but_the_one_that_needs_a_server(tmp_path):
+def test_all_pages_are_checked_except_the_one_that_needs_a_server(tmp_path):
     for name in ("index.html", "a/b.html", "404.html", "assets/frame.html"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(PAGE.format(""), encoding="utf-8")

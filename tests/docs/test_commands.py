@@ -1,60 +1,95 @@
-"""Every command that a page shows exists, takes its options, and prints what the page says."""
+"""Every command on a page exists, runs, and prints what the page shows."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
+import runpy
 import shlex
-from collections.abc import Iterator
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
+from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
-from specdec_core.errors import SpecdecError
-from tests.docs.pages import PAGES, ROOT, blocks, load, name, spans
-
-outputs = load(ROOT / "docs" / "outputs.py")
+from specdec_core.interface import SpecdecError
+from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
 
 COMMANDS = typer.main.get_command(app)
-_LIGHT = ("plugins", "validate", "schema", "theory")
+OURS = [words[1:] for words in shown_commands() if Path(words[0]).name == "specdec"]
+# Examples run in test_python.py; other scripts in docs/ write into the repository.
+SCRIPTS = [words[1:] for words in shown_commands() if words[0] == "python" and words[1].startswith("benchmarks/")]
+
+# What is added to a command whose words match, so that it takes little time; the last value of an option counts.
+BRIEF = "--inflate-layers 1 --inflate-width 8 --repeats 1"
+SMALL_STUDY = "--set prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4"
+ONE_PROMPT = f"{BRIEF} --threads 1 --prompts 1 --new-tokens 8"
+SMALLER = {
+    r"^compare examples/paper/": "--set target=builtin:t5-target --set tasks.ende.prompts.limit=1"
+    " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
+    r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
+    r"^compare ": SMALL_STUDY,
+    r"^generate ": "--max-new-tokens 8",
+    r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
+    r"^check drafter": "--only budget-respected",
+    r"^check gamma": "--only gamma-per-row",
+    r"^train ngram ": "--text text.py",
+    r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
+    " --minutes 0.001",
+    r"^benchmarks/vs_transformers": f"{BRIEF} --tokens 4 --prompts 1 --temperatures 0",
+    r"^benchmarks/batches": f"{BRIEF} --threads 1 --new-tokens 8 --batch-sizes 2",
+    r"^benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
+    r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
+    r"^benchmarks/drafters": f"{ONE_PROMPT} --only random --vocabs 100 --contexts 16 --steps 1",
+    r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
+}
+SLOW = re.compile(
+    r"^compare (examples/(paper|code|chat|drafters)|docs|study)|^measure|^train (tr|h)|^benchmarks|--only lossless"
+    r"|^generate .*(builtin:stdlib|transformer|chain|arpa)"
+)
+# Models of the hub on the pages; the tests use the built-in target with a chat template instead.
+OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
+STUDY = """\
+target: builtin:target
+prompts: [import os]
+generation: {max_new_tokens: 8}
+runs:
+  - {drafter: prompt-copy, gamma: 4}
+"""
 
 
-def shell_lines(text: str) -> Iterator[list[str]]:
-    """The simple commands of a block, each as its words; redirections are left out."""
-    for line in text.replace("\\\n", " ").splitlines():
-        for part in re.split(r"&&|\|\||;|\|", line):
-            words = shlex.split(part, comments=True)
-            end = next((n for n, word in enumerate(words) if word[0] in "<>" or word == "2>&1"), len(words))
-            if words[:end]:
-                yield words[:end]
+def identity(value: object) -> str:
+    return " ".join(value)[:80] if isinstance(value, list) else str(value)
 
 
-def shown_commands() -> Iterator[tuple[str, list[str]]]:
-    for block in blocks("sh", "bash", "console"):
-        for words in shell_lines(block.text):
-            yield name(block.page), words
-    for page in PAGES:
-        for output in outputs.shown(page):
-            for words in shell_lines(output.command):
-                yield name(page), words
+def marked(commands: list[list[str]]) -> list[Any]:
+    """Mark as slow the commands that take long, and those that differ from another in sizes or output only."""
+    found, seen = [], set()
+    for words in commands:
+        line = " ".join(words)
+        same = re.sub(r"\d+| --(quiet|fresh|output \S+)", "", line)
+        marks = [pytest.mark.slow] if same in seen or SLOW.search(line) else []
+        found.append(pytest.param(words, marks=marks, id=identity(words)))
+        seen.add(same)
+    return found
 
 
-OURS = [(page, words) for page, words in shown_commands() if Path(words[0]).name == "specdec"]
-SCRIPTS = [
-    (page, words)
-    for page, words in shown_commands()
-    if Path(words[0]).name.startswith("python") and "-m" not in words
-]
+def smaller(words: list[str]) -> list[str]:
+    line = " ".join(words)
+    return words + next((shlex.split(more) for pattern, more in SMALLER.items() if re.search(pattern, line)), [])
 
 
-def command_of(words: list[str]) -> tuple[Any, Any, list[str]]:
-    """The command that words call, its context, and the words that are left for it."""
-    command, context, left = COMMANDS, click.Context(COMMANDS, info_name="specdec"), words[1:]
+def command_of(words: list[str]) -> tuple[Any, click.Context, list[str]]:
+    """Return the command that words call, its context, and the words that are left for it."""
+    command, context, left = COMMANDS, click.Context(COMMANDS, info_name="specdec"), words
     while hasattr(command, "get_command") and left and not left[0].startswith("-"):
         inner = command.get_command(context, left[0])
         assert inner is not None, f"there is no command {left[0]!r}"
@@ -63,84 +98,107 @@ def command_of(words: list[str]) -> tuple[Any, Any, list[str]]:
     return command, context, left
 
 
-def identity(value: object) -> str:
-    return " ".join(value) if isinstance(value, list) else str(value)
+@pytest.fixture
+def place(tmp_path, monkeypatch, installed):
+    """A folder with the files that the pages assume."""
+    for folder in ("examples", "docs"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    return tmp_path
 
 
-def test_pages_show_commands():
-    names = {"compare", "generate", "measure", "plugins", "schema", "theory", "train", "validate"}
-    assert {words[1] for _, words in OURS} >= names
-    assert SCRIPTS
+@pytest.fixture
+def hub_model(place):
+    """A model with a chat template, in the place of one of the hub."""
+    folder = place / "model"
+    shutil.copytree(builtin_model("builtin:target"), folder)
+    shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
+    return folder
 
 
-@pytest.mark.parametrize(("page", "words"), OURS, ids=identity)
-def test_a_command_exists_with_its_options(page, words):
-    command, context, left = command_of(words)
-    if left[-1:] != ["--help"]:
-        # Reads the words as a call would, and runs nothing: an unknown option or a missing argument raises.
-        command.make_context(context.info_name, left, parent=context.parent)
-
-
-@pytest.mark.parametrize(
-    ("page", "text"),
-    sorted({(name(page), text) for page, text in spans() if re.match(r"specdec [a-z]", text)}),
-    ids=identity,
-)
-def test_a_command_named_in_a_sentence_exists(page, text):
-    # What is left open is in capitals: `specdec train NAME`.
-    words = list(itertools.takewhile(lambda word: re.match(r"[a-z]", word), text.split()))
-    command_of(words)
-
-
-@pytest.mark.parametrize("words", ["specdec plugin", "specdec train nobody", "specdec train nobody --order 2"])
-def test_a_command_that_is_not_there_is_noticed(words):
-    with pytest.raises((AssertionError, SpecdecError)):
-        command_of(words.split())
-
-
-@pytest.mark.parametrize(("page", "words"), SCRIPTS, ids=identity)
-def test_a_script_exists_with_its_options(page, words):
-    if len(words) == 1 or words[1] == "-c":
-        return
-    script = ROOT / words[1]
-    assert script.is_file(), f"{page}: there is no {words[1]}"
-    text = script.read_text(encoding="utf-8")
-    for option in (word for word in words[2:] if word.startswith("--")):
-        assert f'"{option}"' in text, f"{page}: {words[1]} has no option {option}"
-
-
-@pytest.mark.parametrize(
-    "output",
-    [o for page in PAGES for o in outputs.shown(page) if o.command.split()[1] in _LIGHT],
-    ids=lambda output: f"{name(output.page)}: {output.command}",
-)
-def test_a_command_prints_what_the_page_says(output, monkeypatch):
-    monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
-    assert outputs.run(output.command) == output.text
-
-
-@pytest.mark.parametrize(
-    "output",
-    [
-        o
-        for page in PAGES
-        for o in outputs.shown(page)
-        if "specdec generate" in o.command and "2>" not in o.command
-    ],
-    ids=lambda output: f"{name(output.page)}: {output.command[:60]}",
-)
-def test_what_is_generated_is_what_the_page_says(output):
-    # After a built-in model was trained again, the pages must be written again. Only the speed may differ.
-    def without_speed(text: str) -> str:
-        return re.sub(r"[\d.]+ tokens/s", "tokens/s", text)
-
-    result = CliRunner().invoke(app, shlex.split(output.command)[1:], env={"NO_COLOR": "1"})
+@pytest.fixture(scope="module")
+def arpa(tmp_path_factory):
+    """An n-gram table of the order that the pages train, from little text."""
+    folder = tmp_path_factory.mktemp("arpa")
+    (folder / "text.py").write_text("import os\nimport sys\n", encoding="utf-8")
+    made = folder / "stdlib.3.arpa"
+    words = ["train", "ngram", "--text", str(folder / "text.py"), "--order", "3", "--output", str(made)]
+    result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert without_speed(outputs.tidy(result.stdout)) == without_speed(output.text), (
-        "python docs/outputs.py --like generate"
-    )
+    return made
 
 
-def test_every_shown_output_was_written():
-    empty = [f"{name(o.page)}: {o.command}" for page in PAGES for o in outputs.shown(page) if not o.text.strip()]
-    assert not empty, "python docs/outputs.py writes them"
+def shown(*commands: str) -> list[Block]:
+    """Return the outputs of some commands on the pages."""
+    return [each for each in outputs() if re.match(rf"specdec ({'|'.join(commands)})\b", each.language)]
+
+
+PRINTED = shown("plugins", "validate", "schema", "theory", "generate")
+COMPARED = [words[1:] for output in PRINTED for words in shell_lines(output.language)]
+
+
+@pytest.mark.parametrize("words", marked([words for words in OURS if words not in COMPARED]))
+def test_a_command_runs(place, request, words):
+    if any("stdlib.3.arpa" in word for word in words) and words[0] != "train":
+        (place / "stdlib.3.arpa").symlink_to(request.getfixturevalue("arpa"))
+    if any(map(OF_THE_HUB.search, words)):
+        words = [OF_THE_HUB.sub(str(request.getfixturevalue("hub_model")), word) for word in words]
+    result = CliRunner().invoke(app, smaller(words), input="def main():" if "-" in words else None)
+    assert result.exit_code == 0, result.output
+    assert (place / words[words.index("--output") + 1]).exists() if "--output" in words else result.stdout.strip()
+
+
+@pytest.mark.parametrize("words", [words for words in OURS if "--help" not in words], ids=identity)
+def test_the_options_of_a_command_exist(words):
+    command, context, left = command_of(words)
+    command.make_context(context.info_name, left, parent=context.parent)  # parses, and runs nothing
+
+
+def test_commands_in_sentences_exist(installed):
+    assert installed  # with the trainer of the tutorial
+    for page, text in spans():
+        if re.match(r"specdec [a-z]", text):
+            # What is left open is in capitals: `specdec train NAME`.
+            words = list(itertools.takewhile(lambda word: re.match(r"[a-z]", word), text.split()))
+            assert command_of(words[1:]), name(page)
+    for wrong in (["plugin"], ["train", "nobody"]):
+        with pytest.raises((AssertionError, SpecdecError)):
+            command_of(wrong)
+
+
+@pytest.mark.parametrize("words", marked(SCRIPTS))
+def test_a_script_runs(monkeypatch, capsys, words):
+    script = ROOT / words[0]
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", smaller(words))
+    runpy.run_path(str(script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["benchmark"]
+
+
+def test_other_programs_are_known():
+    # Installation and the scripts of the repository are run by .ci/run; pytest on a package by test_examples.py.
+    programs = {Path(words[0]).name for words in shown_commands()} - {"specdec", "python"}
+    assert programs <= {"echo", "pip", "python3.11", "pytest", "run", "install", "test", "check", "docs"}
+
+
+@pytest.mark.parametrize("output", PRINTED, ids=lambda output: output.language[:80])
+def test_a_command_prints_what_the_page_shows(output, monkeypatch):
+    # Only the speed may differ. After a built-in model was trained again, run `python docs/generate.py --outputs`.
+    monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
+    monkeypatch.chdir(ROOT)
+    command, _, shell = output.language.partition(" 2>&1 || echo ")
+    result = CliRunner().invoke(app, shlex.split(command)[1:], env={"NO_COLOR": "1"})
+    printed = result.output + (f"exit code {result.exit_code}" if shell else "")
+    assert shell or result.exit_code == 0, result.output
+    texts = [re.sub(r"[\d.]+ tokens/s", "tokens/s", text) for text in (printed, output.text)]
+    tidy = load(ROOT / "docs" / "generate.py").tidy
+    assert tidy(texts[0]) == tidy(texts[1]), f"python docs/generate.py --outputs {shlex.quote(command[:40])}"
+
+
+def test_every_output_was_written():
+    assert not [str(output) for output in outputs() if not output.text.strip()]

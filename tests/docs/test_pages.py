@@ -1,183 +1,176 @@
-"""What the pages quote, name and link to is there."""
+"""What pages link to, quote and generate agrees with the code."""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import ruamel.yaml
+from pydantic import BaseModel
 
+import specdec_core
+from specdec_core import PluginConfig
+from specdec_core.interface import PromptError
 from specdec_core.registry import default_registry
-from specdec_core.study import load_study
-from tests.docs.pages import PAGES, ROOT, blocks, load, name, spans
+from specdec_core.study import load_study, study_model
+from specdec_core.study.config.prompt_rows import Row
+from specdec_core.study.config.prompts import read_prompts
+from specdec_core.study.config.schema import PromptsConfig
+from tests.docs.pages import PAGES, ROOT, blocks, load, spans
+from tests.docs.pages import name as page_name
 
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+ALL = "".join(TEXTS.values())
+SHIPPED = [record for record in default_registry().records() if record.distribution == "specdec-core"]
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<to>[^)\s]+)\)")
 _MACHINE = re.compile(r"(?<![\w.~/<:-])/(?:home|root|tmp|work|mnt|Users|opt|usr/local|var)(?:/|\b)[\w./-]*")
 
 
-def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as mkdocs and GitHub make them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    plain = (re.sub(r"[^\w\s-]", "", heading.lower()).strip() for heading in headings)
-    return {re.sub(r"\s+", "-", heading) for heading in plain}
+def test_generated_parts_are_up_to_date(tmp_path, monkeypatch):
+    generate = load(ROOT / "docs" / "generate.py")
+    assert not [page_name(page) for page, _ in generate.out_of_date()], "python docs/generate.py renews them"
+    changed = tmp_path / "page.md"
+    changed.write_text("<!-- checks: gamma -->\nold\n<!-- end of checks -->\n", encoding="utf-8")
+    monkeypatch.setattr(generate, "PAGES", [changed])
+    ((page, text),) = generate.out_of_date()
+    assert (page, "\nold\n" in text) == (changed, False)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page):
-    for link in _LINK.findall(page.read_text(encoding="utf-8")):
-        to, _, anchor = link.partition("#")
-        if re.match(r"[a-z]+:", to):
-            continue
-        there = (page.parent / to).resolve() if to else page
-        assert there.exists(), f"{name(page)} links to {link}"
-        # Anchors of the reference are names that mkdocs makes and its strict build checks.
-        if anchor and "api" not in there.parts:
-            assert anchor in anchors(there), f"{name(page)} links to {link}"
+def models_of(annotation: Any, found: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:
+    """Collect the models in an annotation and in their fields; plugins have pages of their own."""
+    parts = get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in found:
+        found[annotation] = None
+        parts = tuple(field.annotation for field in annotation.model_fields.values())
+    for part in parts:
+        models_of(part, found)
+    return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_no_page_names_a_place_on_one_machine(page):
-    text = page.read_text(encoding="utf-8")
-    assert not _MACHINE.search(text)
-    assert "http://localhost" not in text
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_displayed_formulas_stand_by_themselves(page):
-    # Within a paragraph or a list, mkdocs leaves $$ as it is.
-    paragraphs = page.read_text(encoding="utf-8").split("\n\n")
-    assert all(
-        part.strip().startswith("$$") and part.strip().endswith("$$") for part in paragraphs if "$$" in part
-    )
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_page_is_in_the_navigation(page):
-    if page.parent != ROOT:
-        assert page.relative_to(ROOT / "docs").as_posix() in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-
-
-OWN = [record for record in default_registry().records() if record.distribution == "specdec-core"]
-
-
-@pytest.mark.parametrize("record", OWN, ids=lambda record: f"{record.kind} {record.name}")
-def test_every_plugin_that_ships_is_documented(record):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    if record.kind in ("gamma", "lenience"):
-        config = default_registry().spec(record.kind, record.name).config
-        text = (ROOT / "docs" / "controllers" / f"{record.name}.md").read_text(encoding="utf-8")
-        # Its table of settings is made, and held against the models below.
-        assert f"<!-- keys: {config.__module__}:{config.__name__} -->" in text
-        assert f"(../controllers.md#{record.kind})" in text
-        overview = (ROOT / "docs" / "controllers.md").read_text(encoding="utf-8")
-        assert f"[`{record.name}`](controllers/{record.name}.md)" in overview
-        assert f"[`{record.name}`](docs/controllers/{record.name}.md)" in readme
-        return
-    page = ROOT / "docs" / "drafters" / f"{record.name}.md"
-    text = page.read_text(encoding="utf-8")
-    assert f"`{record.name}`" in text or text.startswith(f"# {record.name}\n")
-    assert f"[`{record.name}`]" in readme
-    if record.kind == "trainer":
-        # Its table of options is made, and held against the models below.
-        assert f"specdec train {record.name}" in text
-        assert f"<!-- keys: trainer:{record.name} -->" in text
-        return
-    config = default_registry().spec(record.kind, record.name).config
-    if config.model_fields:
-        assert f"<!-- keys: {config.__module__}:{config.__name__} -->" in text
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "drafters"], ids=name)
-def test_a_drafters_page_says_what_one_has_to_know(page):
-    text = page.read_text(encoding="utf-8")
-    assert re.search(r"^\*\*When to choose it\.\*\*", text, re.MULTILINE)
-    assert re.search(r"^\| (key|option) \|", text, re.MULTILINE)
-    assert re.search(r"^\*\*Its q\*\* is ", text, re.MULTILINE)
-    assert "\n## What it costs\n" in text
-    assert text.rsplit("\n\n", 1)[1].startswith("Source: `specdec_drafters/")
-    for source in re.findall(r"`(specdec_drafters/[\w/.]+)`", text):
-        assert (ROOT / "drafters" / source).exists(), f"{name(page)} names {source}"
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "controllers"], ids=name)
-def test_a_controllers_page_says_what_one_has_to_know(page):
-    text = page.read_text(encoding="utf-8")
-    assert text.startswith(f"# {page.stem}\n")
-    assert page.stem in {record.name for record in OWN if record.kind in ("gamma", "lenience")}
-    # How it is written in a study, by its name or by what is short for it.
-    kind = "gamma" if "(../controllers.md#gamma)" in text else "lenience"
-    examples = "".join(block.text for block in blocks("yaml") if block.page == page)
-    assert re.search(rf"{kind}: ({page.stem}|{{name: {page.stem}\b)", examples), examples
-    last = text.rsplit("\n\n", 1)[1]
-    assert last.startswith("Source: `specdec_plugins/")
-    for source in re.findall(r"`(specdec_plugins/[\w/.]+)`", last):
-        assert (ROOT / "plugins" / source).exists(), f"{name(page)} names {source}"
-
-
-def test_tests_that_pages_name_are_there():
-    named = {(page, text) for page, text in spans() if re.match(r"tests/[\w/.]+$", text)}
-    assert len([page for page, _ in named if page.name == "correctness.md"]) > 15
-    for page, text in named:
-        assert (ROOT / text).exists(), f"{name(page)} names {text}"
-
-
-def test_quoted_files_and_parts_of_files_are_there():
-    quoted = [
-        (page, found)
-        for page in PAGES
-        for found in re.findall(r'^--8<-- "([^"]+)"$', page.read_text(encoding="utf-8"), re.MULTILINE)
+def test_every_key_of_a_study_is_in_a_table():
+    assert "<!-- keys: study -->" in ALL
+    assert "<!-- keys: run -->" in ALL
+    models = [
+        model for model in models_of(study_model(default_registry()), {}) if not issubclass(model, PluginConfig)
     ]
-    assert quoted
-    for page, (path, _, part) in ((page, found.partition(":")) for page, found in quoted):
-        text = (ROOT / path).read_text(encoding="utf-8")
-        if part:
-            marks = [f"# --8<-- [{end}:{part}]" for end in ("start", "end")]
-            assert [text.count(mark) for mark in marks] == [1, 1], f"{name(page)} quotes {part!r} of {path}"
+    named = {
+        f"{model.__module__}:{model.__name__}" for model in models if model.__module__.startswith("specdec_core.")
+    }
+    tables = set(re.findall(r"<!-- keys: (\S+:\S+) -->", ALL))
+    # The models of a study and of a run are made with the plugins that are installed.
+    assert {name for name in named - tables if not re.search(r":(Study|Run)$", name)} == set()
 
 
-def test_what_is_written_from_the_code_is_what_the_code_says():
-    renew = load(ROOT / "docs" / "renew.py")
-    places = "".join(page.read_text(encoding="utf-8") for writer in renew.WRITERS for page in writer.PAGES)
-    assert all(
-        f"<!-- {place}" in places for place in ("keys: study", "commands -->", "checks: gamma", "paper: table2")
-    )
-    assert not [name(page) for page, _ in renew.stale()], "python docs/renew.py renews them"
+@pytest.mark.parametrize("record", SHIPPED, ids=lambda record: f"{record.kind}-{record.name}")
+def test_every_plugin_has_a_page_with_its_settings(record):
+    config = default_registry().spec(record.kind, record.name).config
+    folder = "controllers" if record.kind in ("gamma", "lenience") else "drafters"
+    text = TEXTS[ROOT / "docs" / folder / f"{record.name}.md"]
+    table = f"trainer:{record.name}" if record.kind == "trainer" else f"{config.__module__}:{config.__name__}"
+    assert f"<!-- keys: {table} -->" in text or not config.model_fields
+    assert f"[`{record.name}`](docs/{folder}/{record.name}.md)" in TEXTS[ROOT / "README.md"]
+    if folder == "controllers":
+        assert f"[`{record.name}`](controllers/{record.name}.md)" in TEXTS[ROOT / "docs" / "controllers.md"]
 
 
-def test_a_page_that_is_not_what_the_code_says_is_found(tmp_path, monkeypatch, capsys):
-    renew = load(ROOT / "docs" / "renew.py")
-    (page,) = renew.checks.PAGES
-    text = page.read_text(encoding="utf-8")
-    changed = tmp_path / page.name
-    changed.write_text(text.replace("`zero-budget`", "`no-budget`"), encoding="utf-8")
-    monkeypatch.setattr(renew, "WRITERS", (renew.checks,))
-    monkeypatch.setattr(renew.checks, "PAGES", [changed])
-    for options, said, code in (
-        (["--check"], "stale: kit.md\n", 1),
-        ([], "renewed: kit.md\n", 0),
-        (["--check"], "", 0),
-    ):
-        monkeypatch.setattr("sys.argv", ["renew.py", *options])
-        with pytest.raises(SystemExit) as ended:
-            renew.main()
-        assert (capsys.readouterr().out, int(ended.value.code)) == (said, code)
-    assert changed.read_text(encoding="utf-8") == text
+def public_names() -> list[tuple[str, str]]:
+    """Return every name in the `__all__` of a package, with the package."""
+    packages = [specdec_core.__name__] + [
+        found.name
+        for found in pkgutil.walk_packages(specdec_core.__path__, "specdec_core.")
+        if found.ispkg and not found.name.startswith("specdec_core.cli")
+    ]
+    return [
+        (package, name)
+        for package in packages
+        for name in getattr(importlib.import_module(package), "__all__", ())
+        if not name.startswith("__")
+    ]
 
 
-@pytest.mark.parametrize("block", blocks("yaml"), ids=str)
-def test_examples_of_studies_are_valid(block, tmp_path):
-    if "--8<--" in block.text:
-        return
+def test_every_public_name_is_in_a_module_of_the_reference():
+    # That the reference shows it is tested on the built site, in test_site.py.
+    modules = [
+        module
+        for page in (ROOT / "docs" / "api").glob("*.md")
+        for module in re.findall(r"^::: (\S+)$", TEXTS[page], re.MULTILINE)
+    ]
+    assert sorted(modules) == sorted(set(modules)), "a module is documented in one place"
+    missing = []
+    for package, name in public_names():
+        home = getattr(getattr(importlib.import_module(package), name), "__module__", None)
+        defined = home in modules or any(name in vars(importlib.import_module(module)) for module in modules)
+        missing += [] if defined else [f"{package}.{name}"]
+    assert not missing
+
+
+def test_links_of_pages_outside_the_site_lead_somewhere():
+    # Links within docs/ are checked when the site is built.
+    for page in ROOT.glob("*.md"):
+        for link in _LINK.findall(TEXTS[page]):
+            to, _, anchor = link.partition("#")
+            if not re.match(r"[a-z]+:", to):
+                target = (ROOT / to).resolve() if to else page
+                assert target.exists(), f"{page_name(page)} links to {link}"
+                headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+                assert not anchor or anchor in {
+                    re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings
+                }, f"{page_name(page)} links to {link}"
+
+
+def test_files_that_pages_name_exist():
+    packages = "tests|specdec_core|examples|benchmarks|scripts"
+    folders = {"drafters": "specdec_drafters", "plugins": "specdec_plugins", ".": f"(?:{packages})"}
+    for folder, prefix in folders.items():
+        for page, text in spans():
+            if re.fullmatch(rf"{prefix}/[\w/.-]+", text) and "NAME" not in text:
+                assert (ROOT / folder / text).exists(), f"{page_name(page)} names {text}"
+
+
+def test_no_page_names_a_place_on_one_machine():
+    for page, text in TEXTS.items():
+        assert not _MACHINE.search(text), page_name(page)
+        assert "http://localhost" not in text, page_name(page)
+
+
+def test_images_are_described():
+    for page, text in TEXTS.items():
+        for words in re.findall(r"!\[([^\]]*)\]\(", text):
+            assert len(words) > 20, f"{page_name(page)}: {words!r}"
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("yaml") if "--8<--" not in block.text], ids=str)
+def test_examples_of_studies_are_valid(block, tmp_path, monkeypatch):
+    (tmp_path / "questions.csv").write_text("question,answer,key\nWhy?,Because.,k\n", encoding="utf-8")
+    (tmp_path / "question.jsonl").write_text('{"question_id": 1, "turns": ["Why?"]}\n', encoding="utf-8")
+    hub = [Row("hub: row 1", 1, {"question": "Why?", "answer": "Because."})]
+    monkeypatch.setattr("specdec_core.study.config.prompts.dataset_rows", lambda *_: hub)
     data = ruamel.yaml.YAML(typ="safe").load(block.text)
     whole = {"target": "builtin:target", "prompts": ["a"], "runs": [{"drafter": "random", "gamma": 1}], **data}
-    # What stands on the reader's disk is not looked for: models are not loaded, and there are no ARPA files here.
     path = tmp_path / "study.yaml"
     with path.open("w", encoding="utf-8") as file:
         ruamel.yaml.YAML().dump(whole, file)
     load_study(path)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.name)
-def test_examples_are_valid(path):
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_studies_that_ship_are_valid(path):
     load_study(path)
+
+
+def test_prompt_files_of_the_page_are_read_or_refused_as_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    *good, wrong = blocks("json", page="docs/prompts.md")
+    path = (tmp_path / "prompts.jsonl").relative_to(tmp_path)
+    for block in good:
+        path.write_text(block.text, encoding="utf-8")
+        assert len(read_prompts(PromptsConfig(file=path), Path())) == len(block.text.splitlines())
+    path.write_text(wrong.text, encoding="utf-8")
+    with pytest.raises(PromptError) as caught:
+        read_prompts(PromptsConfig(file=path), Path())
+    (message,) = blocks("text", page="docs/prompts.md")
+    assert str(caught.value) == message.text.rstrip("\n")

@@ -8,26 +8,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.border import (
+from specdec_core.interface import (
+    BackoffRow,
     Dense,
     Drafter,
     DraftRequest,
     DraftSession,
     Outcome,
-    OverlayRow,
     Proposal,
     SessionInfo,
 )
-from specdec_core.overlay import write_log_weights
+from specdec_core.sampling.backoff import write_log_weights
 
 
-class SeededSampler:
-    """Temperature 1, one generator a row: the least that the border promises of the core's sampler."""
+class SeededRequest:
+    """Temperature 1, one generator a row: the minimum that the interface promises of a request."""
 
-    def __init__(self, budget: Sequence[int], seed: int = 0) -> None:
-        self.budget = budget
+    def __init__(
+        self,
+        tokens: Sequence[Sequence[int]],
+        budget: Sequence[int],
+        seed: int = 0,
+        hidden: Tensor | None = None,
+    ) -> None:
+        self.tokens, self.budget, self.hidden = tokens, tuple(budget), hidden
         self.generators = [torch.Generator().manual_seed(seed + row) for row in range(len(budget))]
-        self.tokens: list[Tensor] = []
+        self.drawn: list[Tensor] = []
         self.q: list[Tensor] = []
 
     def sample(self, logits: Tensor) -> Tensor:
@@ -40,12 +46,12 @@ class SeededSampler:
         torch.testing.assert_close(probabilities.sum(-1), torch.ones(len(self.budget)), atol=1e-5, rtol=0)
         pairs = zip(probabilities, self.generators, strict=True)
         drawn = torch.cat([torch.multinomial(row, 1, generator=generator) for row, generator in pairs])
-        self.tokens.append(drawn)
+        self.drawn.append(drawn)
         self.q.append(probabilities.clone())
         return drawn
 
-    def sample_overlay(self, rows: Sequence[OverlayRow | None]) -> list[int]:
-        vocab_size = next(len(row.background.log_weights) for row in rows if row is not None)
+    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+        vocab_size = next(len(row.lower_order.log_weights) for row in rows if row is not None)
         written = np.zeros((len(rows), vocab_size), dtype=np.float32)
         for out, row in zip(written, rows, strict=True):
             if row is not None:
@@ -53,16 +59,16 @@ class SeededSampler:
         return self.sample(torch.from_numpy(written)).tolist()
 
     def wants_more(self) -> bool:
-        return len(self.tokens) < max(self.budget)
+        return len(self.drawn) < max(self.budget)
 
     def proposal(self) -> Proposal:
-        if not self.tokens:
+        if not self.drawn:
             return Proposal.empty(len(self.budget))
-        return Proposal(torch.stack(self.tokens, 1), tuple(self.budget), Dense(torch.stack(self.q, 1)))
+        return Proposal(torch.stack(self.drawn, 1), tuple(self.budget), Dense(torch.stack(self.q, 1)))
 
 
 def request_for(tokens: Sequence[Sequence[int]], budget: Sequence[int], seed: int = 0) -> DraftRequest:
-    return DraftRequest(tokens, tuple(budget), SeededSampler(budget, seed))
+    return SeededRequest(tokens, budget, seed)
 
 
 def info_for(batch_size: int, vocab_size: int, sources: Sequence[Sequence[int]] | None = None) -> SessionInfo:

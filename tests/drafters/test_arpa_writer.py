@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_drafters.ngram import arpa_writer
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.arpa_writer import write_arpa

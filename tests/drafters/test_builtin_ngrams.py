@@ -6,9 +6,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.border import TargetInfo
-from specdec_core.shipped import builtin_arpa
-from specdec_drafters.configs import NgramConfig
+from specdec_core.builtin import builtin_arpa
+from specdec_core.interface import TargetInfo
+from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
 
 NAMES = [f"builtin:{task}-{kind}" for task in ("translation", "summarization") for kind in ("unigram", "bigram")]

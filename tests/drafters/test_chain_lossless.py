@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from specdec_core import default_registry
-from specdec_core.border import (
-    DraftRequest,
-    Outcome,
-)
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.randomness import RowStreams
-from specdec_core.sampling import Standardiser
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_drafters import chain as chain_module
+from specdec_core.interface import (
+    GenerationSettings,
+    Outcome,
+    SamplingSettings,
+)
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_drafters.chain import drafter as chain_module
 from tests.drafters.chains import chain
 from tests.drafters.support import info_for, rows_of
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
@@ -43,47 +43,64 @@ TOYS = {
 }
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("who", TOYS)
-def test_every_mixture_of_forms_is_lossless(target, who, setting):
-    sampling = SETTINGS[setting]
-    drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
-    decoder = Decoder(target, drafter, gamma=Gamma(2, 1, 3, 0), sampling=sampling, strict=True)
-    count = 30 if sampling.argmax else 2400
-    assert (
-        p_value(sample(decoder, 3 if sampling.argmax else 60, count), enumerate_continuations(target, sampling))
-        > 1e-4
-    )
+PENALTY = SamplingSettings(repetition_penalty=3.0)
+WAYS = {
+    **{name: (sampling, None, Gamma(2, 1, 3, 0)) for name, sampling in SETTINGS.items()},
+    "penalty": (PENALTY, None, Gamma(2, 3)),
+    "draft temperature 0.5": (SamplingSettings(), SamplingSettings(temperature=0.5), Gamma(2, 3)),
+    "stopped by confidence": (PENALTY, None, Gamma(3, stop_below=0.3)),
+}
+
+
+def check_lossless(target, drafter, way, count):
+    sampling, drafts, gamma = WAYS[way]
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
+    expected = enumerate_continuations(target, sampling, (2, 2))
+    assert p_value(sample(decoder, 600, count, (2, 2)), expected) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("who", "way"),
+    [
+        ("point-dense", "temperature-1"),
+        ("point-sparse", "top-k-3"),
+        ("sparse-dense", "penalty"),
+        ("dense-point", "stopped by confidence"),
+        ("nested", "temperature-0.7-top-p-0.6"),
+    ],
+)
+def test_every_mixture_of_forms_is_lossless(target, who, way):
+    check_lossless(target, chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2), way, 2400)
 
 
 def test_argmax_drafts_of_a_model_may_be_replaced_for_a_sampling_target(target):
     sampling, drafts = SamplingSettings(), SamplingSettings(temperature=0)
-    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, shortest=2)
+    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, min_draft_tokens=2)
     gamma = Gamma(2, 3, stop_below=0.6)
     decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
-    assert p_value(sample(decoder, 3, 1200), enumerate_continuations(target, sampling)) > 1e-4
+    assert p_value(sample(decoder, 600, 1200), enumerate_continuations(target, sampling)) > 1e-4
 
 
-def stopped_early(target, batch):
-    """A drawn draft that a confidence controller stops, before a drafter that always has three tokens."""
-    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, shortest=2)
+def stopped_early(target):
+    """A sampled draft that a confidence controller stops, before a drafter that always has three tokens."""
+    drafter = chain(TableDrafter(VOCAB), CountingDrafter(VOCAB), vocab=VOCAB, min_draft_tokens=2)
     return Decoder(target, drafter, gamma=Gamma(2, stop_below=0.4), strict=True)
 
 
-@pytest.mark.parametrize("batch", [1, 60])
-def test_drawn_drafts_are_never_chosen_by_their_length(target, batch):
-    decoder = stopped_early(target, batch)
+def test_sampled_drafts_are_never_chosen_by_their_length(target):
+    decoder = stopped_early(target)
     trace = TraceObserver()
     decoder.generate([[2, 3], [5]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
-    assert {1, 2} <= {n for report in trace.reports for n in report.drafted}, "no draft was stopped, or all were"
-    seen = sample(decoder, batch, {1: 150, 60: 3000}[batch])
+    lengths = {n for report in trace.reports for n in report.outcome.drafted}
+    assert {1, 2} <= lengths, "no draft was stopped, or all were"
+    seen = sample(decoder, 600, 3000)
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
 
 
-def test_choosing_drawn_drafts_by_their_length_would_be_seen(target, monkeypatch):
+def test_choosing_sampled_drafts_by_their_length_would_be_seen(target, monkeypatch):
     # What the test before this one is for: were stopped drafts replaced, the text would not be the target's.
-    monkeypatch.setattr(chain_module, "_may_be_replaced", lambda _, proposal: [True] * len(proposal.lengths))
-    seen = sample(stopped_early(target, 60), 60, 3000)
+    monkeypatch.setattr(chain_module, "_replaceable", lambda _, proposal: [True] * len(proposal.lengths))
+    seen = sample(stopped_early(target), 600, 3000)
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) < 1e-6
 
 
@@ -135,51 +152,35 @@ SHIPPED = {
 }
 
 
-@pytest.mark.parametrize("batch", [1, 60])
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("who", SHIPPED)
-def test_drafters_that_ship_are_lossless_in_a_chain(target, members, who, setting, batch):
-    shortest, names = SHIPPED[who]
-    drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
-    sampling = SETTINGS[setting]
-    decoder = Decoder(target, drafter, gamma=Gamma(2, 3), sampling=sampling, strict=True)
-    count = 30 if sampling.argmax else {1: 60, 60: 2400}[batch]
-    assert p_value(sample(decoder, batch, count), enumerate_continuations(target, sampling)) > 1e-4
+def shipped(members, who):
+    min_draft_tokens, names = SHIPPED[who]
+    return chain(*(members[name]() for name in names), vocab=VOCAB, min_draft_tokens=min_draft_tokens)
 
 
-PENALTY = SamplingSettings(repetition_penalty=3.0)
-WAYS = {
-    "a penalty by prefix": (PENALTY, None, Gamma(2, 3)),
-    "drafts at another temperature": (SamplingSettings(), SamplingSettings(temperature=0.5), Gamma(2, 3)),
-    "stopped by confidence": (PENALTY, None, Gamma(3, stop_below=0.3)),
-}
+def test_drafters_that_ship_are_lossless_in_a_chain(target, members):
+    check_lossless(target, shipped(members, "bigram, transformer"), "stopped by confidence", 2400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("who", SHIPPED)
-def test_a_chain_is_lossless_in_other_ways_too(target, members, who, way):
-    shortest, names = SHIPPED[who]
-    drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
-    sampling, drafts, gamma = WAYS[way]
-    decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
-    expected = enumerate_continuations(target, sampling, (2, 2))
-    assert p_value(sample(decoder, 60, 2400, (2, 2)), expected) > 1e-4
+@pytest.mark.parametrize("who", [*SHIPPED, *TOYS])
+def test_a_chain_is_lossless_in_every_way(target, members, who, way):
+    toys = who in TOYS
+    drafter = chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2) if toys else shipped(members, who)
+    check_lossless(target, drafter, way, 9600)
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
 @pytest.mark.parametrize("who", [*SHIPPED, "point-dense", "dense-point", "nested"])
 def test_a_row_does_not_depend_on_its_neighbours(target, members, who, sampling):
-    if who in SHIPPED:
-        shortest, names = SHIPPED[who]
-        drafter = chain(*(members[name]() for name in names), vocab=VOCAB, shortest=shortest)
-    else:
-        drafter = chain(*TOYS[who](), vocab=VOCAB, shortest=2)
+    toys = who in TOYS
+    drafter = chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2) if toys else shipped(members, who)
     decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)
     settings = GenerationSettings(max_new_tokens=16, seed=4, ignore_eos=True)
     first = [2, 3, 5, 2, 3]
-    alone = decoder.generate([first], settings).rows[0].tokens
+    alone = decoder.generate([first], settings).sequences[0].tokens
     for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]]):
-        assert decoder.generate([first, *others], settings).rows[0].tokens == alone
+        assert decoder.generate([first, *others], settings).sequences[0].tokens == alone
 
 
 def test_a_chain_of_stateful_drafters_proposes_as_a_fresh_one(target, members):
@@ -203,6 +204,6 @@ def test_a_chain_of_stateful_drafters_proposes_as_a_fresh_one(target, members):
 
 
 def request_of(tokens, sampling):
-    recorder = DraftRecorder(Standardiser(sampling), RowStreams([0, 1]), 2, VOCAB, 3, "cpu")
+    recorder = DraftRecorder(LogitsToProbs(sampling), RowGenerators([0, 1]), 2, VOCAB, 3, "cpu")
     recorder.start(tokens, (3, 3))
-    return DraftRequest(tokens, (3, 3), recorder)
+    return recorder

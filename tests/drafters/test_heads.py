@@ -12,17 +12,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core import shipped
-from specdec_core.border import DraftRequest, TargetInfo
+from specdec_core import builtin as shipped
 from specdec_core.decoding import Decoder
-from specdec_core.errors import ConfigError, ModelError
+from specdec_core.interface import ConfigError, GenerationSettings, ModelError, SamplingSettings, TargetInfo
 from specdec_core.models import inflate, load_model, wrap_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_drafters.configs import HeadsConfig
+from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
-from tests.drafters.support import SeededSampler, info_for, rows_of
+from tests.drafters.support import SeededRequest, info_for, rows_of
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -103,7 +101,7 @@ def by_hand(heads, hidden, token, head, features=FEATURES):
 
 
 def request(tokens, budget, hidden, seed=0):
-    return DraftRequest(tokens, tuple(budget), SeededSampler(budget, seed), hidden)
+    return SeededRequest(tokens, budget, seed, hidden)
 
 
 HIDDEN = normal(3, D, seed=7) * torch.tensor([[1e-2], [1.0], [30.0]])
@@ -222,14 +220,14 @@ def test_a_target_without_an_output_embedding(file):
 
 
 def test_more_heads_than_there_are(file):
-    with pytest.raises(ModelError, match=r"count 4 was asked for, but .* holds 3 heads"):
+    with pytest.raises(ModelError, match=r"count is 4, but .* holds 3 heads"):
         drafter_for(file, count=4)
 
 
 def test_a_missing_file_or_folder_is_named(tmp_path):
-    with pytest.raises(ModelError, match=r"none\.safetensors: there is no such file"):
+    with pytest.raises(ModelError, match=r"none\.safetensors: no such file"):
         drafter_for(tmp_path / "none.safetensors")
-    with pytest.raises(ModelError, match=r"the folder holds no heads\.safetensors"):
+    with pytest.raises(ModelError, match=r"the folder has no heads\.safetensors"):
         drafter_for(tmp_path)
 
 
@@ -245,7 +243,7 @@ def test_unknown_builtin_heads(monkeypatch, tmp_path):
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
 def test_a_file_that_was_cut_is_refused(file, keep):
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ModelError, match="no whole safetensors file"):
+    with pytest.raises(ModelError, match="not a complete safetensors file"):
         drafter_for(file)
 
 
@@ -255,7 +253,7 @@ def test_foreign_files_are_refused(tmp_path):
     with pytest.raises(ModelError, match="not of heads"):
         drafter_for(path)
     path.write_text("not at all")
-    with pytest.raises(ModelError, match="no whole safetensors file"):
+    with pytest.raises(ModelError, match="not a complete safetensors file"):
         drafter_for(path)
 
 
@@ -272,9 +270,9 @@ def rewritten(path, **changes):
     [
         ({"version": 2}, "format version 2; this specdec reads version 1"),
         ({"version": 2, "else": 1}, "format version 2; this specdec reads version 1"),
-        ({"heads": 0}, "the header of these heads is wrong at heads"),
+        ({"heads": 0}, "the header is invalid at heads"),
         ({"heads": 4}, "but the header says"),
-        ({"else": 1}, "the header of these heads is wrong at else"),
+        ({"else": 1}, "the header is invalid at else"),
     ],
 )
 def test_headers_that_do_not_fit_are_refused(file, changes, said):
@@ -286,7 +284,7 @@ def test_headers_that_do_not_fit_are_refused(file, changes, said):
 def test_weights_that_are_no_numbers_are_refused(tmp_path):
     heads = random_heads()
     heads.outer["bias"][0, 0] = 1e9
-    with pytest.raises(ModelError, match=r"outer\.bias holds a value that is no finite number"):
+    with pytest.raises(ModelError, match=r"outer\.bias has values that are not finite"):
         write_heads(tmp_path / "h.safetensors", heads, card_for())
     assert not list(tmp_path.iterdir())
     heads.outer["bias"][0, 0] = torch.nan
@@ -295,7 +293,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     with safe_open(path, framework="pt") as given:
         metadata = given.metadata()
     save_file(tensors, path, metadata=metadata)
-    with pytest.raises(ModelError, match=r"outer\.bias holds a value that is no finite number"):
+    with pytest.raises(ModelError, match=r"outer\.bias has values that are not finite"):
         drafter_for(path)
 
 
@@ -361,7 +359,7 @@ def test_the_hidden_state_is_that_of_the_last_drawn_token(tmp_path, temperature,
     sampling = SamplingSettings(temperature=temperature)
     decoder = Decoder(target, drafter, gamma=Gamma(1, 3, 2), sampling=sampling, strict=True)
     result = decoder.generate([[0], [3, 4, 5], [9]], GenerationSettings(max_new_tokens=30, ignore_eos=True))
-    for row in result.rows:
+    for row in result.sequences:
         assert row.tokens == tuple((row.prompt[-1] + 1 + n) % V for n in range(30))
     assert result.metrics.accepted == kept * result.metrics.drafted
     assert result.metrics.drafted > 20

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_drafters.ngram.kneser_ney import FALLBACK_DISCOUNTS, discounts_of, estimate, fit
 from tests.drafters.ngram_models import (
     DATA,

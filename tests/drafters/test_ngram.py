@@ -1,4 +1,4 @@
-"""The n-gram drafter through the border: its q, its sources of text, and what it refuses."""
+"""The n-gram drafter through the plugin interface: its q, its sources of text, and what it refuses."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.border import Dense, TargetInfo
-from specdec_core.errors import ConfigError
-from specdec_drafters import texts
-from specdec_drafters.configs import NgramConfig
+from specdec_core.interface import ConfigError, Dense, TargetInfo
+from specdec_drafters.common import texts
+from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
 from tests.drafters.support import info_for, request_for, rows_of
 
@@ -66,7 +65,7 @@ def test_zero_budget_and_empty_context(order):
 
 def test_a_unigram_has_one_row():
     tables = drafter_from("small.2.arpa", 1).tables
-    assert tables.overlay(tables.context([1, 2])) is tables.overlay(tables.context([7]))
+    assert tables.backoff_row(tables.context([1, 2])) is tables.backoff_row(tables.context([7]))
 
 
 def test_builtin_library_text_leaves_the_held_out_modules_out(word_tokenizer, monkeypatch):
@@ -121,10 +120,10 @@ def test_arpa_over_another_vocabulary():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give either 'arpa' .* or 'text' .*; neither was given"),
-        ({"arpa": "a", "text": "b"}, "both was given"),
+        ({}, "give either 'arpa' .* or 'text' .*; got neither"),
+        ({"arpa": "a", "text": "b"}, "got both"),
         ({"arpa": "a", "order": 0}, "greater than or equal to 1"),
-        ({"arpa": "a", "max_bytes": 5}, "'max_bytes' limits a text"),
+        ({"arpa": "a", "max_bytes": 5}, "'max_bytes' applies to 'text', not to 'arpa'"),
         ({"text": "builtin:stdlb"}, "unknown built-in text 'builtin:stdlb'. Available: builtin:stdlib"),
         ({"text": ""}, "at least 1 character"),
         ({"arpa": "a", "n": 2}, "Extra inputs"),

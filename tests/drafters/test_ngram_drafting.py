@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.acceptance import dense
-from specdec_core.border import Dense, DraftRequest, Overlay, PointMass, TargetInfo
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.overlay import best, write_log_weights
-from specdec_core.randomness import RowStreams
-from specdec_core.sampling import Standardiser
-from specdec_core.settings import SamplingSettings
-from specdec_drafters.configs import NgramConfig
+from specdec_core.interface import Backoff, Dense, PointMass, SamplingSettings, TargetInfo
+from specdec_core.sampling.backoff import backoff_argmax, write_log_weights
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification.distributions import dense
 from specdec_drafters.ngram import tables as ngram_tables
 from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter, _NgramSession
 from specdec_drafters.ngram.kneser_ney import estimate
 from tests.drafters.support import info_for
@@ -81,7 +80,7 @@ def random_tables(order, vocab_size=9, seed=0):
 
 def written(tables, context):
     out = np.empty(tables.vocab_size, dtype=np.float32)
-    write_log_weights(tables.overlay(context), out)
+    write_log_weights(tables.backoff_row(context), out)
     return out
 
 
@@ -92,7 +91,7 @@ def assert_equal_for_every_context(tables):
             context = tables.context(tokens)
             expected = tables.row(context)[:vocab_size]
             np.testing.assert_allclose(written(tables, context), expected, rtol=1e-6, atol=1e-6)
-            assert expected[best(tables.overlay(context))] >= expected.max() - 1e-5
+            assert expected[backoff_argmax(tables.backoff_row(context))] >= expected.max() - 1e-5
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])
@@ -107,24 +106,24 @@ def test_an_overlay_of_a_model_that_does_not_interpolate_is_its_row(tmp_path, or
 
 def test_unlisted_ids_have_the_score_of_unk_where_it_follows_the_context(tmp_path):
     tables = katz(tmp_path)
-    row = tables.overlay(tables.context([0, 1]))
+    row = tables.backoff_row(tables.context([0, 1]))
     np.testing.assert_allclose(written(tables, (0, 1))[[4, 6, 7]], -0.9 * np.log(10), rtol=1e-5)
     assert row.ids.tolist() == [0, 2, 4, 6, 7]  # no special word among them
-    assert tables.overlay((5,)).ids.tolist() == [0, 5]
+    assert tables.backoff_row((5,)).ids.tolist() == [0, 5]
 
 
 def test_levels_are_not_written_to(tmp_path):
     for tables in (katz(tmp_path), random_tables(4)):
         before = [level.log_probability.copy() for level in tables.levels]
         for tokens in itertools.product(range(tables.vocab_size), repeat=tables.order - 1):
-            tables.overlay(tables.context(tokens))
+            tables.backoff_row(tables.context(tokens))
         for level, log_probability in zip(tables.levels, before, strict=True):
             np.testing.assert_array_equal(level.log_probability, log_probability)
 
 
 def test_a_bigram_lists_what_the_level_holds_without_copying_it():
     tables = random_tables(2)
-    row = tables.overlay((0,))
+    row = tables.backoff_row((0,))
     assert np.shares_memory(row.ids, tables.levels[1].words)
     assert np.shares_memory(row.log_weights, tables.levels[1].log_probability)
 
@@ -138,19 +137,19 @@ def test_rows_are_cached_within_bounds_and_stay_right(monkeypatch):
         np.testing.assert_array_equal(written(tables, context), first[context])
     assert 1 <= len(tables._cache) <= 5
     assert tables._cache_left >= 0
-    assert tables.overlay(contexts[0]) is tables.overlay(contexts[0])
+    assert tables.backoff_row(contexts[0]) is tables.backoff_row(contexts[0])
 
 
 def recorder(settings, batch, vocab_size, budget, seed=0):
-    streams = RowStreams([seed + row for row in range(batch)])
-    return DraftRecorder(Standardiser(settings), streams, batch, vocab_size, max(budget), "cpu")
+    streams = RowGenerators([seed + row for row in range(batch)])
+    return DraftRecorder(LogitsToProbs(settings), streams, batch, vocab_size, max(budget), "cpu")
 
 
 def propose(session, tokens, budget, settings, vocab_size, seed=0):
     made = recorder(settings, len(tokens), vocab_size, budget, seed)
     made.start(tokens, budget)
-    proposal = session.propose(DraftRequest(tokens, budget, made))
-    assert made.vouches_for(proposal)
+    proposal = session.propose(made)
+    assert made.made(proposal)
     return proposal
 
 
@@ -161,8 +160,8 @@ CONTEXTS = [[2, 619, 689, 13, 34, 46], [34], [62, 45, 699]]
 @pytest.mark.parametrize(
     ("settings", "form"),
     [
-        (SamplingSettings(), Overlay),
-        (SamplingSettings(temperature=0.6), Overlay),
+        (SamplingSettings(), Backoff),
+        (SamplingSettings(temperature=0.6), Backoff),
         (SamplingSettings(temperature=0), PointMass),
         (SamplingSettings(top_k=4), Dense),
         (SamplingSettings(repetition_penalty=1.3), Dense),
@@ -179,7 +178,7 @@ def test_q_is_the_model_renormalised_and_standardised(arpa, order, settings, for
         for place in range(length):
             prefix = [*CONTEXTS[row], *proposal.tokens[row, :place].tolist()]
             model = torch.from_numpy(drafter.tables.row(drafter.tables.context(prefix))[None, :vocab_size])
-            expected = Standardiser(settings)(model, [prefix])[0]
+            expected = LogitsToProbs(settings)(model, [prefix])[0]
             torch.testing.assert_close(q[row, place], expected, rtol=1e-4, atol=1e-8)
             assert q[row, place, proposal.tokens[row, place]] > 0
 
@@ -193,7 +192,7 @@ def test_drafts_have_the_frequencies_of_the_model(order):
     seen = np.zeros((vocab_size, vocab_size))
     for _ in range(count):
         made.start([[3, 1, 0]], (2,))
-        first, second = session.propose(DraftRequest([[3, 1, 0]], (2,), made)).tokens[0].tolist()
+        first, second = session.propose(made).tokens[0].tolist()
         seen[first, second] += 1
     expected = np.zeros((vocab_size, vocab_size))
     for first in range(vocab_size):
@@ -208,8 +207,8 @@ def test_drafts_have_the_frequencies_of_the_model(order):
 def test_a_row_whose_budget_is_spent_is_looked_up_no_more():
     tables = random_tables(2)
     asked = []
-    overlay = tables.overlay
-    tables.overlay = lambda context: asked.append(context) or overlay(context)
+    overlay = tables.backoff_row
+    tables.backoff_row = lambda context: asked.append(context) or overlay(context)
     proposal = propose(_NgramSession(tables), [[1], [2], [3]], (3, 0, 1), SamplingSettings(), 9)
     assert proposal.lengths == (3, 0, 1)
     assert sum(len(context) == 1 for context in asked) == 4  # each looks up the unigrams too

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_drafters.ngram import arpa
 from specdec_drafters.ngram.arpa import read_arpa
 from tests.drafters.ngram_models import arpa_entries

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specdec_drafters.suffix_automaton import FrequentContinuations, LatestPlaces
+from specdec_drafters.prompt_copy.suffix_automaton import FrequentContinuations, LatestPlaces
 
 KINDS = (LatestPlaces, FrequentContinuations)
 # Two or three letters make for many repetitions, so for many states that are split.
@@ -24,9 +24,9 @@ def places(tokens, part):
     return [end for end in range(size, len(tokens)) if tokens[end - size : end] == part]
 
 
-def search(tokens, other, longest, shortest=1):
+def search(tokens, other, longest, min_match=1):
     """Return (size, positions) of the longest end of `other` that a token follows in `tokens`."""
-    for size in range(min(longest, len(other)), shortest - 1, -1):
+    for size in range(min(longest, len(other)), min_match - 1, -1):
         found = places(tokens, other[-size:])
         if found:
             return size, found
@@ -41,11 +41,11 @@ def copy(tokens, position, count):
     return grown[len(tokens) :]
 
 
-def continue_frequent(tokens, other, longest, shortest, count):
+def continue_frequent(tokens, other, longest, min_match, count):
     """Search anew for each token and count what followed."""
     copied = []
     while len(copied) < count:
-        size, found = search(tokens, other + copied, longest, shortest)
+        size, found = search(tokens, other + copied, longest, min_match)
         if not size:
             break
         often = Counter(tokens[position] for position in found)
@@ -88,14 +88,14 @@ def test_the_latest_place_is_found_after_every_token(tokens, longest):
 @example([0] * 30, 4, 1)
 @example([1] + [0] * 12 + [1] + [0] * 12, 3, 1)
 @example([0, 1] * 12 + [0], 5, 2)
-def test_the_most_frequent_continuation_is_found_after_every_token(tokens, longest, shortest):
-    automaton = FrequentContinuations(longest, shortest=shortest)
+def test_the_most_frequent_continuation_is_found_after_every_token(tokens, longest, min_match):
+    automaton = FrequentContinuations(longest, min_match=min_match)
     for length in range(1, len(tokens) + 1):
         text = tokens[:length]
         automaton.extend(text)
         size, state = automaton.match()
         assert size == search(text, text, longest)[0]
-        expected = continue_frequent(text, text, longest, shortest, 7)
+        expected = continue_frequent(text, text, longest, min_match, 7)
         assert automaton.continuation(text, (size, state), 7) == expected
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from specdec_core import load_model
-from specdec_core.errors import ConfigError, SpecdecError
-from specdec_drafters.configs import NgramConfig, NgramTrainerConfig
+from specdec_core.interface import ConfigError, SpecdecError
 from specdec_drafters.ngram import trainer
 from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.ngram.kneser_ney import fit
 from specdec_drafters.ngram.trainer import NgramTrainer
+from specdec_drafters.training.config import usage
 from specdec_drafters.training.sources import own_samples
 from tests.drafters.ngram_models import DATA, arpa_entries, assert_same_entries
 from tests.tiny import tiny_model
@@ -128,9 +130,9 @@ def test_sources_go_with_an_encoder(tmp_path):
     settings = {"samples": 5, "output": tmp_path / "m.arpa"}
     with pytest.raises(ConfigError, match="has an encoder: give --sources, a JSONL file"):
         train(target=str(tmp_path / "t5"), **settings)
-    with pytest.raises(ConfigError, match=r"sources\.jsonl is empty; give a file with a source a line"):
+    with pytest.raises(ConfigError, match=r"sources\.jsonl is empty; give a file with one source per line"):
         train(target=str(tmp_path / "t5"), sources=sources, **settings)
-    with pytest.raises(ConfigError, match="has no encoder to read them; leave them out"):
+    with pytest.raises(ConfigError, match="has no encoder to read --sources"):
         train(sources=sources, **settings)
     assert not (tmp_path / "m.arpa").exists()
 
@@ -140,14 +142,14 @@ def test_sources_go_with_an_encoder(tmp_path):
     [
         (
             b"1 2\n3 x4 5\n",
-            r"ids:2: expected token ids in decimal; found 'x4'. Write .* or give the file as --text",
+            r"ids:2: expected token ids in decimal; found 'x4'. Separate .* or give the file as --text",
         ),
         (b"1 2\n3 -4\n", r"ids:2: expected token ids in decimal; found '-4'"),
         (b"1 <s> 2\n", r"ids:1: expected .* found '<s>'"),
         (b"1 2 3\n1 4096 2\n", "token id 4096 is in the text; the target's vocabulary has the ids 0 to 4095"),
         (b"1 2 99999999999999999999\n", "found '99999999999999999999'"),
         (b"1 2 \xc2\xb2 3\n", "found '\N{SUPERSCRIPT TWO}'"),
-        (b"", "ids is empty; give a text with something in it"),
+        (b"", "ids is empty; give a non-empty text"),
         (b"\n \n\n", "ids is empty"),
         (b"1 2\n3\n", r"has 2 token\(s\) in a row; n-grams of order 3 need at least 3"),
         (None, "there is no such file"),
@@ -191,12 +193,12 @@ def test_a_target_without_a_tokenizer_counts_ids_only(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give one of 'text' .*; none was given"),
-        ({"text": "a", "samples": 5}, "text and samples was given"),
-        ({"text": "a", "ids": "b", "samples": 5}, "text and ids and samples was given"),
-        ({"ids": "a", "max_bytes": 5}, "'max_bytes' is about a text; it has no meaning for 'ids'"),
-        ({"samples": 5, "split": "line"}, "'split' is about a text; it has no meaning for 'samples'"),
-        ({"ids": "a", "sources": "b"}, "'sources' are answered for 'samples'; they have no meaning for 'ids'"),
+        ({}, "give one of 'text' .*; got none"),
+        ({"text": "a", "samples": 5}, "got text and samples"),
+        ({"text": "a", "ids": "b", "samples": 5}, "got text and ids and samples"),
+        ({"ids": "a", "max_bytes": 5}, "'max_bytes' applies to 'text', not to 'ids'"),
+        ({"samples": 5, "split": "line"}, "'split' applies to 'text', not to 'samples'"),
+        ({"ids": "a", "sources": "b"}, "'sources' applies to 'samples', not to 'ids'"),
         ({"text": "builtin:stdlb"}, "unknown built-in text 'builtin:stdlb'. Available: builtin:stdlib"),
         ({"text": "a", "order": 0}, "greater than or equal to 1"),
         ({"samples": 0}, "greater than or equal to 1"),
@@ -212,3 +214,8 @@ def test_bad_settings_are_refused(settings, message):
 def test_facts_are_plain_values(tmp_path):
     report, _ = train(ids=DATA / "small.txt", output=tmp_path / "m.arpa")
     assert json.loads(json.dumps(dict(report.facts))) == dict(report.facts)
+
+
+@pytest.mark.parametrize("path", ["a/b.arpa", "1.5", "with, comma: {x}", 'quote"d', "größer 😀", "back\\slash"])
+def test_a_study_reads_any_path(path):
+    assert YAML(typ="safe").load(usage("ngram", "arpa", Path(path))) == {"name": "ngram", "arpa": path}

@@ -10,15 +10,14 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.errors import ConfigError, ModelError
+from specdec_core.interface import ConfigError, GenerationSettings, ModelError
 from specdec_core.models import load_model
-from specdec_core.settings import GenerationSettings
-from specdec_drafters.configs.heads import HeadsConfig, HeadsTrainerConfig
+from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
+from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape, head_logits
-from specdec_drafters.heads.objective import Objective, Reading
-from specdec_drafters.heads.trainer import HeadsTrainer, Lesson, read_rows
+from specdec_drafters.heads.trainer import Distillation, HeadsTrainer, read_rows
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
@@ -119,10 +118,10 @@ def heads_for(reads_token=True) -> Heads:
 def test_losses_and_gradients_are_those_of_every_place_by_hand(
     monkeypatch, reads_token, share, temperature, at_once
 ):
-    monkeypatch.setattr("specdec_drafters.heads.objective._LOGITS_AT_ONCE", at_once)
-    monkeypatch.setattr("specdec_drafters.heads.objective._IN_CACHE", at_once // 2)
+    monkeypatch.setattr("specdec_drafters.heads.loss._LOGITS_AT_ONCE", at_once)
+    monkeypatch.setattr("specdec_drafters.heads.loss._IN_CACHE", at_once // 2)
     heads, slow = heads_for(reads_token), heads_for(reads_token)
-    objective = Objective(heads, OUTPUT, INPUT if reads_token else None, temperature)
+    objective = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, temperature)
     losses, places = objective.backward(READING, share, scale=0.25)
 
     expected, number = [torch.zeros(()) for _ in range(K)], [0] * K
@@ -145,7 +144,7 @@ def test_losses_and_gradients_are_those_of_every_place_by_hand(
 @pytest.mark.parametrize("reads_token", [True, False])
 def test_scores_are_those_of_every_place_by_hand(reads_token):
     heads = heads_for(reads_token)
-    scores = Objective(heads, OUTPUT, INPUT if reads_token else None, 0.8).scores(READING)
+    scores = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, 0.8).scores(READING)
     places, overlaps, agreement, kept = ([0.0] * K for _ in range(4))
     reached: dict[tuple[int, int], float] = {}
     with torch.no_grad():
@@ -160,24 +159,24 @@ def test_scores_are_those_of_every_place_by_hand(reads_token):
             token = TOKENS[row, guessed]
             reached[row, t] = before * min(1.0, float(q[token] / p[token]))
     assert scores.alpha == pytest.approx([a / b for a, b in zip(overlaps, places, strict=True)], abs=1e-5)
-    assert scores.argmax_agreement == pytest.approx([a / b for a, b in zip(agreement, places, strict=True)])
+    assert scores.greedy_alpha == pytest.approx([a / b for a, b in zip(agreement, places, strict=True)])
     shares = [a / b for a, b in zip(kept, places, strict=True)]
-    assert scores.kept_share == pytest.approx(shares, abs=1e-5)
-    assert scores.tokens_per_call == pytest.approx(1 + sum(shares), abs=1e-5)
+    assert scores.acceptance_by_head == pytest.approx(shares, abs=1e-5)
+    assert scores.block_efficiency == pytest.approx(1 + sum(shares), abs=1e-5)
     double = scores + scores
     assert double.alpha == pytest.approx(scores.alpha)
-    assert double.places.tolist() == [2 * n for n in places]
+    assert double.positions.tolist() == [2 * n for n in places]
 
 
 def test_rows_with_nothing_to_guess():
-    objective = Objective(heads_for(), OUTPUT, INPUT)
+    objective = HeadsLoss(heads_for(), OUTPUT, INPUT)
     for reading in (
         Reading(TOKENS[:, :2], COUNTS[:, :2], HIDDEN[:, :2]),
         Reading(TOKENS, torch.zeros_like(COUNTS), HIDDEN),
     ):
         losses, places = objective.backward(reading, 0.5, 1.0)
         assert losses.tolist() == places.tolist() == [0.0] * K
-        assert objective.scores(reading).tokens_per_call == 1
+        assert objective.scores(reading).block_efficiency == 1
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma3", "t5", "bart"])
@@ -209,7 +208,7 @@ def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tm
     drafter = HeadsDrafter(HeadsConfig(model=str(path)), target.info())
     config = config_for(family, held_out=2500, samples=10)
     material = gather(config, target, Recorder())
-    scores = Lesson(config, target, heads, material, torch.float32).scores()
+    scores = Distillation(config, target, heads, material, torch.float32).scores()
 
     decoder = Decoder(target, drafter, gamma=Gamma(K), strict=True)
     prompts = [[0]] * 200
@@ -220,12 +219,13 @@ def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tm
     result = decoder.generate(prompts, GenerationSettings(max_new_tokens=24, ignore_eos=True, seed=3))
     drafting = result.metrics.row_steps - len(prompts)  # the first step of a row has no hidden state
     measured = 1 + result.metrics.accepted / drafting
-    assert scores.tokens_per_call > 1.2
-    assert measured == pytest.approx(scores.tokens_per_call, rel=0.06)
+    assert scores.block_efficiency > 1.2
+    assert measured == pytest.approx(scores.block_efficiency, rel=0.06)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bart"])
-@pytest.mark.parametrize("loss", ["ce", "kl", "tv", "kl-then-tv"])
+@pytest.mark.parametrize(
+    ("family", "loss"), [("gpt2", "ce"), ("bart", "kl"), ("gpt2", "tv"), ("bart", "kl-then-tv")]
+)
 def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
@@ -233,7 +233,7 @@ def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, famil
     HeadsTrainer(config_for(family, loss=loss, steps=60, learning_rate=3e-3)).train(observer)
     first, last = observer.points[0], observer.points[-1]
     assert last["alpha_1"] > first["alpha_1"] + 0.02
-    assert last["tokens_per_call"] > first["tokens_per_call"] + 0.02
+    assert last["block_efficiency"] > first["block_efficiency"] + 0.02
     assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())
     assert all(weight.grad is None for weight in target.model.parameters())
 
@@ -290,7 +290,7 @@ def test_what_breaks_off_before_the_first_checkpoint_leaves_nothing(config_for, 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Lesson, "measure", stop)
+    monkeypatch.setattr(Distillation, "measure", stop)
     config = config_for(samples=50)
     with pytest.raises(KeyboardInterrupt):
         HeadsTrainer(config).train(Recorder())
@@ -332,13 +332,15 @@ def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
     """The views that the optimiser is given are the weights, and get the gradients of the weights."""
     target, config = targets(), config_for()
     heads = moved(Heads(HeadsShape(K, 32, 32, 32)))
-    lesson = Lesson(config, target, heads, gather(config, target, Recorder()), torch.float32)
-    task = lesson.task()
-    assert len(task.parameters) == 2 * K + 2
-    assert sum(weight.numel() for weight in task.parameters.values()) == sum(w.numel() for w in heads.parameters())
-    task.gradients(0, 0.5)
+    distillation = Distillation(config, target, heads, gather(config, target, Recorder()), torch.float32)
+    objective = distillation.objective()
+    assert len(objective.parameters) == 2 * K + 2
+    assert sum(weight.numel() for weight in objective.parameters.values()) == sum(
+        w.numel() for w in heads.parameters()
+    )
+    objective.gradients(0, 0.5)
     stacked: dict[str, Tensor] = dict(heads.named_parameters())
-    for name, view in task.parameters.items():
+    for name, view in objective.parameters.items():
         whole, _, head = name.partition("/")
         at = stacked[whole].view(K, 32, -1)[int(head)] if head else stacked[whole]
         slope = stacked[whole].grad.view(K, 32, -1)[int(head)] if head else stacked[whole].grad
@@ -346,10 +348,10 @@ def test_the_heads_of_one_matrix_are_stepped_one_by_one(targets, config_for):
         assert torch.equal(view, at)
         assert torch.equal(view.grad, slope)
         assert slope.abs().sum() > 0
-    task.gradients(1, 0.5)  # gradients of a step do not add to those of the one before
-    again = {name: view.grad.clone() for name, view in task.parameters.items()}
-    task.gradients(1, 0.5)
-    assert all(torch.equal(again[name], view.grad) for name, view in task.parameters.items())
+    objective.gradients(1, 0.5)  # gradients of a step do not add to those of the one before
+    again = {name: view.grad.clone() for name, view in objective.parameters.items()}
+    objective.gradients(1, 0.5)
+    assert all(torch.equal(again[name], view.grad) for name, view in objective.parameters.items())
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
-from specdec_core.border import Outcome, TargetInfo
-from specdec_core.errors import ModelError
-from specdec_drafters.configs import TransformerConfig
-from specdec_drafters.transformer import TransformerDrafter
-from specdec_drafters.vocabulary import check_vocabulary
+from specdec_core.interface import ModelError, Outcome, TargetInfo
+from specdec_drafters.common.loading import check_vocabulary
+from specdec_drafters.transformer.config import TransformerConfig
+from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
 from tests.tiny import tiny_model
 
@@ -77,6 +76,18 @@ def test_q_is_the_models_own_through_drafts_commits_and_ragged_rows(folder, fami
                 torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
         commit(session, tokens, proposal, kept, last=20 + seed)
     assert_as_fresh(drafter, info, session, tokens)
+
+
+def test_the_draft_model_is_loaded_with_its_settings(folder, tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path / "inner")
+    settings = {"subfolder": "inner", "attn_implementation": "eager", "dtype": "bfloat16"}
+    config = TransformerConfig(model=tmp_path.name, **settings)
+    target = TargetInfo(vocab_size=V, device="cpu", folder=tmp_path.parent)
+    loaded = TransformerDrafter(config, target).loaded
+    assert loaded.family.float_mask
+    assert loaded.model.dtype == torch.bfloat16
+    with pytest.raises(ModelError, match="gptq needs calibration data"):
+        TransformerDrafter(config.model_copy(update={"quantization_config": {"quant_method": "gptq"}}), target)
 
 
 def test_commits_of_steps_in_which_another_drafter_was_used(folder):
@@ -178,7 +189,7 @@ def test_vocabularies_that_differ_are_refused_with_sizes_and_entries(folder):
     message = str(raised.value)
     assert "has 40 entries, the target's 30, and 11 differ" in message
     assert "id 7: target 'other', drafter 'w7'; id 30: target nothing, drafter 'w30'" in message
-    assert "choose a drafter of the target's family" in message
+    assert "choose a draft model of the target's family" in message
 
 
 def test_sizes_that_differ_without_tokenizers_are_refused(folder):
@@ -198,7 +209,7 @@ def test_an_encoder_needs_a_target_with_a_source(folder):
 
 
 def test_a_decoder_only_drafter_for_an_encoder_decoder_target_is_refused(folder):
-    with pytest.raises(ModelError, match="has no encoder, so it would not read the source") as error:
+    with pytest.raises(ModelError, match="has no encoder, so it cannot read the source") as error:
         drafter_for(folder(), encoder_decoder=True)
     assert "drafter 'transformer'" in str(error.value)
     assert "copies from the source, or looks up n-grams" in str(error.value)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specdec_core.measurement.measure import Bench
-from specdec_core.measurement.settings import MeasureSettings
+from specdec_core.interface import SamplingSettings
+from specdec_core.measurement.file import MeasureSettings
+from specdec_core.measurement.measure import MeasureContext
 from specdec_core.registry import default_registry
-from specdec_core.settings import SamplingSettings
 from tests.lossless import PROMPT, VOCAB, next_token
 
 ROWS = 30
@@ -20,12 +20,12 @@ LENGTH = 4
 GAMMA = LENGTH - 1
 
 
-def bench(target, tokens=ROWS * GAMMA, registry=None, **settings) -> Bench:
+def context(target, tokens=ROWS * GAMMA, registry=None, **settings) -> MeasureContext:
     """Thirty times the prompt whose continuations can be enumerated."""
     said = {"gamma": GAMMA, "rows": ROWS, "max_new_tokens": LENGTH, "ignore_eos": True, **settings}
     sampling = SamplingSettings()
     made = MeasureSettings(tokens=tokens, **said)
-    return Bench(target, [list(PROMPT)] * ROWS, sampling, made, registry or default_registry())
+    return MeasureContext(target, [list(PROMPT)] * ROWS, sampling, made, registry or default_registry())
 
 
 def exact(
@@ -44,7 +44,7 @@ def exact(
     @functools.cache
     def kept(prefix):
         """min(p / l, q) of every token, the mean over the q; for argmax, q where the token is granted."""
-        if settings.argmax:
+        if settings.greedy:
             p = next_token(target, [*PROMPT, *prefix], SamplingSettings())
             granted = (p >= lenience * p.max() * (1 - 1e-9)).double()
             return sum(granted * q for q in q_after([*PROMPT, *prefix])) / len(q_after([*PROMPT, *prefix]))

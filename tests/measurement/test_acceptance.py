@@ -1,4 +1,4 @@
-"""What is measured in the target's shadow is what theory and real speculative runs say."""
+"""Measured acceptance agrees with theory and with speculative runs."""
 
 from __future__ import annotations
 
@@ -8,24 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.border import DeterministicDrafter
 from specdec_core.decoding import Decoder
+from specdec_core.interface import DeterministicDrafter, GenerationSettings, SamplingSettings
 from specdec_core.measurement.estimate import estimate
+from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_acceptance
-from specdec_core.measurement.samples import Notes, take_samples
-from specdec_core.measurement.settings import Subject
-from specdec_core.measurement.shadow import Shadow
-from specdec_core.measurement.timing import Always
+from specdec_core.measurement.reject_all import RejectAllRule
+from specdec_core.measurement.samples import SampleRecorder, take_samples
 from specdec_core.models import wrap_model
-from specdec_core.randomness import row_seed
-from specdec_core.settings import GenerationSettings, SamplingSettings
+from specdec_core.sampling.generators import row_seed
 from tests.lossless import PROMPT, VOCAB, enumerate_continuations, next_token, p_value, sample
-from tests.measurement.support import GAMMA, LENGTH, ROWS, bench, exact
-from tests.test_lossless_drafters import make, target  # noqa: F401  (fixtures)
+from tests.measurement.support import GAMMA, LENGTH, ROWS, context, exact
+from tests.test_lossless_drafters import catalogue, target  # noqa: F401  (fixtures)
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, SparseDrafter, TableDrafter, target_info
 
-ANY = Subject("any", NO_CONFIG)
+ANY = DrafterEntry("any", NO_CONFIG)
 TOKENS = 90 * 20
 
 
@@ -64,7 +62,7 @@ def agrees(measured, alpha, rates):
 @pytest.mark.parametrize("form", DRAFTERS)
 def test_alpha_and_positions_are_those_of_the_enumeration(target, form):  # noqa: F811
     drafter, q_after = DRAFTERS[form]
-    plan = bench(target, TOKENS, lenience=(1.0, 0.4))
+    plan = context(target, TOKENS, lenience=(1.0, 0.4))
     strict, lenient = measure_acceptance(plan, ANY, drafter(VOCAB), 1.0, ROWS)
     assert strict.tokens == lenient.tokens == TOKENS
     agrees(strict, *exact(target, q_after()))
@@ -76,14 +74,14 @@ def test_alpha_and_positions_are_those_of_the_enumeration(target, form):  # noqa
 
 
 def test_settings_of_the_target_are_those_of_the_drafter(target):  # noqa: F811
-    measured = measure_acceptance(bench(target, TOKENS), ANY, TableDrafter(VOCAB), 0.5, ROWS)[0]
+    measured = measure_acceptance(context(target, TOKENS), ANY, TableDrafter(VOCAB), 0.5, ROWS)[0]
     agrees(measured, *exact(target, table_q(0.5), temperature=0.5))
 
 
 @pytest.mark.parametrize("form", ["dense", "point"])
 def test_argmax_counts_the_tokens_that_are_granted(target, form):  # noqa: F811
     drafter, q_after = DRAFTERS[form]
-    plan = bench(target, lenience=(1.0, 0.3))
+    plan = context(target, lenience=(1.0, 0.3))
     for measured in measure_acceptance(plan, ANY, drafter(VOCAB), 0.0, ROWS):
         alpha, rates = exact(target, q_after(0.0), temperature=0.0, lenience=measured.lenience)
         assert measured.alpha == pytest.approx(alpha)
@@ -91,19 +89,19 @@ def test_argmax_counts_the_tokens_that_are_granted(target, form):  # noqa: F811
 
 
 def test_argmax_with_a_drafter_that_samples_takes_the_mean_over_its_q(target):  # noqa: F811
-    subject = Subject("any", NO_CONFIG, SamplingSettings(temperature=1.0))
-    plan = bench(target, lenience=(1.0, 0.3))
-    for measured in measure_acceptance(plan, subject, TableDrafter(VOCAB), 0.0, ROWS):
+    entry = DrafterEntry("any", NO_CONFIG, SamplingSettings(temperature=1.0))
+    plan = context(target, lenience=(1.0, 0.3))
+    for measured in measure_acceptance(plan, entry, TableDrafter(VOCAB), 0.0, ROWS):
         alpha, _ = exact(target, table_q(), temperature=0.0, lenience=measured.lenience)
         # No noise at the first position: the mean is over all of q, and not over what was drawn.
         assert measured.alpha == pytest.approx(alpha, abs=1e-6)
 
 
 @pytest.mark.parametrize("who", ["transformer", "hierarchy-bigram"])
-def test_drafters_that_keep_state_follow_the_text_whose_drafts_are_all_refused(target, make, who):  # noqa: F811
+def test_drafters_that_keep_state_follow_the_text_whose_drafts_are_all_refused(target, catalogue, who):  # noqa: F811
     small = wrap_model(tiny_model("llama", VOCAB, seed=5, sharpness=0.8))
     q_after = lambda prefix: [next_token(small, prefix, SamplingSettings())]  # noqa: E731
-    measured = measure_acceptance(bench(target, 90 * 8), ANY, make(who), 1.0, ROWS)[0]
+    measured = measure_acceptance(context(target, 90 * 8), ANY, catalogue.make(who), 1.0, ROWS)[0]
     agrees(measured, *exact(target, q_after))
 
 
@@ -112,57 +110,60 @@ STATEFUL = ["transformer", "heads", "chain", "hierarchy-bigram", "hierarchy-chai
 
 @pytest.mark.parametrize("who", STATEFUL)
 @pytest.mark.parametrize("batch", [1, 3])
-def test_argmax_accepts_in_the_shadow_what_a_speculative_run_accepts(target, make, who, batch):  # noqa: F811
-    """Argmax is no matter of chance: where a real step begins, the shadow has the same accepted tokens."""
+def test_argmax_accepts_in_the_shadow_what_a_speculative_run_accepts(target, catalogue, who, batch):  # noqa: F811
+    """Argmax is no matter of chance: where a real step begins, the rule records the same accepted tokens."""
     prompts = [list(PROMPT), [2, 3, 2, 3, 2], [5, 4]][:batch]
     generation = GenerationSettings(max_new_tokens=12, ignore_eos=True)
-    shadow, argmax = Shadow([1.0]), SamplingSettings(temperature=0)
-    shared = {"gamma": Always(4), "sampling": argmax, "strict": True}
+    rule, argmax = RejectAllRule([1.0]), SamplingSettings(temperature=0)
+    shared = {"gamma": 4, "sampling": argmax, "strict": True}
     lengths = [[] for _ in prompts]
     texts = [[] for _ in prompts]
-    for report in Decoder(target, make(who), rule=shadow, **shared).stream(prompts, generation):
-        noted = shadow.noted()
-        for row, drafted in enumerate(report.drafted):
+    for report in Decoder(target, catalogue.make(who), rule=rule, **shared).stream(prompts, generation):
+        noted = rule.recorded()
+        for row, drafted in enumerate(report.outcome.drafted):
             own = noted[1][row, :drafted, 0] if noted and drafted else np.zeros(0)
             lengths[row].append(int(own.cumprod().sum()))
-            texts[row] += report.committed[row]
-        assert report.accepted == (0,) * batch
+            texts[row] += report.outcome.committed[row]
+        assert report.outcome.accepted == (0,) * batch
     accepted = 0
     places = [0] * batch
-    real = Decoder(target, make(who), **shared)
+    real = Decoder(target, catalogue.make(who), **shared)
     for report in real.stream(prompts, generation):
-        for row, new in enumerate(report.committed):
+        for row, new in enumerate(report.outcome.committed):
             # Heads see the target's hidden state only behind the first step, whichever token that ends at.
             if new and not (who == "heads" and places[row] == 0):
-                assert report.accepted[row] == min(lengths[row][places[row]], 12 - places[row]), (row, places[row])
-                accepted += report.accepted[row]
+                assert report.outcome.accepted[row] == min(lengths[row][places[row]], 12 - places[row]), (
+                    row,
+                    places[row],
+                )
+                accepted += report.outcome.accepted[row]
             places[row] += len(new)
     assert accepted > 0
-    assert [tuple(text) for text in texts] == [row.tokens for row in real.generate(prompts, generation).rows]
+    assert [tuple(text) for text in texts] == [row.tokens for row in real.generate(prompts, generation).sequences]
 
 
 @pytest.mark.parametrize("who", ["dense", "bigram", "chain", "transformer", "copy-recent"])
-def test_positions_are_those_counted_in_speculative_steps(target, make, who):  # noqa: F811
-    """The first step of many texts, judged in the shadow and by Algorithm 1."""
-    drafter = TableDrafter(VOCAB) if who == "dense" else make(who)
-    shadow = Shadow([1.0])
-    notes = Notes(GAMMA, frozenset())
+def test_positions_are_those_counted_in_speculative_steps(target, catalogue, who):  # noqa: F811
+    """The first step of many texts, by the rule and by Algorithm 1."""
+    drafter = TableDrafter(VOCAB) if who == "dense" else catalogue.make(who)
+    rule = RejectAllRule([1.0])
+    recorder = SampleRecorder(GAMMA, frozenset())
     generation = GenerationSettings(max_new_tokens=LENGTH, ignore_eos=True)
     judged, accepted = np.zeros(GAMMA), np.zeros(GAMMA)
-    shadowed = Decoder(target, drafter, gamma=Always(GAMMA), strict=True, rule=shadow)
-    real = Decoder(target, drafter, gamma=Always(GAMMA), strict=True)
+    shadowed = Decoder(target, drafter, gamma=GAMMA, strict=True, rule=rule)
+    real = Decoder(target, drafter, gamma=GAMMA, strict=True)
     for turn in range(25):
         seeds = [row_seed(turn, row) for row in range(ROWS)]
         run = shadowed.stream([list(PROMPT)] * ROWS, generation, seeds=seeds)
-        notes.add(next(run), shadow, range(ROWS))
+        recorder.add(next(run), rule, range(ROWS))
         run.close()
         run = real.stream([list(PROMPT)] * ROWS, generation, seeds=seeds)
         report = next(run)
         run.close()
         for place in range(GAMMA):
-            judged[place] += sum(count > place for count in report.judged)
-            accepted[place] += sum(count > place for count in report.accepted)
-    measured = estimate(notes.samples(), 0, 1.0, 1.0, np.random.default_rng(0))
+            judged[place] += sum(count > place for count in report.verified)
+            accepted[place] += sum(count > place for count in report.outcome.accepted)
+    measured = estimate(recorder.samples(), 0, 1.0, 1.0, np.random.default_rng(0))
     for place, (rate, error) in enumerate(zip(measured.by_position, measured.by_position_error, strict=True)):
         count = judged[place]
         assert count > 20
@@ -175,14 +176,14 @@ def test_without_drafts_the_text_is_that_of_plain_decoding(target):  # noqa: F81
     prompts = [list(PROMPT), [2, 5]]
     for sampling in (SamplingSettings(), SamplingSettings(temperature=0)):
         plain = Decoder(target, sampling=sampling).generate(prompts, settings)
-        shadow = Decoder(target, TableDrafter(VOCAB), gamma=Always(0), sampling=sampling, rule=Shadow([1.0]))
-        assert [row.tokens for row in shadow.generate(prompts, settings).rows] == [
-            row.tokens for row in plain.rows
+        rule = Decoder(target, TableDrafter(VOCAB), gamma=0, sampling=sampling, rule=RejectAllRule([1.0]))
+        assert [row.tokens for row in rule.generate(prompts, settings).sequences] == [
+            row.tokens for row in plain.sequences
         ]
 
 
 def test_with_drafts_the_text_has_the_targets_distribution(target):  # noqa: F811
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=Always(2), rule=Shadow([1.0, 0.2]), strict=True)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=2, rule=RejectAllRule([1.0, 0.2]), strict=True)
     seen = sample(decoder, 30, 1500)
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
 
@@ -199,7 +200,7 @@ class Silent(DeterministicDrafter):
 
 
 def test_a_drafter_that_proposes_nothing_has_no_alpha(target):  # noqa: F811
-    measured = measure_acceptance(bench(target), ANY, Silent(ever=False), 1.0, ROWS)[0]
+    measured = measure_acceptance(context(target), ANY, Silent(ever=False), 1.0, ROWS)[0]
     assert measured.tokens == ROWS * GAMMA
     assert (measured.alpha, measured.low, measured.high) == (0.0, 0.0, 0.0)
     assert measured.by_position == (0.0,)
@@ -207,7 +208,7 @@ def test_a_drafter_that_proposes_nothing_has_no_alpha(target):  # noqa: F811
 
 
 def test_a_drafter_that_proposes_at_times_is_judged_where_it_does(target):  # noqa: F811
-    measured = measure_acceptance(bench(target, 600), ANY, Silent(ever=True), 1.0, ROWS)[0]
+    measured = measure_acceptance(context(target, 600), ANY, Silent(ever=True), 1.0, ROWS)[0]
     assert 0.1 < measured.proposed[0] < 0.9
     assert measured.proposed[1:] == (1.0, 0.0)
     assert measured.drafted == pytest.approx((measured.proposed[0], measured.drafted[1], 0.0))
@@ -234,7 +235,7 @@ class Ending(DeterministicDrafter):
 
 
 def test_what_is_drafted_behind_an_end_of_sequence_is_not_judged(target):  # noqa: F811
-    plan = bench(target, ignore_eos=False)
+    plan = context(target, ignore_eos=False)
     measured = measure_acceptance(plan, ANY, Ending(NO_CONFIG, target_info(VOCAB)), 1.0, ROWS)[0]
     assert len(measured.by_position) == 1
     assert measured.proposed == (1.0, 0.0, 0.0)
@@ -242,13 +243,13 @@ def test_what_is_drafted_behind_an_end_of_sequence_is_not_judged(target):  # noq
 
 
 def test_at_temperature_0_each_prompt_has_one_text(target):  # noqa: F811
-    plan = bench(target, tokens=50_000, ignore_eos=False)
+    plan = context(target, tokens=50_000, ignore_eos=False)
     measured = measure_acceptance(plan, ANY, TableDrafter(VOCAB), 0.0, ROWS)[0]
     assert ROWS * GAMMA <= measured.tokens <= ROWS * 256
 
 
 class Seeded(Decoder):
-    """Notes the seeds of all texts."""
+    """SampleRecorder the seeds of all texts."""
 
     seen: tuple[int, ...] = ()
 
@@ -258,9 +259,9 @@ class Seeded(Decoder):
 
 
 def test_no_text_of_a_prompt_is_taken_twice(target):  # noqa: F811
-    plan = bench(target, tokens=200)
-    shadow = Shadow((1.0,))
-    decoder = Seeded(target, TableDrafter(VOCAB), gamma=Always(GAMMA), strict=True, rule=shadow)
-    take_samples(decoder, shadow, [list(PROMPT)] * 3, plan.settings, argmax=False, rows=2, advance=lambda _: None)
+    plan = context(target, tokens=200)
+    rule = RejectAllRule((1.0,))
+    decoder = Seeded(target, TableDrafter(VOCAB), gamma=GAMMA, strict=True, rule=rule)
+    take_samples(decoder, rule, [list(PROMPT)] * 3, plan.settings, greedy=False, rows=2, advance=lambda _: None)
     assert len(decoder.seen) > 3 * 10
     assert len(set(decoder.seen)) == len(decoder.seen)

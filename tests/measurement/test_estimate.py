@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.border import Dense, Overlay, PointMass, Proposal, Sparse
-from specdec_core.decoding.rules import Case
-from specdec_core.measurement.estimate import FEWEST_PROMPTS, Samples, estimate
-from specdec_core.measurement.shadow import Shadow
+from specdec_core.interface import Backoff, Dense, PointMass, Proposal, Sparse
+from specdec_core.measurement.estimate import MIN_PROMPTS, Samples, estimate
+from specdec_core.measurement.reject_all import RejectAllRule
 
 V, K = 7, 3
 
@@ -21,17 +20,17 @@ def forms(generator):
     )
     weights = torch.softmax(torch.randn(2, K, 3, generator=generator), dim=2)
     full = torch.zeros(2, K, V).scatter_(2, ids, weights)
-    overlay = Overlay(ids, weights, torch.full((V,), 0.25), torch.zeros(2, K))
+    overlay = Backoff(ids, weights, torch.full((V,), 0.25), torch.zeros(2, K))
     return ids[..., 1].contiguous(), [Dense(full), Sparse(ids, weights), overlay]
 
 
-def noted(tokens, q, p=None, scores=None, leniences=(1.0, 0.5)):
-    shadow = Shadow(leniences)
+def recorded(tokens, q, p=None, scores=None, leniences=(1.0, 0.5)):
+    rule = RejectAllRule(leniences)
     proposal = Proposal(tokens, (K, K), q)
     uniforms = None if p is None else torch.full((2, K + 1), 0.5, dtype=torch.float64)
-    verdict = shadow(Case(proposal, p, scores, None, uniforms))
-    assert verdict.accepted.tolist() == [0, 0]
-    return shadow.noted()
+    result = rule.greedy(proposal, scores, None) if p is None else rule.sample(proposal, p, None, uniforms)
+    assert result.accepted.tolist() == [0, 0]
+    return rule.recorded()
 
 
 def test_every_form_of_q_has_the_same_odds():
@@ -39,7 +38,7 @@ def test_every_form_of_q_has_the_same_odds():
     tokens, same = forms(generator)
     p = torch.softmax(2 * torch.randn(2, K + 1, V, generator=generator), dim=2)
     q = same[0].probabilities
-    for beta, own in (noted(tokens, form, p) for form in same):
+    for beta, own in (recorded(tokens, form, p) for form in same):
         for which, l_each in enumerate((1.0, 0.5)):
             assert beta[..., which] == pytest.approx(torch.minimum(p[:, :K] / l_each, q).sum(dim=2).numpy())
             ratio = p[:, :K].gather(2, tokens[..., None]) / q.gather(2, tokens[..., None]) / l_each
@@ -51,11 +50,11 @@ def test_a_point_mass_has_the_odds_of_its_token():
     tokens = torch.randint(V, (2, K), generator=generator)
     p = torch.softmax(2 * torch.randn(2, K + 1, V, generator=generator), dim=2)
     dense = Dense(torch.nn.functional.one_hot(tokens, V).float())
-    for one, other in zip(noted(tokens, PointMass(), p), noted(tokens, dense, p), strict=True):
+    for one, other in zip(recorded(tokens, PointMass(), p), recorded(tokens, dense, p), strict=True):
         assert one == pytest.approx(other)
     scores = p.log()
     for one, other in zip(
-        noted(tokens, PointMass(), None, scores), noted(tokens, dense, None, scores), strict=True
+        recorded(tokens, PointMass(), None, scores), recorded(tokens, dense, None, scores), strict=True
     ):
         assert one == pytest.approx(other)
 
@@ -63,7 +62,7 @@ def test_a_point_mass_has_the_odds_of_its_token():
 def test_where_p_is_one_hot_tokens_are_granted_or_not():
     scores = torch.tensor([0.0, 1.0, 0.9, -3.0, -3, -3, -3]).expand(2, K + 1, V)
     tokens = torch.tensor([[1, 2, 0], [3, 2, 1]])
-    beta, own = noted(tokens, PointMass(), None, scores, (1.0, 0.5))
+    beta, own = recorded(tokens, PointMass(), None, scores, (1.0, 0.5))
     assert own[..., 0].tolist() == [[1, 0, 0], [0, 0, 1]]
     assert own[..., 1].tolist() == [[1, 1, 0], [0, 1, 1]]
     assert (beta == own).all()
@@ -98,7 +97,7 @@ def interval(generator, prompts, length, spread):
     return found.low, found.high
 
 
-@pytest.mark.parametrize("prompts", [FEWEST_PROMPTS, 40])
+@pytest.mark.parametrize("prompts", [MIN_PROMPTS, 40])
 def test_the_interval_covers_alpha_where_texts_differ(prompts):
     generator = np.random.default_rng(5)
     found = [interval(generator, prompts, 50, 0.12) for _ in range(300)]

@@ -14,9 +14,28 @@ ONE = Acceptance(temperature=1, lenience=1, tokens=100, alpha=0.5, low=0.4, high
 SECONDS = StepSeconds(draft=(0, 0), verify=(1, 2), step=(1, 2))
 
 
-@pytest.mark.parametrize(("timed", "said"), [((0,), "c is not known"), ((0, 1), "c = 0.000"), ((), "c = 0.000")])
+@pytest.mark.parametrize(("timed", "said"), [((0,), "c is unknown"), ((0, 1), "c = 0\n"), ((), "c = 0\n")])
 def test_a_cost_that_was_not_measured_is_not_called_zero(timed, said):
     measured = DrafterMeasurement(name="rare", settings={}, acceptance=(ONE,), seconds=SECONDS, c=0, timed=timed)
     text = io.StringIO()
     Console(file=text, width=120).print(drafter_report(measured, 1, 100))
     assert f"rare: {said}" in text.getvalue()
+    rows = {
+        line.split(",")[0].strip(): line.split()[2:] for line in text.getvalue().splitlines() if ", ms" in line
+    }
+    assert rows["drafting"] == (["0", "–"] if timed == (0,) else ["0", "0"])
+    assert rows["step"] == ["1000.00", "–" if timed == (0,) else "2000.00"]
+    assert ("–: too few drafts to time." in text.getvalue()) == (timed == (0,))
+
+
+def test_what_matters_least_is_left_out_of_a_narrow_terminal():
+    measured = DrafterMeasurement(
+        name="a", settings={}, acceptance=(ONE,), seconds=SECONDS, c=0.0002, timed=(0, 1)
+    )
+    text = io.StringIO()
+    Console(file=text, width=72).print(drafter_report(measured, 1, 100), crop=False)
+    assert "a: c <0.001" in text.getvalue()
+    assert "0.400 to 0.600" in text.getvalue()
+    left_out = "tokens, Theorem 3.8 best γ, Theorem 3.8 expected"
+    assert f"Left out to fit 72 columns: {left_out}." in " ".join(text.getvalue().split())
+    assert max(map(len, text.getvalue().splitlines())) <= 72

@@ -5,14 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_core.border import BatchInfo, StepReport
 from specdec_core.decoding import Decoder
+from specdec_core.interface import BatchInfo, GenerationSettings, Outcome, StepReport
+from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_times
-from specdec_core.measurement.settings import Subject
-from specdec_core.measurement.timing import InTurns, Medians, Repeating, Waiting, watch_steps
-from specdec_core.settings import GenerationSettings
+from specdec_core.measurement.timing import (
+    CyclingGamma,
+    Medians,
+    RepeatLastToken,
+    SynchronizedDrafter,
+    watch_steps,
+)
 from tests.lossless import PROMPT, VOCAB, small_target
-from tests.measurement.support import bench
+from tests.measurement.support import context
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, TableDrafter
 
 
@@ -21,10 +26,12 @@ def report(asked, drafted, draft, verify, rest=0.5):
     return StepReport(
         step=1,
         asked=asked,
-        drafted=drafted,
-        accepted=(0,) * len(drafted),
-        committed=((1,),) * len(drafted),
-        finished=(False,) * len(drafted),
+        outcome=Outcome(
+            drafted=drafted,
+            accepted=(0,) * len(drafted),
+            committed=((1,),) * len(drafted),
+            finished=(False,) * len(drafted),
+        ),
         draft_tokens=tokens,
         draft_seconds=draft,
         verify_seconds=verify,
@@ -37,12 +44,12 @@ def test_medians_by_the_longest_draft_that_was_made():
     steps = [report((0, 0), (0, 0), 0.25, 4.0)]
     steps += [report((2, 2), (1, 2), draft, verify) for draft, verify in ((1, 5), (2, 6), (9, 99))]
     steps += [report((2, 2), (0, 0), 7.0, 4.0)]  # asked in vain
-    found = Medians.of(steps, fewest=3)
+    found = Medians.of(steps, min_count=3)
     assert found.draft == {0: 0.0, 2: 2}
     assert found.verify == {0: 4.0, 2: 6}
     assert found.rest == 0.5
     assert found.lacks(2)
-    assert Medians.of(steps, fewest=4).draft == {0: 0.0}
+    assert Medians.of(steps, min_count=4).draft == {0: 0.0}
 
 
 def test_lengths_that_did_not_occur_are_read_off_a_line():
@@ -73,7 +80,7 @@ def test_a_drafter_that_never_proposes_costs_nothing():
 
 
 def test_every_turn_has_every_length_and_goes_on_in_the_next_batch():
-    controller = InTurns(4, np.random.default_rng(0))
+    controller = CyclingGamma(4, np.random.default_rng(0))
     info = BatchInfo(2, 4, (9, 9), False)
     asked = []
     for _ in range(4):
@@ -92,23 +99,23 @@ def target(device):
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_steps_of_all_lengths_are_watched(target, batch_size):
-    plan = bench(target, timings=3, batch_size=batch_size, max_new_tokens=16)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=InTurns(3, np.random.default_rng(0)), strict=True)
+    plan = context(target, timings=3, batch_size=batch_size, max_new_tokens=16)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=CyclingGamma(3, np.random.default_rng(0)), strict=True)
     done = []
     reports = watch_steps(decoder, plan.prompts, plan.settings, done.append)
     assert len(reports) == 3 * 4
-    assert all(one.step > 0 and len(one.drafted) == batch_size for one in reports)
-    assert {max(one.drafted) for one in reports} == {0, 1, 2, 3}
+    assert all(one.step > 0 and len(one.outcome.drafted) == batch_size for one in reports)
+    assert {max(one.outcome.drafted) for one in reports} == {0, 1, 2, 3}
     assert done[-1] == 4 * 4
 
 
 @pytest.mark.parametrize("seed", [5, 8, 11, 14])
 def test_a_plain_step_is_timed_however_few_steps_are(target, seed):
-    plan = bench(target, timings=1, gamma=1, max_new_tokens=16)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=InTurns(1, np.random.default_rng(seed)), strict=True)
+    plan = context(target, timings=1, gamma=1, max_new_tokens=16)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=CyclingGamma(1, np.random.default_rng(seed)), strict=True)
     reports = watch_steps(decoder, plan.prompts, plan.settings, lambda _: None)
     assert len(reports) >= 2
-    assert Medians.of(reports, fewest=1).timing(1).seconds.verify[0] > 0
+    assert Medians.of(reports, min_count=1).timing(1).seconds.verify[0] > 0
 
 
 class Short(CountingDrafter):
@@ -119,15 +126,15 @@ class Short(CountingDrafter):
 
 
 def test_a_drafter_with_short_drafts_has_times_for_all(target):
-    plan = bench(target, timings=4, max_new_tokens=32)
-    found = measure_times(plan, Subject("short", NO_CONFIG), Short(VOCAB))
+    plan = context(target, timings=4, max_new_tokens=32)
+    found = measure_times(plan, DrafterEntry("short", NO_CONFIG), Short(VOCAB))
     assert found.timed == (0, 1)
     assert len(found.seconds.verify) == len(found.seconds.step) == 4
     assert min(found.seconds.verify) > 0
 
 
 def test_made_up_drafts_are_as_long_as_asked(target):
-    decoder = Decoder(target, Repeating(target.info()), gamma=Gamma(3), strict=True)
+    decoder = Decoder(target, RepeatLastToken(target.info()), gamma=Gamma(3), strict=True)
     first = next(decoder.stream([list(PROMPT)], GenerationSettings(max_new_tokens=8)))
     assert first.draft_tokens == ((PROMPT[-1],) * 3,)
 
@@ -135,9 +142,9 @@ def test_made_up_drafts_are_as_long_as_asked(target):
 def test_the_device_is_waited_for_behind_every_draft_and_commit(target):
     waits = []
     settings = GenerationSettings(max_new_tokens=8, seed=1)
-    waiting = Waiting(TableDrafter(VOCAB), lambda: waits.append(1))
+    waiting = SynchronizedDrafter(TableDrafter(VOCAB), lambda: waits.append(1))
     result = Decoder(target, waiting, gamma=Gamma(2), strict=True).generate([list(PROMPT)], settings)
     alone = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(2), strict=True).generate([list(PROMPT)], settings)
-    assert result.rows == alone.rows
+    assert result.sequences == alone.sequences
     calls = result.metrics.target_calls
     assert calls < len(waits) <= 2 * calls

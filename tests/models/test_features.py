@@ -1,4 +1,4 @@
-"""Features: the embeddings of a model and the digest it is known by."""
+"""Features: the embeddings of a model and its fingerprint."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ def test_hidden_states_times_output_embeddings_are_the_logits(family):
     assert features.input_embeddings.shape[0] >= logits.shape[-1]
 
 
-def test_a_captured_forward_leaves_no_hook_behind():
+def test_nothing_is_captured_after_an_error():
     model = tiny_model("llama")
     features = features_of(model)
-    with pytest.raises(RuntimeError, match="stop"), features.capture():
+    with pytest.raises(RuntimeError, match="stop"), features.capture() as seen:
         raise RuntimeError("stop")
-    assert not model.get_output_embeddings()._forward_pre_hooks
+    model(torch.tensor([[2, 3]]))
+    assert seen == []
 
 
-def test_the_digest_is_that_of_the_weights():
+def test_the_fingerprint_depends_on_the_weights():
     model = tiny_model("llama")
     digest = features_of(model).fingerprint()
     assert digest == features_of(copy.deepcopy(model)).fingerprint()
@@ -42,7 +43,7 @@ def test_the_digest_is_that_of_the_weights():
     assert digest != features_of(tiny_model("qwen3")).fingerprint()
 
 
-def test_the_digest_survives_saving_and_inflating(tmp_path):
+def test_the_fingerprint_survives_saving_and_inflating(tmp_path):
     model = tiny_model("llama")
     model.save_pretrained(tmp_path)
     loaded = load_model(tmp_path)
@@ -52,7 +53,7 @@ def test_the_digest_survives_saving_and_inflating(tmp_path):
     assert larger.info().features is larger.features
 
 
-def test_a_model_without_an_output_embedding_has_none():
+def test_a_model_without_an_output_embedding_has_no_features():
     model = wrap_model(tiny_model("llama")).model
     model.get_output_embeddings = lambda: None
     assert features_of(model) is None

@@ -1,4 +1,4 @@
-"""Loading: folders, names, dtypes and devices; what is refused says why."""
+"""Loading models: folders, names, dtypes, devices, and errors with their reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, DynamicCache
 
-from specdec_core.errors import ModelError
+from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, load_model, wrap_model
 from tests.tiny import FAMILIES, RECURRENT, tiny_model
 
@@ -47,6 +47,7 @@ def test_device_map_and_revision_are_passed_through(folder, monkeypatch):
         return tiny_model("llama")
 
     monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
+    monkeypatch.setattr("specdec_core.models.load.require", lambda *_: None)
     load_model(folder / "llama", device_map="auto", revision="v1")
     assert given["device_map"] == "auto"
     assert given["revision"] == "v1"
@@ -72,19 +73,19 @@ def test_the_builtin_pair_loads_and_its_tokenizer_round_trips(name):
         ("", "no config.json"),
     ],
 )
-def test_a_wrong_place_is_named(folder, name, message):
+def test_a_wrong_folder_is_named(folder, name, message):
     with pytest.raises(ModelError, match=message):
         load_model(name, folder=folder)
 
 
-def test_a_hub_name_without_a_hub_says_what_to_check(monkeypatch):
+def test_a_hub_name_that_cannot_be_reached_says_what_to_check(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match="the hub did not give it"):
+    with pytest.raises(ModelError, match="from the hub failed"):
         load_model("no-such-owner/no-such-model")
 
 
-def test_a_config_that_is_none_and_weights_cut_short_are_refused(tmp_path):
+def test_an_invalid_config_and_truncated_weights_are_errors(tmp_path):
     tiny_model("llama").save_pretrained(tmp_path / "a")
     weights = tmp_path / "a" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:200])
@@ -99,7 +100,7 @@ def test_a_config_that_is_none_and_weights_cut_short_are_refused(tmp_path):
         load_model(tmp_path / "b")
 
 
-def test_pickled_weights_are_never_read(tmp_path):
+def test_pickled_weights_are_an_error(tmp_path):
     model = tiny_model("llama")
     model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -122,14 +123,14 @@ def test_wrong_options_say_what_is_allowed(folder, options, message):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there(folder):
+def test_a_missing_gpu_is_an_error(folder):
     with pytest.raises(ModelError, match="no GPU"):
         load_model(folder / "llama", device="cuda")
 
 
 @pytest.mark.parametrize("family", RECURRENT)
-def test_states_that_cannot_be_cut_are_refused_with_the_reason(family):
-    with pytest.raises(ModelError, match="cannot be cut back"):
+def test_recurrent_models_are_an_error_with_the_reason(family):
+    with pytest.raises(ModelError, match="cannot be rolled back"):
         wrap_model(tiny_model(family))
 
 
@@ -137,14 +138,20 @@ def test_states_that_cannot_be_cut_are_refused_with_the_reason(family):
 def test_buffers_are_allocated_once_and_written_in_place(family):
     loaded = wrap_model(tiny_model(family))
     session = ModelSession(loaded, 1, 32, [[3, 4, 5]] if loaded.encoder_decoder else None)
+    buffers = set()
+
+    def note(_model, _inputs, keywords, _output):
+        cache = keywords["past_key_values"]
+        layers = getattr(cache, "self_attention_cache", cache).layers
+        buffers.add(tuple((layer.keys.data_ptr(), layer.keys.shape) for layer in layers))
+
+    loaded.model.register_forward_hook(note, with_kwargs=True)
     session.forward([[0, 4, 5]])
-    layers = session._cache.layers
-    places = [(layer.keys.data_ptr(), layer.keys.shape) for layer in layers]
-    assert len(layers) == 2
     for token in range(2, 20):
         session.forward([[token]], torch.tensor([[3, 4]]))
         session.rollback([session.lengths[0] - 2])
-    assert [(layer.keys.data_ptr(), layer.keys.shape) for layer in layers] == places
+    (layers,) = buffers
+    assert len(layers) == 2
     assert session.lengths == [21]
 
 
@@ -161,8 +168,8 @@ def test_only_verified_logits_are_computed(family, monkeypatch):
     assert rows == [4, 2]
 
 
-def test_the_librarys_cache_would_concatenate_where_ours_does_not():
-    # The reason for a cache of our own, kept as a test so that it is noticed when it no longer holds.
+def test_the_librarys_cache_concatenates_where_ours_does_not():
+    # This is why we have a cache of our own. The test fails when the reason is gone.
     cache = DynamicCache()
     states = torch.zeros(1, 1, 4, 2)
     cache.update(states, states, 0)
@@ -171,14 +178,14 @@ def test_the_librarys_cache_would_concatenate_where_ours_does_not():
     assert cache.layers[0].keys.data_ptr() != before
 
 
-def test_a_tokenizer_beside_the_model_is_loaded(tmp_path):
+def test_the_tokenizer_in_the_models_folder_is_loaded(tmp_path):
     tiny_model("llama", vocab=4096).save_pretrained(tmp_path)
     builtin = load_model("builtin:drafter")
     builtin.tokenizer.save_pretrained(tmp_path)
     assert isinstance(load_model(tmp_path).tokenizer, type(AutoTokenizer.from_pretrained(tmp_path)))
 
 
-def test_a_head_of_its_own_is_loaded_without_a_word(monkeypatch):
+def test_an_untied_output_embedding_is_loaded_without_a_warning(monkeypatch):
     # The file has embedding and head; the library makes the config say that they are one, and warns.
     said = []
     handler = logging.Handler()

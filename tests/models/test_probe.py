@@ -1,4 +1,4 @@
-"""Families that the suite does not know are proved right when they are loaded, or refused."""
+"""Families without tests of their own are verified when they are loaded, or refused."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import torch
 import transformers
 
 from specdec_core.decoding import Decoder
-from specdec_core.errors import ModelError
+from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
 from specdec_core.models import TESTED_FAMILIES, ModelSession, wrap_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_core.testing.instruments.tiny import random_model
+from specdec_core.testing.harness.tiny_target import random_model
 from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
@@ -30,16 +29,16 @@ def other(family):
     return transformers.FalconForCausalLM(transformers.FalconConfig(alibi=True, **SIZES, **IDS)).eval()
 
 
-# Learnt positions; alibi without position_ids; alibi whose forward takes position_ids but not our masks.
+# Learned positions; ALiBi without position_ids; ALiBi with position_ids whose forward ignores our masks.
 @pytest.mark.parametrize(("family", "ragged"), [("opt", True), ("bloom", False), ("falcon", False)])
-def test_an_unknown_family_is_probed_and_then_decodes_as_the_library_does(family, ragged):
+def test_an_unknown_family_is_probed_and_decodes_like_generate(family, ragged):
     model = other(family)
     loaded = wrap_model(model)
     assert model.config.model_type not in TESTED_FAMILIES
     assert loaded.family.ragged is ragged
     decoder = Decoder(loaded, CountingDrafter(40), gamma=Gamma(3, 1), sampling=SamplingSettings(temperature=0))
     prompts = [[3, 4, 5, 6], [7]]
-    rows = decoder.generate(prompts, GenerationSettings(max_new_tokens=12)).rows
+    rows = decoder.generate(prompts, GenerationSettings(max_new_tokens=12)).sequences
     for prompt, row in zip(prompts, rows, strict=True):
         ids = torch.tensor([prompt])
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
@@ -48,7 +47,7 @@ def test_an_unknown_family_is_probed_and_then_decodes_as_the_library_does(family
 
 # A bias in each layer; embeddings that are asked for in three ways.
 @pytest.mark.parametrize("family", ["UMT5", "MBart", "Marian", "Pegasus", "M2M100", "Blenderbot"])
-def test_rows_of_other_encoder_decoder_models_stand_apart_in_one_forward(family):
+def test_other_encoder_decoder_models_take_ragged_rows_in_one_forward_pass(family):
     sizes = {"d_model": 32, "decoder_start_token_id": 2}  # which is no padding: M2M100 does not count that
     if family == "UMT5":
         # With sdpa, 5.17 of the library computes another one than without.
@@ -61,7 +60,7 @@ def test_rows_of_other_encoder_decoder_models_stand_apart_in_one_forward(family)
     assert loaded.family.ragged
 
 
-def test_padding_within_a_text_stands_nowhere_as_m2m100_has_it():
+def test_padding_tokens_within_a_text_get_no_position_in_m2m100():
     config = transformers.M2M100Config(d_model=32, decoder_start_token_id=2, **BOTH_SIDES, **IDS)
     loaded = wrap_model(random_model(config))
     logits = []
@@ -73,25 +72,25 @@ def test_padding_within_a_text_stands_nowhere_as_m2m100_has_it():
     torch.testing.assert_close(*logits)
 
 
-def test_a_bias_without_a_way_to_ask_for_it_is_no_bias():
+def test_a_position_bias_with_an_unknown_signature_is_not_used():
     model = tiny_model("t5")
     model.decoder.block[0].layer[1].extra = torch.nn.Module()
     model.decoder.block[0].layer[1].extra.relative_attention_bias = torch.nn.Embedding(4, 4)
     assert wrap_model(model).family.ragged
 
 
-def test_a_family_whose_cache_goes_wrong_is_refused():
+def test_a_family_that_fails_the_probe_is_an_error():
     model = other("opt")
     attention = model.model.decoder.layers[1].self_attn.v_proj
 
     def forgetful(_module, inputs, output):
-        # Right for a whole text, wrong for a continuation: what a wrong mask or position looks like.
+        # Right for a whole text and wrong for a continuation, as with a wrong mask or position.
         return output * 1.5 if inputs[0].shape[1] < 4 else output
 
     attention.register_forward_hook(forgetful)
-    with pytest.raises(ModelError, match="not those of a fresh forward"):
+    with pytest.raises(ModelError, match="not those of an uncached forward pass"):
         wrap_model(model)
 
 
-def test_the_suite_covers_what_is_called_tested():
+def test_every_family_that_counts_as_tested_is_tested():
     assert {tiny_model(family).config.model_type for family in FAMILIES} == set(TESTED_FAMILIES)

@@ -1,4 +1,4 @@
-"""The cached, ragged, rolled-back forward equals a fresh forward on the same tokens, for every family."""
+"""A cached, ragged, rolled-back forward pass equals a fresh one on the same tokens, for every family."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specdec_core.models import ModelSession, wrap_model
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
 OTHERWISE = ("t5 near", *(f"{family} {way}" for family in ENCODER_DECODER for way in ("eager", "apart")))
-"""Few distances that T5 tells apart, attention that wants other masks, and a pass a row."""
+"""T5 with few distance buckets, eager attention with float masks, and one forward pass per row."""
 SOURCES = ((3, 4, 5, 6, 7), (8, 9), (10, 11, 12))
 
 
@@ -34,7 +34,7 @@ def random_tokens(count, seed):
 @pytest.mark.parametrize("family", [*FAMILIES, *OTHERWISE])
 def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
     family, _, kind = family.partition(" ")
-    # Few distances of their own, so that the last bucket, which holds all that are farther, is reached.
+    # With few buckets, the last one, for all larger distances, is reached.
     near = {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 6} if kind == "near" else {}
     model = tiny_model(family, **near).to(device)
     if kind == "eager":
@@ -72,7 +72,7 @@ def test_ragged_steps_with_rollback_equal_fresh_forwards(family, rows, device):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_row_without_tokens_is_left_alone(family, device):
+def test_a_row_without_new_tokens_keeps_its_cache(family, device):
     loaded = wrap_model(tiny_model(family).to(device))
     sources = SOURCES[:2] if family in ENCODER_DECODER else None
     session = ModelSession(loaded, 2, 64, sources)
@@ -87,7 +87,7 @@ def test_a_row_without_tokens_is_left_alone(family, device):
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_rows_that_stand_apart_share_a_forward_and_the_model_is_left_as_it_was(family, device):
+def test_ragged_rows_share_a_forward_pass_and_the_model_is_not_changed(family, device):
     model = tiny_model(family).to(device)
     if family == "bart":  # as one that was spread over devices
         embedding = model.get_decoder().embed_positions
@@ -107,7 +107,7 @@ def test_rows_that_stand_apart_share_a_forward_and_the_model_is_left_as_it_was(f
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_a_decoder_that_asks_otherwise_for_positions_gets_a_pass_a_row(family, monkeypatch):
+def test_a_decoder_with_unknown_positions_gets_one_forward_pass_per_row(family, monkeypatch):
     model = tiny_model(family)
     assert wrap_model(model).family.ragged
     if family == "t5":
@@ -118,8 +118,8 @@ def test_a_decoder_that_asks_otherwise_for_positions_gets_a_pass_a_row(family, m
     assert not wrap_model(model).family.ragged
 
 
-def test_a_bias_that_is_offloaded_is_asked_for_where_the_tokens_are():
-    """What spreads a model keeps weights on "meta" and brings them when the module is called."""
+def test_an_offloaded_position_bias_is_computed_on_the_tokens_device():
+    """Offloading keeps weights on "meta" and brings them when the module is called."""
     model = tiny_model("t5")
     expected = []
     for offloaded in (False, True):
@@ -134,7 +134,7 @@ def test_a_bias_that_is_offloaded_is_asked_for_where_the_tokens_are():
 
 
 def bring_back(embedding):
-    """Keep an embedding's weight on "meta" but while it is called."""
+    """Keep an embedding's weight on "meta" except while it is called."""
     weight, forward = embedding.weight, embedding.forward
     embedding.weight = torch.nn.Parameter(weight.detach().to("meta"), requires_grad=False)
 

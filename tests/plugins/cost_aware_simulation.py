@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from specdec_core.border import BatchInfo, GammaController, GammaSession, StepReport
+from specdec_core.interface import BatchInfo, GammaController, GammaSession, Outcome, StepReport
 
 Rates = Callable[[int, int], float]
 """Acceptance at a position of the draft (from 1), given those before it, at a place in the text."""
@@ -122,18 +122,18 @@ class Simulation:
         done, seconds = 0, 0.0
         for _ in range(batches):
             for report in self.steps(controller, tokens):
-                done += sum(map(len, report.committed))
+                done += sum(map(len, report.outcome.committed))
                 seconds += self.clean
         return done / seconds
 
     def steps(self, controller: GammaController, tokens: int) -> Iterator[StepReport]:
         """Decode one batch."""
         rows = len(self._texts)
-        session = controller.open(BatchInfo(rows, controller.max_gamma, (tokens,) * rows, argmax=False))
+        session = controller.open(BatchInfo(rows, controller.max_gamma, (tokens,) * rows, greedy=False))
         left, step, missed = [tokens] * rows, 0, self._prompt
         while any(left):
             report = self._step(session, left, step, missed)
-            left = [n - len(new) for n, new in zip(left, report.committed, strict=True)]
+            left = [n - len(new) for n, new in zip(left, report.outcome.committed, strict=True)]
             missed = 0 if any(report.asked) else missed + 1
             step += 1
             session.observe(report)
@@ -156,7 +156,7 @@ class Simulation:
         tokens = tuple((1,) * n for n in drafted)
         seconds = (draft * factor, verify * factor, (draft + verify) * factor)
         return StepReport(
-            step, asked, drafted, accepted, committed, finished, tokens, *seconds, (0.0,) * len(left)
+            step, asked, Outcome(drafted, accepted, committed, finished), tokens, *seconds, (0.0,) * len(left)
         )
 
     def _factor(self) -> float:

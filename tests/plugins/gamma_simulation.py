@@ -6,12 +6,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from specdec_core.border import BatchInfo, GammaController, GammaSession, StepReport
+from specdec_core.interface import BatchInfo, GammaController, GammaSession, Outcome, StepReport
 
 
 def batch_info(controller: GammaController, rows: int = 1) -> BatchInfo:
     """A batch with room for a long text."""
-    return BatchInfo(rows, controller.max_gamma, (10_000,) * rows, argmax=False)
+    return BatchInfo(rows, controller.max_gamma, (10_000,) * rows, greedy=False)
 
 
 def report(
@@ -30,10 +30,12 @@ def report(
     return StepReport(
         step=step,
         asked=tuple(drafted),
-        drafted=tuple(drafted),
-        accepted=tuple(accepted),
-        committed=tuple(committed),
-        finished=tuple(ended),
+        outcome=Outcome(
+            drafted=tuple(drafted),
+            accepted=tuple(accepted),
+            committed=tuple(committed),
+            finished=tuple(ended),
+        ),
         draft_tokens=tuple((1,) * n for n in drafted),
         draft_seconds=draft_seconds,
         verify_seconds=verify_seconds,
@@ -43,7 +45,7 @@ def report(
 
 
 @dataclass
-class Course:
+class Scenario:
     """How a row was decoded.
 
     Attributes:
@@ -68,10 +70,10 @@ def decode(
     *,
     confidence: Callable[[random.Random], float] = lambda _: 1.0,
     seed: int = 0,
-) -> Course:
+) -> Scenario:
     """Decode one row, in which a token of confidence q is accepted with probability `accepts(q)`."""
     chance = random.Random(seed)
-    course = Course([], [], [])
+    course = Scenario([], [], [])
     for step in range(steps):
         (gamma,) = session.gamma()
         drafted, accepted, stands = 0, 0, True
@@ -80,7 +82,7 @@ def decode(
             drafted += 1
             stands = stands and chance.random() < accepts(q)
             accepted += stands
-            if session.watches_confidence and not session.keep_drafting([q])[0]:
+            if session.uses_confidence and not session.keep_drafting([q])[0]:
                 break
         session.observe(report((drafted,), (accepted,), step=step))
         course.asked.append(gamma)

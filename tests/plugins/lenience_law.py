@@ -12,9 +12,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from specdec_core.border import BatchInfo, LenienceController, LenienceSession, StepReport
+from specdec_core.interface import (
+    BatchInfo,
+    LenienceController,
+    LenienceSession,
+    Outcome,
+    SamplingSettings,
+    StepReport,
+)
 from specdec_core.models import LoadedModel
-from specdec_core.settings import SamplingSettings
 from tests.lossless import EOS, PROMPT, VOCAB, next_token
 from tests.toys import TableDrafter
 
@@ -69,7 +75,7 @@ class Enumeration:
         controller: Of lenience.
         gammas: Draft lengths of the steps, repeated.
         length: The most new tokens.
-        argmax: Whether the target's token is the most probable one.
+        greedy: Whether the target's token is the most probable one.
     """
 
     def __init__(
@@ -80,17 +86,17 @@ class Enumeration:
         gammas: tuple[int, ...],
         length: int,
         *,
-        argmax: bool,
+        greedy: bool,
     ) -> None:
         self._target, self._drafter = target, drafter
-        self._gammas, self._length, self._argmax = gammas, length, argmax
+        self._gammas, self._length, self._argmax = gammas, length, greedy
         self._p: dict[Text, torch.Tensor] = {}
         self.law = Law()
-        info = BatchInfo(1, max(gammas), (length,), argmax)
+        info = BatchInfo(1, max(gammas), (length,), greedy)
         self._step((), 1.0, 0.0, controller.open(info), 0)
 
     def p(self, text: Text) -> torch.Tensor:
-        """Return the target's distribution after a text, before any argmax."""
+        """Return the target's distribution after a text, before any greedy."""
         if text not in self._p:
             self._p[text] = next_token(self._target, [*PROMPT, *text], SamplingSettings())
         return self._p[text]
@@ -119,7 +125,15 @@ class Enumeration:
                 continue
             following = copy.deepcopy(session)
             # The draft is told as far as it was kept: no lenience controller looks at it.
-            one = (gamma,), (gamma,), (kept,), (new,), (done,), (new,), 0.0, 0.0, 0.0, (outcome.deviation,)
+            one = (
+                (gamma,),
+                Outcome((gamma,), (kept,), (new,), (done,)),
+                (new,),
+                0.0,
+                0.0,
+                0.0,
+                (outcome.deviation,),
+            )
             following.observe(StepReport(number, *one))
             self._step(longer, share, sum_spent, following, number + 1)
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.border import BatchInfo, StepReport
-from specdec_plugins.configs import ConstantLenienceConfig, FixedGammaConfig
-from specdec_plugins.constant_lenience import ConstantLenience
-from specdec_plugins.fixed_gamma import FixedGamma
+from specdec_core.interface import BatchInfo, FixedGamma, FixedGammaConfig, Outcome, StepReport
+from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenienceConfig
 
-BATCH = BatchInfo(batch_size=2, max_gamma=7, room=(64, 64), argmax=False)
+BATCH = BatchInfo(batch_size=2, max_gamma=7, room=(64, 64), greedy=False)
 REPORT = StepReport(
-    0, (5, 5), (5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False), ((), ()), 0.1, 0.1, 0.2, (0.0, 0.0)
+    0,
+    (5, 5),
+    Outcome((5, 5), (0, 5), ((1,), (1, 2, 3, 4, 5, 6)), (False, False)),
+    ((), ()),
+    0.1,
+    0.1,
+    0.2,
+    (0.0, 0.0),
 )
 
 
@@ -24,7 +29,7 @@ def test_gamma_is_what_was_said_in_every_step(gamma):
     assert list(session.gamma()) == [gamma, gamma]
     session.observe(REPORT)
     assert list(session.gamma()) == [gamma, gamma]
-    assert not session.watches_confidence
+    assert not session.uses_confidence
 
 
 @pytest.mark.parametrize("lenience", [1.0, 0.15])

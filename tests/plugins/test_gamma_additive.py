@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specdec_plugins.additive_gamma import AdditiveGamma
-from specdec_plugins.configs import AdditiveGammaConfig
+from specdec_plugins.gamma.additive import AdditiveGamma, AdditiveGammaConfig
 from tests.plugins.gamma_simulation import batch_info, decode, report
 
 
@@ -27,7 +26,7 @@ def test_it_begins_and_moves_as_the_librarys_does():
 
 
 def test_it_stays_within_its_bounds():
-    session = opened(initial=3, least=2, most=4, up=3, down=2)
+    session = opened(initial_gamma=3, min_gamma=2, max_gamma=4, increase=3, decrease=2)
     for drafted, accepted, gamma in ((3, 3, 4), (4, 4, 4), (4, 1, 2), (2, 0, 2)):
         session.observe(report((drafted,), (accepted,)))
         assert list(session.gamma()) == [gamma]
@@ -67,14 +66,17 @@ def test_it_settles_where_rejections_balance_what_is_accepted():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"least": 6, "most": 4}, r"least \(6\) must not exceed most \(4\)"),
-        ({"initial": 9, "most": 8}, r"initial \(9\) must be from least \(1\) to most \(8\)"),
-        ({"initial": 1, "least": 2}, r"initial \(1\) must be from least \(2\)"),
-        ({"least": 0}, "greater than or equal to 1"),
-        ({"up": 0}, "greater than or equal to 1"),
-        ({"down": -1}, "greater than or equal to 1"),
-        ({"up": 1.5}, "valid integer"),
-        ({"most": True}, "valid integer"),
+        ({"min_gamma": 6, "max_gamma": 4}, r"min_gamma \(6\) must not exceed max_gamma \(4\)"),
+        (
+            {"initial_gamma": 9, "max_gamma": 8},
+            r"initial_gamma \(9\) must lie between min_gamma \(1\) and max_gamma \(8\)",
+        ),
+        ({"initial_gamma": 1, "min_gamma": 2}, r"initial_gamma \(1\) must lie between min_gamma \(2\)"),
+        ({"min_gamma": 0}, "greater than or equal to 1"),
+        ({"increase": 0}, "greater than or equal to 1"),
+        ({"decrease": -1}, "greater than or equal to 1"),
+        ({"increase": 1.5}, "valid integer"),
+        ({"max_gamma": True}, "valid integer"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -83,4 +85,4 @@ def test_settings_that_are_refused(settings, message):
 
 
 def test_max_gamma_is_its_bound():
-    assert AdditiveGamma(AdditiveGammaConfig(most=9)).max_gamma == 9
+    assert AdditiveGamma(AdditiveGammaConfig(max_gamma=9)).max_gamma == 9

@@ -8,12 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_drafters.chain import ChainDrafter
-from specdec_drafters.configs import ChainConfig, PromptCopyConfig
-from specdec_drafters.prompt_copy import PromptCopyDrafter
-from specdec_plugins.confidence_gamma import ConfidenceGamma, LearntThreshold
-from specdec_plugins.configs import ConfidenceGammaConfig
+from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.prompt_copy.config import PromptCopyConfig
+from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
+from specdec_plugins.gamma.confidence import ConfidenceGamma, ConfidenceGammaConfig, LearnedThreshold
 from tests.lossless import VOCAB, small_target
 from tests.plugins.gamma_simulation import batch_info, decode, report
 from tests.toys import TableDrafter
@@ -26,8 +26,8 @@ def opened(rows=1, **settings):
 
 @pytest.mark.parametrize("learn", [False, True])
 def test_a_draft_ends_behind_a_token_below_the_threshold(learn):
-    session = opened(rows=3, threshold=0.5, most=7, learn=learn)
-    assert session.watches_confidence
+    session = opened(rows=3, threshold=0.5, max_gamma=7, learn=learn)
+    assert session.uses_confidence
     assert list(session.gamma()) == [7, 7, 7]
     assert list(session.keep_drafting([0.51, 0.49, 0.5])) == [True, False, True]
     assert list(session.keep_drafting([0.2, math.nan, 1.0])) == [False, False, True]
@@ -92,27 +92,27 @@ def test_where_confidence_says_nothing_drafts_end_by_their_length():
 
 
 def test_the_rule_by_hand():
-    row = LearntThreshold(0.5, 0.1, 0.0)
-    assert [row.drafts_on(q) for q in (0.9, 0.6)] == [True, True]
+    row = LearnedThreshold(0.5, 0.1, 0.0)
+    assert [row.keep_drafting(q) for q in (0.9, 0.6)] == [True, True]
     row.learn(2, 2, 1)
     # S = 2 tokens in 1.2 calls, alpha = 1 / 2, so that a further token must be of use with 0.1 * 2 / 1.2 / 0.5 = 1
     # / 3.
     row.begin()
-    assert row.drafts_on(0.95)  # tokens in the nineties were accepted, one of one
-    assert not row.drafts_on(0.65)  # those in the sixties were not
-    assert not row.drafts_on(0.95)  # whatever comes behind
+    assert row.keep_drafting(0.95)  # tokens in the nineties were accepted, one of one
+    assert not row.keep_drafting(0.65)  # those in the sixties were not
+    assert not row.keep_drafting(0.95)  # whatever comes behind
 
 
 def test_what_was_not_judged_is_not_learnt_from():
     # Of four tokens the second is rejected; the confidence of the two behind says nothing.
-    one, other = (LearntThreshold(0.5, 0.1, 0.9) for _ in range(2))
+    one, other = (LearnedThreshold(0.5, 0.1, 0.9) for _ in range(2))
     for row, behind in ((one, (0.9, 0.9)), (other, (0.6, 0.6))):
         for q in (0.8, 0.7, *behind):
-            row.drafts_on(q)
+            row.keep_drafting(q)
         row.learn(4, 2, 1)
         row.begin()
     probes = [0.05 + tenth / 10 for tenth in range(10)]
-    assert [one.drafts_on(q) for q in probes] == [other.drafts_on(q) for q in probes]
+    assert [one.keep_drafting(q) for q in probes] == [other.keep_drafting(q) for q in probes]
 
 
 @pytest.mark.parametrize(("heard", "drafted"), [(0, 3), (2, 3), (3, 2)])
@@ -130,7 +130,7 @@ def test_tokens_it_was_not_asked_about_are_not_learnt_from(heard, drafted):
 
 
 def test_nothing_accepted_ever_ends_every_draft_at_once():
-    session = opened(learn=True, memory=0.0)
+    session = opened(learn=True, decay=0.0)
     course = decode(session, 20, lambda _: 0.0, confidence=lambda chance: chance.random())
     assert course.drafted[-1] == 1
 
@@ -147,7 +147,7 @@ def test_rows_that_drafted_nothing_are_told_as_such(device, draft_sampling):
             session.keep_drafting = lambda confidence: (heard.append(tuple(confidence)), decide(confidence))[1]
             return session
 
-    controller = Listening(ConfidenceGammaConfig(threshold=0.0, most=3))
+    controller = Listening(ConfidenceGammaConfig(threshold=0.0, max_gamma=3))
     decoder = Decoder(
         small_target(device), TableDrafter(VOCAB), gamma=controller, draft_sampling=draft_sampling, strict=True
     )
@@ -164,11 +164,11 @@ def test_rows_that_drafted_nothing_are_told_as_such(device, draft_sampling):
         ({"threshold": -0.1}, "greater than or equal to 0"),
         ({"threshold": 1.1}, "less than or equal to 1"),
         ({"threshold": math.nan}, "(greater|less)"),
-        ({"most": 0}, "greater than or equal to 1"),
-        ({"c": 0.1}, "'c' is about learning the threshold; it has no meaning without 'learn: true'"),
-        ({"memory": 0.5}, "'memory' is about learning the threshold"),
+        ({"max_gamma": 0}, "greater than or equal to 1"),
+        ({"c": 0.1}, "'c' only applies to a learned threshold; add 'learn: true' or remove it"),
+        ({"decay": 0.5}, "'decay' only applies to a learned threshold"),
         ({"learn": True, "c": math.nan}, "finite number"),
-        ({"learn": True, "memory": 1}, "less than 1"),
+        ({"learn": True, "decay": 1}, "less than 1"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -177,7 +177,7 @@ def test_settings_that_are_refused(settings, message):
 
 
 def test_max_gamma_is_its_bound():
-    assert ConfidenceGamma(ConfidenceGammaConfig(most=9)).max_gamma == 9
+    assert ConfidenceGamma(ConfidenceGammaConfig(max_gamma=9)).max_gamma == 9
 
 
 def test_in_a_chain_a_row_learns_from_its_own_drafts_only(device):
@@ -185,12 +185,12 @@ def test_in_a_chain_a_row_learns_from_its_own_drafts_only(device):
     target = small_target(device)
     copy = PromptCopyDrafter(PromptCopyConfig(min_match=1), target.info())
     chain = ChainDrafter(ChainConfig(drafters=(copy, TableDrafter(VOCAB))), target.info())
-    controller = ConfidenceGamma(ConfidenceGammaConfig(learn=True, most=4, memory=0.7, c=0.3))
+    controller = ConfidenceGamma(ConfidenceGammaConfig(learn=True, max_gamma=4, decay=0.7, c=0.3))
     decoder = Decoder(target, chain, gamma=controller, strict=True)
 
     def first_row(*others):
         settings = GenerationSettings(max_new_tokens=60, seed=3, ignore_eos=True)
         reports = decoder.stream([[2, 3, 5, 2, 3], *others], settings)
-        return [(one.drafted[0], one.committed[0]) for one in reports if one.committed[0]]
+        return [(one.outcome.drafted[0], one.outcome.committed[0]) for one in reports if one.outcome.committed[0]]
 
     assert first_row() == first_row([4], [5, 5, 4]) == first_row([0, 2, 4, 5])

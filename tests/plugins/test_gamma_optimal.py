@@ -8,8 +8,7 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.errors import ConfigError
-from specdec_core.measurement.expectation import seconds_by_gamma
+from specdec_core.interface import ConfigError
 from specdec_core.measurement.file import (
     Acceptance,
     DrafterMeasurement,
@@ -17,10 +16,10 @@ from specdec_core.measurement.file import (
     StepSeconds,
     write_measurement,
 )
+from specdec_core.measurement.forecast import seconds_by_gamma
 from specdec_core.study import load_study
 from specdec_core.theory import walltime_improvement
-from specdec_plugins.configs import OptimalGammaConfig
-from specdec_plugins.optimal_gamma import OptimalGamma
+from specdec_plugins.gamma.optimal import OptimalGamma, OptimalGammaConfig
 from tests.plugins.gamma_simulation import batch_info, report
 
 CHOSEN = {(1.0, 1.0): (0.9, 0.8, 0.1, 0.1), (0.0, 1.0): (0.95, 0.95, 0.95, 0.95), (1.0, 0.5): (0.1,)}
@@ -74,7 +73,7 @@ def gamma_of(**settings) -> int:
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 0.8, 0.9, 1.0])
 @pytest.mark.parametrize("c", [0.0, 0.01, 0.05, 0.2, 0.5, 2.0])
 def test_it_maximises_theorem_3_8(alpha, c):
-    best = gamma_of(alpha=alpha, c=c, most=12)
+    best = gamma_of(alpha=alpha, c=c, max_gamma=12)
     improvements = [walltime_improvement(alpha, gamma, c) for gamma in range(13)]
     assert improvements[best] == pytest.approx(max(improvements), rel=1e-12)
     assert (best == 0) == (alpha <= c)  # Corollary 3.9
@@ -91,14 +90,14 @@ def test_every_row_is_asked_for_it_in_every_step():
 def test_a_verification_that_is_not_flat_shortens_drafts():
     flat = gamma_of(alpha=0.8, c=0.05)
     # A machine that verifies up to three rows as fast as one, and then jumps.
-    assert gamma_of(alpha=0.8, c=0.05, verify=[1, 1, 1, 2.5]) == 2 < flat
-    assert gamma_of(alpha=0.8, c=0.05, verify=[1.0]) == flat
-    assert gamma_of(alpha=0.8, c=0.05, verify=[1, 2]) == 0  # which goes on as it began
+    assert gamma_of(alpha=0.8, c=0.05, verify_cost=[1, 1, 1, 2.5]) == 2 < flat
+    assert gamma_of(alpha=0.8, c=0.05, verify_cost=[1.0]) == flat
+    assert gamma_of(alpha=0.8, c=0.05, verify_cost=[1, 2]) == 0  # which goes on as it began
 
 
 def test_most_bounds_it():
     assert gamma_of(alpha=0.99, c=0.001) == 16
-    assert gamma_of(alpha=0.99, c=0.001, most=5) == 5
+    assert gamma_of(alpha=0.99, c=0.001, max_gamma=5) == 5
 
 
 def test_a_measurement_is_read(write):
@@ -106,7 +105,7 @@ def test_a_measurement_is_read(write):
     # 1.9 / 1.2, 2.62 / 1.4, 2.692 / 1.6 ... tokens a second.
     assert gamma_of(measured=path) == 2
     assert gamma_of(measured=str(path), temperature=0) == 4
-    assert gamma_of(measured=str(path), temperature=0, most=3) == 3
+    assert gamma_of(measured=str(path), temperature=0, max_gamma=3) == 3
     assert gamma_of(measured=str(path), lenience=0.5) == 0
     assert gamma_of(measured=write(drafter("slow", step=(1.0, 3.0, 5.0)))) == 0
     assert gamma_of(measured=write(drafter("a", step=(1.0, 3.0)), drafter("b")), drafter="b") == 2
@@ -171,11 +170,11 @@ def test_so_does_one_with_the_controller_within_a_drafter(write):
     ("more", "problem"),
     [
         (", drafter: haeds", "unknown drafter 'haeds'. Did you mean 'heads'? Available: heads, ngram."),
-        ("", "measured.json: it has 2 drafters; name one as `drafter`: ngram, heads."),
+        ("", "measured.json: 2 drafters were measured; set `drafter` to one of ngram, heads."),
         (
             ", drafter: ngram, temperature: 0.7",
             "measured.json: ngram was not measured at temperature 0.7 with lenience 1; available: 1 with 1, "
-            "0 with 1, 1 with 0.5. Choose by `temperature` and `lenience`.",
+            "0 with 1, 1 with 0.5. Set `temperature` and `lenience`.",
         ),
     ],
 )
@@ -190,7 +189,7 @@ def test_a_choice_that_is_not_there_is_named_with_its_place(write, more, problem
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(None, "cannot be read: No such file"), ("{}", "is no measurement"), ("\x00", "is no measurement")],
+    [(None, "cannot be read: No such file"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
 )
 def test_a_file_that_is_no_measurement_is_named_with_its_place(tmp_path, text, problem):
     if text is not None:
@@ -210,12 +209,12 @@ def test_times_of_nothing_are_refused(write):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "give 'alpha' and 'c' .*none of them was given"),
-        ({"alpha": 0.5}, "'alpha' was given"),
-        ({"c": 0.5}, "'c' was given"),
+        ({}, "give 'alpha' and 'c' .*got none of them"),
+        ({"alpha": 0.5}, "got 'alpha'"),
+        ({"c": 0.5}, "got 'c'"),
         (
             {"alpha": 0.5, "c": 0.1, "measured": {"file": "f", "rates": [1], "seconds": [1]}},
-            "'c' and 'measured' was",
+            "got 'alpha' and 'c' and 'measured'",
         ),
         ({"alpha": 1.1, "c": 0.1}, "less than or equal to 1"),
         ({"alpha": -0.1, "c": 0.1}, "greater than or equal to 0"),
@@ -223,18 +222,18 @@ def test_times_of_nothing_are_refused(write):
         ({"alpha": 0.5, "c": -1}, "greater than or equal to 0"),
         ({"alpha": 0.5, "c": math.nan}, "finite number"),
         ({"alpha": 0.5, "c": math.inf}, "finite number"),
-        ({"alpha": 0.5, "c": 0.1, "verify": []}, "verify holds T"),
+        ({"alpha": 0.5, "c": 0.1, "verify_cost": []}, "verify_cost is T"),
         (
-            {"alpha": 0.5, "c": 0.1, "verify": [0.05, 0.06]},
-            r"verify holds .* 1 and then .*\[0.05, 0.06\] was given",
+            {"alpha": 0.5, "c": 0.1, "verify_cost": [0.05, 0.06]},
+            r"verify_cost is .* 1, then .*got \[0.05, 0.06\]",
         ),
-        ({"alpha": 0.5, "c": 0.1, "verify": [1, 0]}, "verify holds"),
-        ({"alpha": 0.5, "c": 0.1, "verify": [1, math.nan]}, "verify holds"),
-        ({"alpha": 0.5, "c": 0.1, "verify": [1, math.inf]}, "verify holds"),
-        ({"alpha": 0.5, "c": 0.1, "most": 0}, "greater than or equal to 1"),
-        ({"alpha": 0.5, "c": 0.1, "drafter": "ngram"}, "'drafter' chooses from what was measured"),
-        ({"alpha": 0.5, "c": 0.1, "temperature": 0}, "'temperature' chooses from what was measured"),
-        ({"alpha": 0.5, "c": 0.1, "lenience": 0.5}, "'lenience' chooses from what was measured"),
+        ({"alpha": 0.5, "c": 0.1, "verify_cost": [1, 0]}, "verify_cost is"),
+        ({"alpha": 0.5, "c": 0.1, "verify_cost": [1, math.nan]}, "verify_cost is"),
+        ({"alpha": 0.5, "c": 0.1, "verify_cost": [1, math.inf]}, "verify_cost is"),
+        ({"alpha": 0.5, "c": 0.1, "max_gamma": 0}, "greater than or equal to 1"),
+        ({"alpha": 0.5, "c": 0.1, "drafter": "ngram"}, "'drafter' selects from 'measured'"),
+        ({"alpha": 0.5, "c": 0.1, "temperature": 0}, "'temperature' selects from 'measured'"),
+        ({"alpha": 0.5, "c": 0.1, "lenience": 0.5}, "'lenience' selects from 'measured'"),
         ({"measured": 5}, "valid dictionary"),
         ({"measured": {"file": "f", "rates": [], "seconds": [1]}}, "at least 1 item"),
     ],

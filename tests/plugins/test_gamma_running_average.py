@@ -9,8 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core.theory import optimal_gamma, walltime_improvement
-from specdec_plugins.configs import RunningAverageGammaConfig
-from specdec_plugins.running_average_gamma import RunningAverageGamma, improvement_slope
+from specdec_plugins.gamma.running_average import RunningAverageGamma, RunningAverageGammaConfig, improvement_slope
 from tests.plugins.gamma_simulation import batch_info, decode, report
 
 ALPHAS = (0.0, 1e-6, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9, 1.0)
@@ -60,7 +59,7 @@ def test_what_is_out_of_range_is_refused(arguments):
     ("alpha", "c"), [(0.2, 0.05), (0.5, 0.05), (0.7, 0.05), (0.8, 0.05), (0.9, 0.05), (0.9, 0.2), (0.7, 0.02)]
 )
 def test_it_goes_to_the_optimal_gamma_of_theorem_3_8(alpha, c, initial):
-    session = opened(initial=initial, c=c, memory=0.99)
+    session = opened(initial_gamma=initial, c=c, decay=0.99)
     course = decode(session, 1500, lambda _: alpha, seed=3).asked[300:]
     assert sum(course) / len(course) == pytest.approx(optimal_gamma(alpha, c), abs=0.7, rel=0.1)
 
@@ -74,15 +73,15 @@ def test_it_follows_a_text_that_changes():
 
 
 def test_drafting_that_costs_nothing_or_never_fails_goes_to_the_bounds():
-    assert decode(opened(c=0.0, most=9), 300, lambda _: 0.6).asked[-1] == 9
-    assert decode(opened(most=12), 100, lambda _: 1.0).asked[-1] == 12
-    assert decode(opened(least=2), 100, lambda _: 0.0).asked[-1] == 2
-    assert decode(opened(memory=0.0), 100, lambda _: 0.0).asked[-1] == 1
+    assert decode(opened(c=0.0, max_gamma=9), 300, lambda _: 0.6).asked[-1] == 9
+    assert decode(opened(max_gamma=12), 100, lambda _: 1.0).asked[-1] == 12
+    assert decode(opened(min_gamma=2), 100, lambda _: 0.0).asked[-1] == 2
+    assert decode(opened(decay=0.0), 100, lambda _: 0.0).asked[-1] == 1
 
 
 def test_short_and_long_drafts_count_by_their_tokens():
     # One of nine tokens is rejected: alpha is 8/9, though the mean of 0/1 and 8/8 would be a half.
-    session = opened(memory=0.99, most=30, c=0.02)
+    session = opened(decay=0.99, max_gamma=30, c=0.02)
     for _ in range(400):
         session.observe(report((8,), (8,)))
         session.observe(report((8,), (0,)))
@@ -122,7 +121,7 @@ def test_c_is_measured_from_the_reports():
 
 def test_the_first_step_is_no_part_of_c():
     # It reads the prompt. Without c gamma stays, and then it moves by what later steps take.
-    one, other = opened(c=None, rate=60), opened(c=None, rate=60)
+    one, other = opened(c=None, step_size=60), opened(c=None, step_size=60)
     one.observe(report((5,), (0,), step=0, draft_seconds=5.0))
     other.observe(report((5,), (0,), step=0, draft_seconds=0.0))
     assert list(one.gamma()) == list(other.gamma()) == [5]
@@ -134,16 +133,16 @@ def test_the_first_step_is_no_part_of_c():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"least": 6, "most": 4}, r"least \(6\) must not exceed most \(4\)"),
-        ({"initial": 20}, r"initial \(20\) must be from least \(1\) to most \(16\)"),
-        ({"least": 0}, "greater than or equal to 1"),
+        ({"min_gamma": 6, "max_gamma": 4}, r"min_gamma \(6\) must not exceed max_gamma \(4\)"),
+        ({"initial_gamma": 20}, r"initial_gamma \(20\) must lie between min_gamma \(1\) and max_gamma \(16\)"),
+        ({"min_gamma": 0}, "greater than or equal to 1"),
         ({"c": -0.1}, "greater than or equal to 0"),
         ({"c": math.nan}, "finite number"),
         ({"c": math.inf}, "finite number"),
-        ({"rate": 0}, "greater than 0"),
-        ({"rate": math.nan}, "finite number"),
-        ({"memory": 1}, "less than 1"),
-        ({"memory": math.nan}, "(greater|less)"),
+        ({"step_size": 0}, "greater than 0"),
+        ({"step_size": math.nan}, "finite number"),
+        ({"decay": 1}, "less than 1"),
+        ({"decay": math.nan}, "(greater|less)"),
     ],
 )
 def test_settings_that_are_refused(settings, message):
@@ -152,4 +151,4 @@ def test_settings_that_are_refused(settings, message):
 
 
 def test_max_gamma_is_its_bound():
-    assert RunningAverageGamma(RunningAverageGammaConfig(most=9)).max_gamma == 9
+    assert RunningAverageGamma(RunningAverageGammaConfig(max_gamma=9)).max_gamma == 9

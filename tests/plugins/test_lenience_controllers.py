@@ -5,20 +5,15 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.border import BatchInfo, StepReport
-from specdec_plugins.argmax_lenience import ArgmaxLenience
-from specdec_plugins.budgeted_lenience import BudgetedLenience
-from specdec_plugins.configs import (
-    ArgmaxLenienceConfig,
-    BudgetedLenienceConfig,
-    ConstantLenienceConfig,
-    ScheduleLenienceConfig,
-)
-from specdec_plugins.schedule_lenience import ScheduleLenience, lenience_at
+from specdec_core.interface import BatchInfo, Outcome, StepReport
+from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenienceConfig
+from specdec_plugins.lenience.greedy import GreedyLenience, GreedyLenienceConfig
+from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
 
 
-def batch(*room, gamma=4, argmax=False):
-    return BatchInfo(batch_size=len(room), max_gamma=gamma, room=room, argmax=argmax)
+def batch(*room, gamma=4, greedy=False):
+    return BatchInfo(batch_size=len(room), max_gamma=gamma, room=room, greedy=greedy)
 
 
 def report(*rows, drafted=4):
@@ -28,7 +23,14 @@ def report(*rows, drafted=4):
     new = tuple((1,) * (n + 1) for n in kept)
     each = (drafted,) * size
     return StepReport(
-        0, each, each, kept, new, (False,) * size, new, 0.1, 0.1, 0.2, tuple(float(row[1]) for row in rows)
+        0,
+        each,
+        Outcome(each, kept, new, (False,) * size),
+        new,
+        0.1,
+        0.1,
+        0.2,
+        tuple(float(row[1]) for row in rows),
     )
 
 
@@ -37,13 +39,13 @@ def report(*rows, drafted=4):
     [
         (ConstantLenienceConfig(), True),
         (ConstantLenienceConfig(lenience=0.99), False),
-        (ArgmaxLenienceConfig(lenience=1), True),
-        (ArgmaxLenienceConfig(lenience=0.5), False),
+        (GreedyLenienceConfig(lenience=1), True),
+        (GreedyLenienceConfig(lenience=0.5), False),
         (ScheduleLenienceConfig(points=((5, 1.0),)), True),
         (ScheduleLenienceConfig(points=((5, 1.0), (6, 0.9), (7, 1.0))), False),
-        (BudgetedLenienceConfig(deviation=0), True),
-        (BudgetedLenienceConfig(deviation=2, least=1), True),
-        (BudgetedLenienceConfig(deviation=1e-9), False),
+        (BudgetedLenienceConfig(max_deviation=0), True),
+        (BudgetedLenienceConfig(max_deviation=2, min_lenience=1), True),
+        (BudgetedLenienceConfig(max_deviation=1e-9), False),
     ],
 )
 def test_which_settings_are_lossless(config, lossless):
@@ -53,9 +55,9 @@ def test_which_settings_are_lossless(config, lossless):
 @pytest.mark.parametrize("lenience", [0, -0.1, 1.01, float("nan"), None, "0.5x"])
 def test_no_controller_takes_a_lenience_that_is_none(lenience):
     for make in (
-        lambda: ArgmaxLenienceConfig(lenience=lenience),
+        lambda: GreedyLenienceConfig(lenience=lenience),
         lambda: ScheduleLenienceConfig(points=((0, 1.0), (3, lenience))),
-        lambda: BudgetedLenienceConfig(deviation=1, least=lenience),
+        lambda: BudgetedLenienceConfig(max_deviation=1, min_lenience=lenience),
     ):
         with pytest.raises(ValidationError):
             make()
@@ -64,13 +66,13 @@ def test_no_controller_takes_a_lenience_that_is_none(lenience):
 @pytest.mark.parametrize("deviation", [-1, -1e-9, float("nan"), float("inf"), None])
 def test_budgets_that_are_refused(deviation):
     with pytest.raises(ValidationError):
-        BudgetedLenienceConfig(deviation=deviation)
+        BudgetedLenienceConfig(max_deviation=deviation)
 
 
 def test_argmax_is_lenient_where_decoding_is_argmax_only():
-    controller = ArgmaxLenience(ArgmaxLenienceConfig(lenience=0.3))
-    for argmax, said in ((True, 0.3), (False, 1.0)):
-        session = controller.open(batch(9, 9, argmax=argmax))
+    controller = GreedyLenience(GreedyLenienceConfig(lenience=0.3))
+    for greedy, said in ((True, 0.3), (False, 1.0)):
+        session = controller.open(batch(9, 9, greedy=greedy))
         assert list(session.lenience()) == [said, said]
         session.observe(report((2, 0.5), (0, 0.0)))
         assert list(session.lenience()) == [said, said]
@@ -85,7 +87,7 @@ def test_schedules_that_are_refused(points):
 
 
 def test_a_schedule_that_descends_says_where():
-    with pytest.raises(ValidationError, match="places must ascend, and 2 comes after 7; sort the pairs"):
+    with pytest.raises(ValidationError, match="positions must ascend, but 2 follows 7; sort the pairs"):
         ScheduleLenienceConfig(points=((3, 0.5), (7, 0.4), (2, 0.3)))
 
 
@@ -94,7 +96,7 @@ def test_a_schedule_goes_from_point_to_point():
     straight = ScheduleLenienceConfig(points=points)
     found = [lenience_at(straight, place) for place in range(10)]
     assert found == pytest.approx([1, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.1, 0.1, 0.1])
-    steps = ScheduleLenienceConfig(points=points, between="step")
+    steps = ScheduleLenienceConfig(points=points, interpolation="step")
     assert [lenience_at(steps, place) for place in range(9)] == [1, 1, 1, 1, 1, 1, 0.6, 0.1, 0.1]
 
 
@@ -116,21 +118,21 @@ def test_a_schedule_over_a_million_tokens_costs_no_more_than_the_text():
     assert session.lenience() == [pytest.approx([1.0, 1.0, 1.0])]
 
 
-def budgeted(deviation, *room, gamma=4, argmax=False, **more):
-    config = BudgetedLenienceConfig(deviation=deviation, **more)
-    return BudgetedLenience(config).open(batch(*(room or (64,)), gamma=gamma, argmax=argmax))
+def budgeted(deviation, *room, gamma=4, greedy=False, **more):
+    config = BudgetedLenienceConfig(max_deviation=deviation, **more)
+    return BudgetedLenience(config).open(batch(*(room or (64,)), gamma=gamma, greedy=greedy))
 
 
-def limit(leniences, gamma, *, argmax):
+def limit(leniences, gamma, *, greedy):
     """The most that a draft can spend, whatever p and q are."""
     each = [*leniences, *leniences[-1:] * gamma][:gamma]
-    return sum((l_one < 1) if argmax else min(1.0, 1 / l_one - 1) for l_one in each)
+    return sum((l_one < 1) if greedy else min(1.0, 1 / l_one - 1) for l_one in each)
 
 
 def test_without_a_budget_it_is_strict():
     assert budgeted(0, 64).lenience() == [[1.0]]
     assert budgeted(1e-6, 64).lenience() == [[1.0]]  # less than rounding may come to
-    assert budgeted(0.99, 64, argmax=True).lenience() == [[1.0]]
+    assert budgeted(0.99, 64, greedy=True).lenience() == [[1.0]]
 
 
 def test_the_first_position_is_served_first():
@@ -141,14 +143,14 @@ def test_the_first_position_is_served_first():
     assert large[0] == 0.1
     assert 0.1 <= large[1] < 1
     assert large[-1] == 1
-    assert budgeted(1000, least=0.2).lenience() == [[0.2, 0.2, 0.2, 0.2, 1.0]]
+    assert budgeted(1000, min_lenience=0.2).lenience() == [[0.2, 0.2, 0.2, 0.2, 1.0]]
 
 
 def test_it_is_stricter_over_a_longer_text_and_after_spending():
     first = [budgeted(1, room).lenience()[0][0] for room in (16, 64, 256)]
     assert first == sorted(first)
-    assert budgeted(1, 256, length=16).lenience() == budgeted(1, 16).lenience()
-    assert budgeted(1, 16, length=256).lenience() == budgeted(1, 16).lenience()
+    assert budgeted(1, 256, expected_length=16).lenience() == budgeted(1, 16).lenience()
+    assert budgeted(1, 16, expected_length=256).lenience() == budgeted(1, 16).lenience()
     thrifty, spending = budgeted(2), budgeted(2)
     thrifty.observe(report((2, 0.0)))
     spending.observe(report((2, 1.0)))
@@ -175,30 +177,30 @@ def test_rows_are_accounts_of_their_own():
             session.observe(report(row))
 
 
-@pytest.mark.parametrize("argmax", [False, True])
+@pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("deviation", [0.3, 1, 2.5, 7])
 @pytest.mark.parametrize("gamma", [1, 2, 8])
 @pytest.mark.parametrize("least", [0.01, 0.8])
-def test_the_worst_p_and_q_stay_within_the_budget(deviation, gamma, argmax, least):
+def test_the_worst_p_and_q_stay_within_the_budget(deviation, gamma, greedy, least):
     """Every position is judged and spends the most that it can, in every step."""
-    session = budgeted(deviation, 200, gamma=gamma, argmax=argmax, least=least)
+    session = budgeted(deviation, 200, gamma=gamma, greedy=greedy, min_lenience=least)
     left = deviation
     for _ in range(200 // (gamma + 1)):
         (said,) = session.lenience()
         assert all(least <= l_one <= 1 for l_one in said)
-        worst = limit(said, gamma, argmax=argmax)
+        worst = limit(said, gamma, greedy=greedy)
         left -= worst
         assert left >= 0
         session.observe(report((gamma, worst), drafted=gamma))
-    assert left == pytest.approx(deviation % 1 if argmax else 0, abs=0.1)
+    assert left == pytest.approx(deviation % 1 if greedy else 0, abs=0.1)
 
 
 def test_settings_at_the_edge_of_what_is_allowed():
-    (said,) = budgeted(1e308, 10**6, gamma=4000, least=1e-300).lenience()
+    (said,) = budgeted(1e308, 10**6, gamma=4000, min_lenience=1e-300).lenience()
     assert set(said[:-1]) == {1e-300}
-    (said,) = budgeted(2.5, 1, gamma=4000, least=1e-300).lenience()
-    assert limit(said, 4000, argmax=False) <= 2.5
-    assert budgeted(1e308, argmax=True, least=1e-300).lenience() == [[1e-300] * 4 + [1.0]]
+    (said,) = budgeted(2.5, 1, gamma=4000, min_lenience=1e-300).lenience()
+    assert limit(said, 4000, greedy=False) <= 2.5
+    assert budgeted(1e308, greedy=True, min_lenience=1e-300).lenience() == [[1e-300] * 4 + [1.0]]
 
 
 def test_asking_twice_changes_nothing():

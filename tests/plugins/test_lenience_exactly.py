@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
 import torch
 
 from specdec_core.decoding import Decoder, Metrics
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_plugins.argmax_lenience import ArgmaxLenience
-from specdec_plugins.budgeted_lenience import BudgetedLenience
-from specdec_plugins.configs import (
-    ArgmaxLenienceConfig,
-    BudgetedLenienceConfig,
-    ConstantLenienceConfig,
-    ScheduleLenienceConfig,
-)
-from specdec_plugins.constant_lenience import ConstantLenience
-from specdec_plugins.schedule_lenience import ScheduleLenience, lenience_at
+from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenienceConfig
+from specdec_plugins.lenience.greedy import GreedyLenience, GreedyLenienceConfig
+from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
 from tests.lossless import EOS, PROMPT, VOCAB, enumerate_continuations, p_value, small_target
 from tests.plugins.lenience_law import Enumeration
 from tests.toys import Gamma, TableDrafter
 
-GAMMAS, LENGTH, ROWS, CALLS = (1, 2, 0), 4, 64, 48
-SAMPLED, ARGMAX = SamplingSettings(), SamplingSettings(temperature=0)
+GAMMAS, LENGTH, ROWS, CALLS = (1, 2, 0), 4, 1536, 2
+SAMPLED, GREEDY = SamplingSettings(), SamplingSettings(temperature=0)
 SCHEDULE = ScheduleLenienceConfig(points=((0, 1.0), (2, 0.2)))
 
 CONTROLLERS = {
     "constant": ConstantLenience(ConstantLenienceConfig(lenience=0.3)),
-    "argmax": ArgmaxLenience(ArgmaxLenienceConfig(lenience=0.3)),
+    "greedy": GreedyLenience(GreedyLenienceConfig(lenience=0.3)),
     "schedule": ScheduleLenience(SCHEDULE),
-    "budgeted": BudgetedLenience(BudgetedLenienceConfig(deviation=0.4)),
-    "budgeted-amply": BudgetedLenience(BudgetedLenienceConfig(deviation=2, least=0.05)),
+    "budgeted": BudgetedLenience(BudgetedLenienceConfig(max_deviation=0.4)),
+    "budgeted-amply": BudgetedLenience(BudgetedLenienceConfig(max_deviation=2, min_lenience=0.05)),
 }
 LEAST = {
     "constant": lambda place: 0.3,
-    "argmax": lambda place: 0.3,
+    "greedy": lambda place: 0.3,
     "schedule": lambda place: lenience_at(SCHEDULE, place),
     "budgeted": lambda place: 1 / 1.4,  # a position spends no more than is left, so 1 / l - 1 is 0.4 at most
     "budgeted-amply": lambda place: 0.05,
 }
-SAMPLING = [*(name for name in CONTROLLERS if name != "argmax")]
+SAMPLING = [*(name for name in CONTROLLERS if name != "greedy")]
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +49,19 @@ def enumerated(target):
     """Works out each controller's law once."""
     made = {}
 
-    def law_of(name, *, argmax, gammas=GAMMAS, length=LENGTH):
-        key = (name, argmax, gammas, length)
+    def law_of(name, *, greedy, gammas=GAMMAS, length=LENGTH):
+        key = (name, greedy, gammas, length)
         if key not in made:
             parts = (TableDrafter(VOCAB), CONTROLLERS[name], gammas, length)
-            made[key] = Enumeration(target, *parts, argmax=argmax)
+            made[key] = Enumeration(target, *parts, greedy=greedy)
         return made[key]
 
     return law_of
 
 
-def decode(target, name, *, sampling, gammas=GAMMAS, rows=ROWS, calls=CALLS, length=LENGTH):
-    """Return many texts and what their decoding came to; each row has the same gammas."""
+@pytest.fixture(scope="module")
+def decode(target):
+    """Returns many texts of a controller and the metrics of decoding them; each row has the same gammas."""
 
     class SameForAllRows(Gamma):
         def open(self, batch):
@@ -74,29 +70,32 @@ def decode(target, name, *, sampling, gammas=GAMMAS, rows=ROWS, calls=CALLS, len
             session.gamma = lambda: [ask()[0]] * batch.batch_size
             return session
 
-    decoder = Decoder(
-        target,
-        TableDrafter(VOCAB),
-        gamma=SameForAllRows(*gammas),
-        lenience=CONTROLLERS[name],
-        sampling=sampling,
-        draft_sampling=SAMPLED,
-        strict=True,
-    )
-    texts, metrics = [], Metrics()
-    for seed in range(calls):
-        settings = GenerationSettings(max_new_tokens=length, seed=seed)
-        result = decoder.generate([list(PROMPT)] * rows, settings)
-        texts += [row.tokens for row in result.rows]
-        metrics += result.metrics
-    return texts, metrics
+    @functools.cache
+    def decode(name, *, greedy):
+        decoder = Decoder(
+            target,
+            TableDrafter(VOCAB),
+            gamma=SameForAllRows(*GAMMAS),
+            lenience=CONTROLLERS[name],
+            sampling=GREEDY if greedy else SAMPLED,
+            draft_sampling=SAMPLED,
+            strict=True,
+        )
+        texts, metrics = [], Metrics()
+        for seed in range(CALLS):
+            result = decoder.generate([list(PROMPT)] * ROWS, GenerationSettings(max_new_tokens=LENGTH, seed=seed))
+            texts += [row.tokens for row in result.sequences]
+            metrics += result.metrics
+        return texts, metrics
+
+    return decode
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_the_texts_are_distributed_as_worked_out(target, enumerated, name):
-    law = enumerated(name, argmax=False).law
+def test_the_texts_are_distributed_as_worked_out(target, enumerated, decode, name):
+    law = enumerated(name, greedy=False).law
     assert sum(law.texts.values()) == pytest.approx(1)
-    texts, metrics = decode(target, name, sampling=SAMPLED)
+    texts, metrics = decode(name, greedy=False)
     assert p_value(Counter(texts), law.texts) > 1e-4
     count = len(texts)
     assert metrics.deviation / count == pytest.approx(law.spent, abs=0.02)
@@ -107,12 +106,12 @@ def test_the_texts_are_distributed_as_worked_out(target, enumerated, name):
 
 
 @pytest.mark.parametrize("name", SAMPLING)
-def test_no_token_is_likelier_than_its_bound(target, enumerated, name):
-    made = enumerated(name, argmax=False)
+def test_no_token_is_likelier_than_its_bound(enumerated, decode, name):
+    made = enumerated(name, greedy=False)
     for prefix in made.law.prefixes():
         bound = made.p(prefix) / LEAST[name](len(prefix))
         assert (made.law.after(prefix) <= bound + 1e-9).all(), prefix
-    texts, _ = decode(target, name, sampling=SAMPLED)
+    texts, _ = decode(name, greedy=False)
     for prefix in {text[:end] for text in texts for end in range(3)}:
         following = [
             text[len(prefix)] for text in texts if len(text) > len(prefix) and text[: len(prefix)] == prefix
@@ -128,15 +127,15 @@ def test_no_token_is_likelier_than_its_bound(target, enumerated, name):
 @pytest.mark.parametrize("name", SAMPLING)
 def test_the_whole_text_is_as_near_as_its_deviation_says(target, enumerated, name):
     exact = enumerate_continuations(target, SAMPLED, length=LENGTH)
-    law = enumerated(name, argmax=False).law
+    law = enumerated(name, greedy=False).law
     variation = sum(abs(law.texts.get(text, 0) - p) for text, p in exact.items()) / 2
     assert 0.01 < variation <= law.spent + 1e-9
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
-def test_argmax_decoding_is_as_worked_out_too(target, enumerated, name):
-    made = enumerated(name, argmax=True)
-    texts, metrics = decode(target, name, sampling=ARGMAX)
+def test_greedy_decoding_is_as_worked_out_too(enumerated, decode, name):
+    made = enumerated(name, greedy=True)
+    texts, metrics = decode(name, greedy=True)
     assert p_value(Counter(texts), made.law.texts) > 1e-4
     assert metrics.deviation / len(texts) == pytest.approx(made.law.spent, abs=0.05)
     assert metrics.alpha == pytest.approx(made.law.kept / made.law.judged, abs=0.02)
@@ -146,30 +145,30 @@ def test_argmax_decoding_is_as_worked_out_too(target, enumerated, name):
             p = made.p(text[:place])
             assert p[token] >= LEAST[name](place) * p.max() * (1 - 1e-4), text
             others += int(p[token] < p.max())
-    # Every token that is not the argmax was paid for, and nothing else was.
+    # Every token that is not the greedy was paid for, and nothing else was.
     assert metrics.deviation == others
     # A budget below a whole token buys nothing here.
     assert (others == 0) == (name == "budgeted")
 
 
-def test_the_argmax_form_leaves_sampling_exact(target):
-    texts, metrics = decode(target, "argmax", sampling=SAMPLED, calls=16)
+def test_the_greedy_form_leaves_sampling_exact(target, decode):
+    texts, metrics = decode("greedy", greedy=False)
     assert p_value(Counter(texts), enumerate_continuations(target, SAMPLED, length=LENGTH)) > 1e-4
     assert metrics.deviation == 0
 
 
-@pytest.mark.parametrize("argmax", [False, True])
+@pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("budget", [0.0, 0.05, 0.5, 1.0, 2.0, 2.5])
-def test_no_text_whatsoever_spends_more_than_the_budget(target, budget, argmax):
-    controller = BudgetedLenience(BudgetedLenienceConfig(deviation=budget, least=0.01))
+def test_no_text_whatsoever_spends_more_than_the_budget(target, budget, greedy):
+    controller = BudgetedLenience(BudgetedLenienceConfig(max_deviation=budget, min_lenience=0.01))
     for gammas, length in (((2,), 4), ((3,), 4), ((1,), 2), ((2,), 1)):
-        law = Enumeration(target, TableDrafter(VOCAB), controller, gammas, length, argmax=argmax).law
+        law = Enumeration(target, TableDrafter(VOCAB), controller, gammas, length, greedy=greedy).law
         assert law.most <= budget
-        affordable = length > 1 and budget >= (1 if argmax else 0.05)
+        affordable = length > 1 and budget >= (1 if greedy else 0.05)
         assert (law.most > 0) == affordable
 
 
-@pytest.mark.parametrize("sampling", [SAMPLED, ARGMAX], ids=["sampled", "argmax"])
+@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_a_row_is_decoded_as_if_it_were_alone(target, name, sampling):
     prompts, seeds = [[2, 3, 5, 2, 3], [4], [5, 5, 2]], [5, 6, 7]
@@ -186,7 +185,7 @@ def test_a_row_is_decoded_as_if_it_were_alone(target, name, sampling):
     alone = [
         decoder.generate([prompt], settings, seeds=[seed]) for prompt, seed in zip(prompts, seeds, strict=True)
     ]
-    assert [row.tokens for row in together.rows] == [one.rows[0].tokens for one in alone]
+    assert [row.tokens for row in together.sequences] == [one.sequences[0].tokens for one in alone]
     assert together.metrics.deviation == pytest.approx(sum(one.metrics.deviation for one in alone), abs=1e-5)
 
 
@@ -203,14 +202,15 @@ class Breaks(TableDrafter):
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
+@pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
 def test_a_drafter_that_fails_leaves_lenience_with_nothing_to_judge(target, name):
     decoder = Decoder(target, Breaks(VOCAB), gamma=Gamma(3, 1), lenience=CONTROLLERS[name])
     settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
     result = decoder.generate([list(PROMPT), [4, 2]], settings)
     assert [failure.plugin for failure in result.failures] == ["Breaks"]
-    assert [len(row.tokens) for row in result.rows] == [24, 24]
+    assert [len(row.tokens) for row in result.sequences] == [24, 24]
 
 
 def test_an_end_inside_a_draft_is_part_of_what_was_worked_out(enumerated):
-    law = enumerated("budgeted", argmax=False).law
+    law = enumerated("budgeted", greedy=False).law
     assert sum(weight for text, weight in law.texts.items() if text[-1] == EOS) > 0.05

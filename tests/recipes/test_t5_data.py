@@ -1,4 +1,4 @@
-"""The readers, the cleaning and the splits of the built-in T5's data, on small made-up catalogs."""
+"""The readers, cleaning and splits of the built-in T5's data, on small invented catalogs."""
 
 from __future__ import annotations
 
@@ -229,7 +229,9 @@ def test_docstrings_are_split_and_cut() -> None:
     assert cut("w " * 60 + "end.\n\n" + "d " * 100).endswith("end.")
 
 
-def test_held_out_docstrings_stand_in_no_training_pair() -> None:
+@pytest.mark.slow
+def test_held_out_docstrings_are_in_no_training_pair() -> None:
+    """Imports the whole standard library to read its docstrings."""
     train, held_out = summaries([Summary("Other text.", "Wrap a single paragraph of text.", "x", False)])
     assert len(held_out) > 140
     assert len(train) > 2000

@@ -1,4 +1,4 @@
-"""Prompts that the target of the T5 pair never saw, made of its training text."""
+"""Prompts that the T5 target never saw, made from its training text."""
 
 import numpy as np
 
@@ -25,12 +25,12 @@ def test_parts_of_a_body_are_its_paragraphs_and_its_second_half():
     assert list(fresh.parts(FIRST)) == [], "a body of one sentence has no parts"
 
 
-def test_sentences_stand_on_one_line_and_are_no_code():
+def test_sentences_are_on_one_line_and_not_code():
     body = ">>> open('a') and then some more words here.\nThe lines of\na file are read. Short one."
     assert list(fresh.sentences_of(body)) == ["The lines of a file are read."]
 
 
-def test_what_is_made_is_new_and_stands_once():
+def test_fresh_prompts_are_new_and_unique():
     made = fresh.fresh_prompts(pairs(), np.random.default_rng(0))
     known = {pair.prompt for pair in pairs()}
     for task, prefix in (("summarize", fresh.SUMMARIZE), ("translate", fresh.TRANSLATE)):
@@ -42,6 +42,6 @@ def test_what_is_made_is_new_and_stands_once():
     assert made == fresh.fresh_prompts(pairs(), np.random.default_rng(0))
 
 
-def test_answers_are_kept_apart_by_what_was_answered():
+def test_answers_to_fresh_prompts_have_a_file_of_their_own():
     assert samples.file_name("train", "sampled") == "sampled"
     assert samples.file_name("fresh", "greedy") == "fresh_greedy"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from recipes.builtin_pair.architectures import count_parameters, name_portable_tokenizer_class
+from recipes.builtin_pair.architectures import count_parameters, write_portable_tokenizer_class
 from recipes.builtin_pair.parallel import worker
 from recipes.builtin_pair.results import Agreement
 from recipes.builtin_t5 import architectures, cards, distil, evaluate, ngram, samples, train, vocabulary
@@ -33,13 +33,13 @@ TEXTS = [
         ("ready", "deleted", "unknown", "größer"),
     )
 ]
-# A piece has to occur in two words to be considered, and all of ASCII to be known.
+# A piece is considered if it occurs in two words; all of ASCII must be known.
 TEXTS += ["these folders", "file-folder", string.printable.strip()]
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return vocabulary.train_tokenizer(TEXTS, size=390, least=1)
+    return vocabulary.train_tokenizer(TEXTS, size=390, min_count=1)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def write(work: Path, split: str, data: Encoded) -> None:
         "%(name)s: {count} «files»",
     ],
 )
-def test_any_text_comes_back_and_nothing_is_unknown(tokenizer, text):
+def test_any_text_round_trips_without_unknown_tokens(tokenizer, text):
     ids = tokenizer.encode(text)
     assert ids[-1] == END_ID
     assert vocabulary.UNKNOWN_ID not in ids
@@ -87,13 +87,13 @@ def test_the_ids_of_t5s_special_tokens(tokenizer):
     assert set(tokenizer("a")) == {"input_ids", "attention_mask"}  # T5 takes no others
 
 
-def test_words_that_recur_are_one_piece(tokenizer):
+def test_frequent_words_are_one_piece(tokenizer):
     assert len(tokenizer.encode("the folder")) <= 5
 
 
 def test_a_saved_tokenizer_is_the_same_when_loaded(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
-    name_portable_tokenizer_class(tmp_path / "tokenizer_config.json")
+    write_portable_tokenizer_class(tmp_path / "tokenizer_config.json")
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     text = "Remove the größer file, 🙂."
     assert loaded.encode(text) == tokenizer.encode(text)
@@ -105,13 +105,13 @@ def test_rare_characters_get_no_piece():
     assert vocabulary.without_rare(["aab", "ac"], 2) == ["aa", "a"]
 
 
-def test_a_tokenizer_that_loses_something_is_noticed(tokenizer):
+def test_a_lossy_tokenizer_is_an_error(tokenizer):
     with pytest.raises(ValueError, match="round-trip '</s> inside'"):
         vocabulary.check_round_trip(tokenizer, [Pair("translate", "the file", "</s> inside", "train")])
 
 
 def test_pairs_are_encoded_and_long_ones_left_out(tokenizer, tmp_path):
-    long = "größer " * (vocabulary.MOST_TARGET + 1)
+    long = "größer " * (vocabulary.MAX_TARGET + 1)
     pairs = [
         Pair("translate", "the file", "folder", "train"),
         Pair("translate", "the file", long, "train"),
@@ -175,7 +175,7 @@ def test_a_split_of_answers_is_read_back(tmp_path):
             answers,
             data.summaries[indices],
         )
-    samples.put_together(tmp_path, "sampled", 2)
+    samples.merge(tmp_path, "sampled", 2)
     joined = open_split(tmp_path, "sampled")
     assert [joined.target(index)[0] - 10 for index in range(7)] == [0, 2, 4, 6, 1, 3, 5]
     assert all((joined.source(place) == data.source(index)).all() for place, index in ((0, 0), (4, 1), (3, 6)))
@@ -199,7 +199,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def small():
-    """A tiny model of each kind, made by the recipe's own code."""
+    """Return a tiny model of each kind, built by the recipe's own code."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(architectures, "SHAPES", SMALL)
         models = {role: architectures.new_model(role, 3).eval() for role in SMALL}
@@ -229,7 +229,7 @@ def test_no_decoder_is_deeper_than_its_encoder_and_generate_works(small, role):
     assert rows[0, 0] == PAD_ID
 
 
-def test_only_the_targets_head_is_its_own(small):
+def test_only_the_targets_output_embedding_is_untied(small):
     assert small["target"].lm_head.weight is not small["target"].shared.weight
     assert small["drafter"].lm_head.weight is small["drafter"].shared.weight
     assert small["target"].lm_head.weight.std().item() == pytest.approx(1.3 * 16**-0.5, rel=0.02)
@@ -352,11 +352,11 @@ def test_the_loss_on_distributions_known_by_hand(monkeypatch):
         assert loss.alpha == pytest.approx(1 - tv / 2, abs=1e-6), "a mean over the positions"
 
 
-def test_answers_come_in_the_order_of_the_sources_and_end_where_they_end(small):
+def test_answers_come_in_the_order_of_the_sources_and_end_at_eos(small):
     data = encoded(9, 3)
     sources = [data.source(index) for index in range(9)]
-    together = samples.answer(small["drafter"], sources, sample=False, batch=4, most=6)
-    alone = [samples.answer(small["drafter"], [source], sample=False, most=6)[0] for source in sources]
+    together = samples.answer(small["drafter"], sources, sample=False, batch=4, max_tokens=6)
+    alone = [samples.answer(small["drafter"], [source], sample=False, max_tokens=6)[0] for source in sources]
     assert [row.tolist() for row in together] == [row.tolist() for row in alone]
     assert all(len(row) <= 6 and END_ID not in row[:-1] for row in together)
 
@@ -384,7 +384,7 @@ def test_rare_bigrams_go_first_until_the_file_is_small_enough(tmp_path):
     texts = [row.astype(np.int32) for row in np.random.default_rng(0).integers(3, 40, (200, 9))]
     assert ngram.write(tmp_path / "whole.arpa", texts, 2) == 1
     size = (tmp_path / "whole.arpa").stat().st_size
-    assert ngram.write(tmp_path / "part.arpa", texts, 2, most_bytes=size - 1000) > 1
+    assert ngram.write(tmp_path / "part.arpa", texts, 2, max_bytes=size - 1000) > 1
     assert (tmp_path / "part.arpa").stat().st_size <= size - 1000
 
 
@@ -397,7 +397,7 @@ def test_a_bigram_knows_how_answers_begin_and_a_unigram_does_not_draft_it():
     assert len(ngram.answers(data, None, 1)) == 30
 
 
-def test_alpha_is_the_overlap_at_temperature_1_and_the_agreement_for_argmax():
+def test_alpha_is_the_overlap_at_temperature_1_and_the_agreement_when_greedy():
     p, q = torch.tensor([[0.6, 0.4], [0.5, 0.5]]), torch.tensor([[0.3, 0.7], [0.9, 0.1]])
     overlap, agreement = Agreement(), Agreement()
     for some in (slice(0, 2), slice(0, 1)):
@@ -423,16 +423,16 @@ def test_losses_on_a_test_set_are_per_token_whatever_the_batch(small, monkeypatc
     ids = [data.target(index).astype(np.int64) for index in range(7)]
     test = evaluate.Test([data.source(index) for index in range(7)], [""] * 7, ids)
     whole = evaluate.loss_on(small["drafter"], test)
-    monkeypatch.setattr(evaluate, "AT_ONCE", 2)
+    monkeypatch.setattr(evaluate, "BATCH_SIZE", 2)
     assert evaluate.loss_on(small["drafter"], test) == pytest.approx(whole, abs=1e-4)
     tokens = collect(data, np.arange(7))
     with torch.no_grad():
         assert whole == pytest.approx(train.losses_of(small["drafter"], tokens).mean().item(), abs=1e-4)
 
 
-def test_a_card_says_what_was_measured_and_whose_text_it_was():
+def test_a_card_has_the_measurements_and_the_sources():
     alpha = {"drafter": {"alpha": 0.6125, "standard_error": 0.0104, "tokens": 9}}
-    task = {"prompts": 7, "alpha_temperature_1": alpha, "alpha_argmax": alpha}
+    task = {"prompts": 7, "alpha_temperature_1": alpha, "alpha_greedy": alpha}
     results = {
         "translation": {**task, **{role: {"loss": 2.5, "bleu": 12.34, "chrf": 40.0} for role in cards.PURPOSES}},
         "summarization": {**task, **{role: {"loss": 3.5, "rouge1": 21.0} for role in cards.PURPOSES}},
@@ -453,10 +453,10 @@ def test_a_card_says_what_was_measured_and_whose_text_it_was():
         assert "| translation | 2.500 | bleu 12.3, chrf 40.0 |" in text
         assert "0.613 ± 0.010" in text or "0.612 ± 0.010" in text
         assert "1,234,567" in text
-        assert "12.3 million tokens" in text
+        assert "12.3 million source and target tokens" in text
 
 
-def test_an_answer_is_cut_behind_its_end():
+def test_an_answer_is_cut_after_its_end():
     class Writer:
         def generate(self, inputs, **options):
             return torch.tensor([[PAD_ID, 9, END_ID, PAD_ID], [PAD_ID, 9, 8, 7]])

@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from specdec_core import Capabilities, PluginConfig, PluginError, PluginSpec, Registry, TargetInfo
-from specdec_core.registry import check_capabilities, default_registry
-from specdec_core.registry.flat import flat_settings
+import specdec_core
+from specdec_core import Capabilities, PluginConfig, PluginSpec, TargetInfo
+from specdec_core.interface import PluginError
+from specdec_core.registry import Registry, check_capabilities, default_registry
+from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study import study_schema
 
 ONE = """
@@ -23,7 +25,7 @@ def states(registry):
     return {(r.distribution, r.name): (r.state, r.reason) for r in registry.records()}
 
 
-def test_a_plugin_is_found_listed_and_made(toys):
+def test_a_plugin_is_found_listed_and_created(toys):
     registry = Registry()
     record = next(r for r in registry.records() if r.name == "echo")
     assert (record.kind, record.distribution, record.version, record.state) == (
@@ -38,19 +40,19 @@ def test_a_plugin_is_found_listed_and_made(toys):
     assert drafter.draft([1, 2], 3) == [4, 4, 4]
 
 
-def test_loading_twice_finds_the_same(toys):
+def test_loading_twice_gives_the_same_plugins(toys):
     assert Registry().records() == Registry().records()
     assert default_registry() is default_registry()
 
 
-def test_a_name_that_is_not_there_gets_near_misses(toys):
+def test_an_unknown_name_gets_suggestions(toys):
     with pytest.raises(
         PluginError, match=r"unknown drafter 'ecko'\. Did you mean 'echo'.*Available: absent, echo, single"
     ):
         Registry().spec("drafter", "ecko")
 
 
-def test_a_plugin_that_fails_to_import_is_listed_and_stops_nothing(toys):
+def test_a_plugin_that_fails_to_import_is_listed_as_broken(toys):
     toys.install("dist-a", "broken_plugin", "import nowhere_to_be_found")
     registry = Registry()
     state, reason = states(registry)["dist-a", "broken_plugin"]
@@ -67,16 +69,18 @@ def test_a_plugin_that_fails_to_import_is_listed_and_stops_nothing(toys):
         ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
         ("return 'echo'", "must return a list of PluginSpec, not str"),
         ("return ['echo']", "but it holds a str"),
-        ("return [PluginSpec('gamma', 'x', 'a:B')]", "with kind 'gamma'; this hook is for 'drafter'"),
-        ("return [PluginSpec('drafter', 'a b', 'a:B')]", "a name has letters, digits"),
-        ("return [PluginSpec('drafter', 'x', 'a.B')]", "must read 'package.module:Class'"),
+        ("return [PluginSpec('gamma', 'x', 'a:B')]", "with kind 'gamma'; this hook registers 'drafter'"),
+        ("return [PluginSpec('drafter', 'a b', 'a:B')]", "'a b' may contain only letters, digits"),
+        ("return [PluginSpec('drafter', 'a', 'a:B', aliases=('b c',))]", "'b c' may contain only letters, digits"),
+        ("return [PluginSpec('drafter', 'a', 'a:B', aliases=('a',))]", "which repeat a name"),
+        ("return [PluginSpec('drafter', 'x', 'a.B')]", "must have the form 'package.module:Class'"),
         ("return [PluginSpec('drafter', 'x', 'a:B', dict)]", "must be a subclass of PluginConfig"),
         ("return [PluginSpec('drafter', 'x', 'a:B', Named)]", "has a field 'name'"),
-        ("return [PluginSpec('drafter', 'x', 'a:B', shorthand='y')]", "which is no field of its config"),
-        ("return [PluginSpec('trainer', 'x', 'a:B')]", "with kind 'trainer'; this hook is for 'drafter'"),
+        ("return [PluginSpec('drafter', 'x', 'a:B', shorthand='y')]", "which is not a field of its config"),
+        ("return [PluginSpec('trainer', 'x', 'a:B')]", "with kind 'trainer'; this hook registers 'drafter'"),
     ],
 )
-def test_a_hook_that_does_what_it_should_not_marks_its_plugin_broken(site, body, reason):
+def test_a_faulty_hook_marks_its_plugin_as_broken(site, body, reason):
     source = f"""
         from specdec_core import PluginConfig, PluginSpec, hookimpl
 
@@ -93,7 +97,7 @@ def test_a_hook_that_does_what_it_should_not_marks_its_plugin_broken(site, body,
     assert reason in said
 
 
-def test_a_misspelt_hook_is_noticed(site):
+def test_a_misspelt_hook_is_reported(site):
     source = "from specdec_core import hookimpl\n@hookimpl\ndef specdec_drafterz(): return []\n"
     site.install("dist-a", "typo_plugin", source)
     state, reason = states(Registry())["dist-a", "typo_plugin"]
@@ -107,7 +111,7 @@ def test_a_hook_may_announce_nothing(site):
     assert states(Registry()) == {}
 
 
-def test_two_plugins_of_one_name_are_refused_when_it_is_asked_for(toys):
+def test_two_plugins_of_one_name_are_an_error_when_the_name_is_used(toys):
     toys.install("dist-a", "twin_a", ONE)
     toys.install("dist-b", "twin_b", ONE, version="2.0")
     registry = Registry()
@@ -119,7 +123,40 @@ def test_two_plugins_of_one_name_are_refused_when_it_is_asked_for(toys):
     assert registry.spec("drafter", "echo").name == "echo"
 
 
-def test_the_allow_list_settles_a_conflict(toys, monkeypatch):
+def test_a_plugin_answers_to_its_aliases(toys):
+    toys.install(
+        "dist-a",
+        "alias_plugin",
+        ONE.replace('"twin"', '"solo"').replace("summary=", 'aliases=("lonely",), summary='),
+    )
+    registry = Registry()
+    assert registry.spec("drafter", "lonely") is registry.spec("drafter", "solo")
+    assert "solo" in registry.names("drafter")
+    assert "lonely" not in registry.names("drafter")
+    assert [record.aliases for record in registry.records() if record.name == "solo"] == [("lonely",)]
+    with pytest.raises(PluginError, match=r"unknown drafter 'lonley'\. Did you mean 'lonely'"):
+        registry.spec("drafter", "lonley")
+
+
+def test_an_alias_that_is_another_plugins_name_is_a_conflict(toys):
+    toys.install("dist-a", "twin_a", ONE)
+    toys.install(
+        "dist-b",
+        "alias_plugin",
+        ONE.replace('"twin"', '"solo"').replace("summary=", 'aliases=("twin",), summary='),
+        version="2.0",
+    )
+    registry = Registry()
+    both = states(registry)
+    for found in (both["dist-a", "twin"], both["dist-b", "solo"]):
+        assert found[0] == "conflict"
+        assert "'twin' is claimed by dist-a 1.0" in found[1]
+    with pytest.raises(PluginError, match=r"'twin' is claimed by dist-a 1\.0 .* and dist-b 2\.0 .*Uninstall one"):
+        registry.spec("drafter", "twin")
+    assert registry.spec("drafter", "solo").name == "solo"
+
+
+def test_the_allow_list_resolves_a_conflict(toys, monkeypatch):
     toys.install("dist-a", "twin_a", ONE)
     toys.install("dist-b", "twin_b", ONE)
     monkeypatch.setenv("SPECDEC_PLUGINS", "Dist_B")
@@ -128,7 +165,7 @@ def test_the_allow_list_settles_a_conflict(toys, monkeypatch):
     assert states(registry)["dist-a", "twin_a"] == ("off", "not named in SPECDEC_PLUGINS")
 
 
-def test_what_is_switched_off_is_not_imported(site, monkeypatch):
+def test_a_plugin_that_is_not_allowed_is_not_imported(site, monkeypatch):
     site.install("dist-a", "loud_plugin", "raise SystemExit('imported')")
     monkeypatch.setenv("SPECDEC_PLUGINS", "dist-b")
     registry = Registry()
@@ -145,9 +182,9 @@ def test_a_class_that_cannot_be_imported_names_plugin_and_distribution(toys):
         registry.create("drafter", "absent", config, TargetInfo(vocab_size=8))
 
 
-def test_a_class_of_another_kind_is_refused(toys):
+def test_a_class_of_another_kind_is_an_error(toys):
     toys.module("toy_parts", "class Fixed:\n    def __init__(self, config): pass\n")
-    with pytest.raises(PluginError, match="makes a Fixed, which is no GammaController"):
+    with pytest.raises(PluginError, match="makes a Fixed, which is not a GammaController"):
         Registry().create("gamma", "fixed", PluginConfig())
 
 
@@ -182,8 +219,8 @@ def test_two_plugins_that_claim_the_bare_value(toys):
     [
         (Capabilities(max_batch=1), {"batch_size": 2}, "at most 1 sequence.*batch_size is 2"),
         (Capabilities(encoder_decoder=False), {"encoder_decoder": True}, "this target has an encoder"),
-        (Capabilities(decoder_only=False), {"encoder_decoder": False}, "this target has none"),
-        (Capabilities(needs_tokenizer=True), {"has_tokenizer": False}, "without a tokenizer"),
+        (Capabilities(decoder_only=False), {"encoder_decoder": False}, "this target has no encoder"),
+        (Capabilities(needs_tokenizer=True), {"has_tokenizer": False}, "has no tokenizer"),
     ],
 )
 def test_capabilities_are_checked_with_the_reason(can, asked, reason):
@@ -198,7 +235,8 @@ TRAINERS = """
     from typing import Annotated, Any
 
     from pydantic import BaseModel, Field
-    from specdec_core import NestedDrafter, PluginConfig, PluginSpec, TrainerConfig, hookimpl
+    from specdec_core.interface import NestedDrafter, TrainerConfig
+    from specdec_core import PluginConfig, PluginSpec, hookimpl
 
     class Inner(BaseModel):
         x: int = 1
@@ -212,10 +250,11 @@ TRAINERS = """
 """
 
 
-def test_a_trainer_is_found_listed_and_made(site):
+def test_a_trainer_is_found_listed_and_created(site):
     site.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field="pass"))
     site.module(
-        "fit_parts", "from specdec_core import Trainer\nclass Fit(Trainer):\n    def train(self, observer): pass"
+        "fit_parts",
+        "from specdec_core.interface import Trainer\nclass Fit(Trainer):\n    def train(self, observer): pass",
     )
     registry = Registry()
     assert states(registry) == {("dist-a", "fit"): ("ready", "")}
@@ -228,27 +267,27 @@ def test_a_trainer_is_found_listed_and_made(site):
     site.module("other_parts", "class Fit:\n    def __init__(self, config): pass")
     site.module("fit_parts", "from other_parts import Fit")
     sys.modules.pop("fit_parts")
-    with pytest.raises(PluginError, match="makes a Fit, which is no Trainer"):
+    with pytest.raises(PluginError, match="makes a Fit, which is not a Trainer"):
         Registry().create("trainer", "fit", config)
 
 
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
-        ("inner: Inner = Inner()", "setting 'inner' is Inner, which no option can be"),
+        ("inner: Inner = Inner()", "setting 'inner' is Inner, which cannot be a command-line option"),
         ("inner: Inner | None = None", "setting 'inner' is Inner"),
         ("inner: dict[str, int] = {}", "setting 'inner' is dict"),
         ("inner: NestedDrafter = 'random'", "setting 'inner' is Any"),
         ("inner: NestedDrafter | None = None", "setting 'inner' is Any"),
         ("inner: tuple[int, str] = (1, 'a')", "setting 'inner' is tuple[int, str]"),
         ("inner: tuple[tuple[int, ...], ...] = ()", "setting 'inner' is tuple[int, ...]"),
-        ("inner: bool | int = 1", "setting 'inner' is true or false or something else"),
-        ("inner: tuple[bool, ...] = ()", "setting 'inner' is true or false or something else"),
+        ("inner: bool | int = 1", "setting 'inner' allows bool and other values"),
+        ("inner: tuple[bool, ...] = ()", "setting 'inner' allows bool and other values"),
         ("inner: int = Field(1, alias='outer')", "setting 'inner' has an alias"),
         ("quiet: int = 1", "setting 'quiet' would be the option --quiet, which is the command's own"),
         (
             "smooth: bool = True; no_smooth: int = 1",
-            "would be the option --no-smooth, which is setting 'smooth' alr",
+            "would be the option --no-smooth, which is already setting 'smooth'",
         ),
     ],
 )
@@ -256,7 +295,7 @@ def test_a_trainer_whose_settings_are_not_flat_is_broken(site, field, reason):
     site.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field=field))
     state, said = states(Registry())["dist-a", "fit_plugin"]
     assert state == "broken"
-    assert "specdec_trainers() announces 'fit', whose setting" in said
+    assert "specdec_trainers() returns 'fit', whose setting" in said
     assert reason in said
 
 
@@ -287,13 +326,13 @@ class Flat(BaseModel):
 
 
 def test_settings_as_options():
-    found = {setting.name: setting for setting in flat_settings(Flat)}
+    found = {setting.name: setting for setting in cli_fields(Flat)}
     assert list(found) == list(Flat.model_fields)
-    assert found["plain"].kinds == (int,)
+    assert found["plain"].types == (int,)
     assert found["bounded"].bounds == ("at least 1",)
     assert found["outer"].bounds == ("above 0",)
     assert (found["either"].choices, found["either"].bounds) == (("all", 16), ("at most 8",))
-    assert (found["several"].many, found["several"].bounds) == (True, ("below 3",))
+    assert (found["several"].multiple, found["several"].bounds) == (True, ("below 3",))
     assert found["flag"].options == ("--flag", "--no-flag")
     assert found["off"].options == ("--off",)
     assert found["folder_name"].options == ("--folder-name",)
@@ -315,7 +354,29 @@ def test_settings_as_options():
         ("folder_name", "4", "4"),
     ],
 )
-def test_texts_are_read_by_what_a_setting_is(name, text, value):
-    read = next(setting for setting in flat_settings(Flat) if setting.name == name).read(text)
+def test_text_is_parsed_by_the_type_of_the_setting(name, text, value):
+    read = next(setting for setting in cli_fields(Flat) if setting.name == name).parse(text)
     assert read == value
     assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("requires", "state"),
+    [
+        ("specdec-core>=0.1,<0.2", "ready"),
+        ("specdec_core<1", "ready"),
+        ("specdec-core>=2", "broken"),
+        ("specdec-core<0.1", "broken"),
+        ('specdec-core>=2; extra == "test"', "ready"),
+        ("numpy>=1", "ready"),
+    ],
+)
+def test_a_plugin_for_another_version_of_the_core_is_not_imported(site, requires, state):
+    source = ONE if state == "ready" else "raise SystemExit('imported')"
+    site.install("specdec-toys", "toy_plugin", source, requires=requires)
+    records = Registry().records()
+    assert {record.state for record in records} == {state}
+    if state == "broken":
+        (record,) = records
+        assert requires.removeprefix("specdec-core") in record.reason
+        assert specdec_core.__version__ in record.reason

@@ -15,3 +15,23 @@ def study(request, tmp_path, toys, model_folder):  # noqa: F811
         return load_study(path, settings)
 
     return load
+
+
+@pytest.fixture(scope="module")
+def finished_studies():
+    """Results of the studies that the tests of a module share."""
+    return {}
+
+
+@pytest.fixture
+def result_of(study, finished_studies):
+    """Return a function that runs a study like `study`, once per module; for tests that only read the result."""
+    from specdec_core.study.run.runner import run_study
+    from tests.study.test_runner import Recorder
+
+    def run(*given):
+        if given not in finished_studies:
+            finished_studies[given] = run_study(study(*given), Recorder())
+        return finished_studies[given]
+
+    return run

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from specdec_core import ConfigError
-from specdec_core.registry import default_registry, unmet_needs
+from specdec_core.interface import ConfigError
+from specdec_core.registry import default_registry, unmet_requirements
 from specdec_core.study import load_study, run_model
 
 STUDY = """\
@@ -43,9 +43,9 @@ def problems(tmp_path, monkeypatch):
 
 
 BLIND = (
-    "has no encoder, so it would not read the source that the target answers. Choose an encoder-decoder model of "
-    "the target's family, or a drafter without a model of its own: one that copies from the source, or looks up "
-    "n-grams."
+    "has no encoder, so it cannot read the source that the target is conditioned on. Choose an encoder-decoder "
+    "model of the target's family, or a drafter without a model of its own: one that copies from the source, or "
+    "looks up n-grams."
 )
 STARVED = (
     "has an encoder, which needs a source to read, but the target has none. Choose a decoder-only model of the "
@@ -115,20 +115,20 @@ def test_both_are_told_where_both_are_wrong():
         .model_validate({"drafter": {"name": "chain", "drafters": [drafter, outer]}, "gamma": 1})
         .drafter
     )
-    found = [keys for keys, _ in unmet_needs(default_registry(), config, encoder_decoder=True)]
+    found = [keys for keys, _ in unmet_requirements(default_registry(), config, encoder_decoder=True)]
     assert found == [("drafters", 0, "model"), ("drafters", 1, "drafter", "model")]
-    assert not list(unmet_needs(default_registry(), config))
-    assert not list(unmet_needs(default_registry(), config, encoder_decoder=False))
+    assert not list(unmet_requirements(default_registry(), config))
+    assert not list(unmet_requirements(default_registry(), config, encoder_decoder=False))
 
 
 MIXED = """\
 target: ./llama
 prompts: [a]
-tasks: [{name: plain}, {name: small, target: ./t5}, {name: large, target: ./t5-small}]
+tasks: [{name: baseline}, {name: small, target: ./t5}, {name: large, target: ./t5-small}]
 runs:
   - {drafter: {name: transformer, model: ./llama}, gamma: 1}
   - {drafter: {name: transformer, model: ./t5}, gamma: 2, tasks: [small, large]}
-  - {drafter: {name: transformer, model: ./t5}, gamma: 3, tasks: [plain]}
+  - {drafter: {name: transformer, model: ./t5}, gamma: 3, tasks: [baseline]}
 """
 
 

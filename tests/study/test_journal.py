@@ -6,17 +6,22 @@ import os
 
 import pytest
 
-from specdec_core import ConfigError
-from specdec_core.study import journal as module
-from specdec_core.study.journal import Journal, Output, Repeat, StorageError, make_folder, write_atomically
+from specdec_core.decoding import Metrics, PluginFailure
+from specdec_core.decoding.metrics import StepTimes
+from specdec_core.interface import ConfigError
+from specdec_core.study.report.quality import Output
+from specdec_core.study.run import journal as module
+from specdec_core.study.run.folder import StorageError, make_folder
+from specdec_core.study.run.journal import Journal, Repeat
 
 IDENTITY = {"settings": {"seed": 0, "model": "m"}, "runs": ["a"], "device": "cpu"}
 
 
-def repeat(number, run="plain"):
-    failures = ({"plugin": "x", "step": 1, "message": "m"},)
+def repeat(number, run="baseline"):
+    failures = (PluginFailure("x", 1, "m", "x.py:3"),)
     outputs = (Output((3, 1, 4), "pi"), Output((), None))
-    return Repeat("tenth", run, number, {"tokens": 8, "seconds": 0.5}, failures, outputs)
+    metrics = Metrics(tokens=8, seconds=0.5, verified_at=(4, 2), times=(StepTimes(), StepTimes(3, 0.1, 0.2, 0.4)))
+    return Repeat("tenth", run, number, metrics, failures, outputs)
 
 
 def test_what_was_added_is_there_again(tmp_path):
@@ -24,25 +29,25 @@ def test_what_was_added_is_there_again(tmp_path):
     journal.add(repeat(1))
     journal.add(repeat(1, "other"))
     again = Journal(tmp_path / "new" / "folder", IDENTITY)
-    assert again.finished == {("tenth", "plain", 1): repeat(1), ("tenth", "other", 1): repeat(1, "other")}
+    assert again.finished == {("tenth", "baseline", 1): repeat(1), ("tenth", "other", 1): repeat(1, "other")}
 
 
-@pytest.mark.parametrize("torn", [b'{"run": "plain", "rep', b'{"run": "plain"}', b"\x00\x00\x00"])
+@pytest.mark.parametrize("torn", [b'{"run": "baseline", "rep', b'{"run": "baseline"}', b"\x00\x00\x00"])
 def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path, torn):
     Journal(tmp_path, IDENTITY).add(repeat(1))
     with (tmp_path / "repeats.jsonl").open("ab") as file:
         file.write(torn)
     journal = Journal(tmp_path, IDENTITY)
-    assert set(journal.finished) == {("tenth", "plain", 1)}
+    assert set(journal.finished) == {("tenth", "baseline", 1)}
     journal.add(repeat(2))
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1), ("tenth", "plain", 2)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1), ("tenth", "baseline", 2)}
 
 
 def test_a_torn_first_line_is_as_good_as_none(tmp_path):
     (tmp_path / "repeats.jsonl").write_bytes(b'{"fingerprint": "ab')
     journal = Journal(tmp_path, IDENTITY)
     journal.add(repeat(1))
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1)}
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_another_study_is_refused_with_what_differs(tmp_path, change, said):
     assert said in str(caught.value)
     assert "--output" in str(caught.value)
     assert "--fresh" in str(caught.value)
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1)}
 
 
 def test_fresh_begins_again(tmp_path):
@@ -71,10 +76,10 @@ def test_fresh_begins_again(tmp_path):
 
 
 def test_a_file_that_is_no_journal_is_not_touched(tmp_path):
-    (tmp_path / "repeats.jsonl").write_text("my notes\n")
-    with pytest.raises(ConfigError, match="is no journal of a study"):
+    (tmp_path / "repeats.jsonl").write_text("my recorder\n")
+    with pytest.raises(ConfigError, match="is not the journal of a study"):
         Journal(tmp_path, IDENTITY)
-    assert (tmp_path / "repeats.jsonl").read_text() == "my notes\n"
+    assert (tmp_path / "repeats.jsonl").read_text() == "my recorder\n"
 
 
 def test_no_space_left_keeps_what_is_finished(tmp_path, monkeypatch):
@@ -94,28 +99,12 @@ def test_no_space_left_keeps_what_is_finished(tmp_path, monkeypatch):
     assert [json.loads(line).get("repeat") for line in lines] == [None, 1]
     journal = Journal(tmp_path, IDENTITY)
     journal.add(repeat(2))
-    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "plain", 1), ("tenth", "plain", 2)}
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1), ("tenth", "baseline", 2)}
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="results cannot be kept there"):
+    with pytest.raises(StorageError, match="results cannot be stored there"):
         Journal(tmp_path / "file", IDENTITY)
-    with pytest.raises(StorageError, match="results cannot be kept there"):
+    with pytest.raises(StorageError, match="results cannot be stored there"):
         make_folder(tmp_path / "file" / "folder")
-    with pytest.raises(StorageError, match="could not be written"):
-        write_atomically(tmp_path / "file" / "results", "x")
-
-
-def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    path = tmp_path / "results.jsonl"
-    write_atomically(path, "old")
-
-    def no_space(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(module.os, "fsync", no_space)
-    with pytest.raises(StorageError, match="No space left"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["results.jsonl"]

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from specdec_core import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_core.registry import default_registry
-from specdec_core.study import PLAIN, load_study, study_schema
+from specdec_core.study import BASELINE, RunLabels, load_study, study_schema
 
 GOOD = """\
 target: builtin:target
@@ -39,10 +39,10 @@ def problems(write):
 
 def test_a_small_study_has_defaults_and_the_baseline_first(write):
     study = load_study(write(GOOD))
-    assert [run.name for run in study.runs] == [PLAIN, "echo-2"]
+    assert [run.name for run in study.runs] == [BASELINE, "echo-2"]
     assert study.runs[0].drafter is None
     assert study.runs[1].drafter.token == 1
-    assert study.config.repeats == 3
+    assert (study.config.repeats.min, study.config.repeats.max) == (3, 3)
     assert [prompt.text for prompt in study.tasks[0].prompts] == ["a b c", "d e f"]
     json.dumps([study.shared(), *(run.resolved() for run in study.runs)])
 
@@ -57,7 +57,7 @@ def test_what_may_be_said_in_full_or_in_short(write):
     )
     _, _, full, short = load_study(write(text)).runs
     assert (full.drafter.token, full.gamma.gamma, full.lenience.lenience) == (4, 5, 1.0)
-    assert full.labels == ("echo", 5, 1.0)
+    assert full.labels == RunLabels("echo", 5, 1.0)
     assert (short.gamma.gamma, short.lenience.lenience, short.draft_sampling.temperature) == (3, 0.5, 0)
     assert short.name == "echo-3-lenience=0.5"
 
@@ -99,13 +99,13 @@ def test_set_finds_a_run_by_its_name(write):
     ("setting", "message"),
     [
         ("gamma", "--set gamma: expected key=value"),
-        ("runs.4.gamma=2", "there is no 4"),
+        ("runs.4.gamma=2", "4 is out of range"),
         ("runs.mine.gamma=2", "unknown entry of runs 'mine'"),
         ("batch_size.x=2", "--set batch_size.x=2: batch_size: input should be a valid integer"),
         ("target.x.y=2", "--set target.x.y=2: target: unknown key 'x'"),
         ("batch_size=0", "--set batch_size=0: batch_size: input should be greater than or equal to 1; given 0"),
         ("runs.0.gamma=-1", "--set runs.0.gamma=-1: runs[0].gamma: input should be greater than or equal to 0"),
-        ("seed=[1", "--set seed=[1:1:3: this is no valid YAML"),
+        ("seed=[1", "--set seed=[1:1:3: invalid YAML"),
     ],
 )
 def test_set_that_is_wrong_is_named(write, setting, message):
@@ -129,10 +129,10 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "drafter: {name: echo, tokn: 1}",
             "4:27: runs[0].drafter: unknown key 'tokn'. Did you mean 'token'? Available: breaks, name, token.",
         ),
-        ("drafter: echo", "drafter: {token: 1}", "4:14: runs[0].drafter: a drafter is given by its name"),
+        ("drafter: echo", "drafter: {token: 1}", "4:14: runs[0].drafter: a drafter must be a name"),
         ("gamma: 2", "gamma: -1", "5:12: runs[0].gamma: input should be greater than or equal to 0; given -1."),
         ("gamma: 2", "gamma: {name: fixed, gamma: -1}", "5:33: runs[0].gamma.gamma: input should be greater than"),
-        ("gamma: 2", "gamma: true", "5:12: runs[0].gamma: a gamma controller is given by"),
+        ("gamma: 2", "gamma: true", "5:12: runs[0].gamma: a gamma controller must be"),
         (
             "gamma: 2",
             "gamma: 2\n    lenience: 0",
@@ -143,7 +143,7 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "gamma: 2\n    lenience: 1.5",
             "6:15: runs[0].lenience: input should be less than or equal to 1",
         ),
-        ("gamma: 2", "name: plain\n    gamma: 2", "5:11: the name 'plain' is taken by the baseline"),
+        ("gamma: 2", "name: baseline\n    gamma: 2", "5:11: the name 'baseline' is taken by the baseline"),
         ("gamma: 2", "draft_sampling: {temperature: -1}", "4:5: runs[0]: missing key 'gamma'."),
         (
             "runs:",
@@ -158,21 +158,21 @@ def test_set_that_is_wrong_is_named(write, setting, message):
         ),
         ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: there is no such folder ("),
         ("target: builtin:target", "target: a/b/c", "1:9: a/b/c: there is no such folder ("),
-        ("runs:", "tasks: other\nruns:", "3:8: tasks: this should be a list; given 'other'."),
+        ("runs:", "tasks: other\nruns:", "3:8: tasks: expected a list; given 'other'."),
         (
             "runs:",
             "sampling: [1]\nruns:",
-            "3:11: sampling: this should be a mapping of keys to values; given [1].",
+            "3:11: sampling: expected a mapping of keys to values; given [1].",
         ),
         (
             "runs:",
             "tasks: [{name: x, grid: 3}]\nruns:",
-            "3:25: tasks[0].grid: this should be a mapping of keys to values; given 3.",
+            "3:25: tasks[0].grid: expected a mapping of keys to values; given 3.",
         ),
         (
             "runs:",
             "tasks: [{name: x, grid: {a: 3}}]\nruns:",
-            "3:29: tasks[0].grid.a: this should be a list; given 3.",
+            "3:29: tasks[0].grid.a: expected a list; given 3.",
         ),
         (
             "target: builtin:target",
@@ -180,8 +180,12 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "1:27: target: unknown value of dtype 'int3'.",
         ),
         ("[a b c, d e f]", "[a b c, '']", "2:10: prompt 2 of 2 is empty"),
-        ("[a b c, d e f]", "[]", "2:10: the list of prompts holds no prompt"),
-        ("[a b c, d e f]", "{limit: 3}", "2:10: prompts: give exactly one of 'builtin', 'file' and 'texts'"),
+        ("[a b c, d e f]", "[]", "2:10: the list of prompts has no prompts"),
+        (
+            "[a b c, d e f]",
+            "{limit: 3}",
+            "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset' and 'texts'",
+        ),
         ("[a b c, d e f]", "{file: no.jsonl}", "2:17: "),
         ("drafter: echo", "drafter: single", "4:14: drafter 'single' drafts for at most 1"),
     ],
@@ -212,25 +216,25 @@ def test_a_grid_that_is_no_grid(problems, grid):
 
 def test_two_runs_of_one_name(problems):
     found = problems(GOOD + "  - {drafter: echo, gamma: 2}\n")
-    assert found == ["6:5: 2 runs are called 'echo-2'; give each a `name` of its own."]
+    assert found == ["6:5: 2 runs are called 'echo-2'; give each its own `name`."]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"", "expected a mapping of keys to values, but it is empty"),
-        (b"- a\n- b\n", "but this is a list"),
-        (b"just a text", "but this is a single value"),
-        (b"a: 1\na: 2\n", ':2:1: this is no valid YAML: found duplicate key "a"'),
-        (b"a: [1,\n", "this is no valid YAML"),
-        (b"a: b: c\n", ":1:5: this is no valid YAML: mapping values are not allowed here"),
-        (b"\x7fELF\x02\x01\x00\x00", "no YAML file"),
+        (b"- a\n- b\n", "but it is a list"),
+        (b"just a text", "but it is a single value"),
+        (b"a: 1\na: 2\n", ':2:1: invalid YAML: found duplicate key "a"'),
+        (b"a: [1,\n", "invalid YAML"),
+        (b"a: b: c\n", ":1:5: invalid YAML: mapping values are not allowed here"),
+        (b"\x7fELF\x02\x01\x00\x00", "not a YAML file"),
         (b"\xff\xfe\x00", "this is no text file"),
-        (b"&x {a: *x}\n", "an alias repeats itself without end"),
+        (b"&x {a: *x}\n", "this alias is recursive"),
         (b"a: !!python/object:os.system x\n", "tags such as"),
-        (b"1: 2\n", "the key 1 is no text"),
+        (b"1: 2\n", "the key 1 is not a string"),
         (b"x: " + b"[" * 900, "nested too deeply"),
-        (b"#" * 1_000_001, "too much for a study"),
+        (b"#" * 1_000_001, "too large for a study"),
     ],
 )
 def test_a_file_that_is_no_study(tmp_path, toys, content, message):
@@ -247,7 +251,7 @@ def test_aliases_that_multiply_are_refused(tmp_path, toys):
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
     path = tmp_path / "bomb.yaml"
     path.write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match="an alias repeats itself"):
+    with pytest.raises(ConfigError, match="aliases expand to more than"):
         load_study(path)
 
 
@@ -262,7 +266,7 @@ def test_a_missing_file_and_a_folder(tmp_path, write):
     write(GOOD)
     with pytest.raises(ConfigError, match=r"there is no such file\. Did you mean .*study\.yaml\?"):
         load_study(tmp_path / "stydu.yaml")
-    with pytest.raises(ConfigError, match="Nor is there a folder"):
+    with pytest.raises(ConfigError, match="does not exist either"):
         load_study(tmp_path / "no" / "study.yaml")
     with pytest.raises(ConfigError, match="this is a folder"):
         load_study(tmp_path)
@@ -298,3 +302,46 @@ def test_set_writes_out_what_was_written_in_short(write):
     study = load_study(write(GOOD), ["target.dtype=float32", "prompts.limit=1"])
     assert (study.config.target.model, study.config.target.dtype) == ("builtin:target", "float32")
     assert len(study.tasks[0].prompts) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "resolved"),
+    [
+        ("2", (2, 2), 2),
+        ("auto", (3, 10), {"min": 3, "max": 10, "spread": 0.05}),
+        ("{max: 5}", (3, 5), {"min": 3, "max": 5, "spread": 0.05}),
+        ("{min: 4, max: 20, spread: 0.02}", (4, 20), {"min": 4, "max": 20, "spread": 0.02}),
+    ],
+)
+def test_how_often_runs_are_timed(write, written, read, resolved):
+    loaded = load_study(write(GOOD), [f"repeats={written}"])
+    assert (loaded.config.repeats.min, loaded.config.repeats.max) == read
+    assert loaded.shared()["repeats"] == resolved
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("0", "repeats: expected a number of at least 1, 'auto', or a mapping of min, max, spread; given 0."),
+        ("often", "or a mapping of min, max, spread; given 'often'."),
+        ("true", "given True."),
+        ("1.5", "given 1.5."),
+        ("{min: 5, max: 4}", "repeats: 'max' (4) is less than 'min' (5)"),
+        ("{max: 2}", "repeats: 'max' (2) is less than 'min' (3)"),
+        ("{until: 1}", "repeats: unknown key 'until'. Available: max, min, spread."),
+        ("{spread: 0}", "repeats.spread: input should be greater than 0; given 0."),
+    ],
+)
+def test_a_wrong_number_of_repeats(write, written, said):
+    with pytest.raises(ConfigError) as caught:
+        load_study(write(GOOD), [f"repeats={written}"])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_runs_are_told_apart_although_their_settings_hold_mappings(tmp_path):
+    path = tmp_path / "study.yaml"
+    mapped = "{name: transformer, model: builtin:drafter, quantization_config: {load_in_8bit: true}}"
+    path.write_text(f"target: builtin:target\nprompts: [a]\nruns: [{{drafter: {mapped}, gamma: 1}}]\n")
+    runs = load_study(path).runs
+    assert len({run: run.name for run in (*runs, *runs)}) == 2

@@ -5,17 +5,16 @@ import sys
 
 import pytest
 
-from specdec_core.study.journal import StorageError
-from specdec_core.study.lock import only_one
-from specdec_core.study.runner import run_study
-from tests.study.test_runner import STUDY, Notes
+from specdec_core.study.run.folder import StorageError, exclusive_lock
+from specdec_core.study.run.runner import run_study
+from tests.study.test_runner import STUDY, Recorder
 
 HOLD = """
 import sys
 from pathlib import Path
-from specdec_core.study.lock import only_one
+from specdec_core.study.run.folder import exclusive_lock
 
-with only_one(Path(sys.argv[1])):
+with exclusive_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -24,9 +23,9 @@ with only_one(Path(sys.argv[1])):
 def test_a_folder_has_one_study_at_a_time(tmp_path):
     folder = tmp_path / "new" / "folder"
     refused = pytest.raises(StorageError, match=r"folder: another study is running.*--output")
-    with only_one(folder), refused, only_one(folder):
+    with exclusive_lock(folder), refused, exclusive_lock(folder):
         pass
-    with only_one(folder), only_one(tmp_path):
+    with exclusive_lock(folder), exclusive_lock(tmp_path):
         pass
 
 
@@ -36,25 +35,25 @@ def test_a_killed_study_locks_nothing(tmp_path):
     ) as other:
         try:
             assert other.stdout.readline() == b"held\n"
-            with pytest.raises(StorageError, match="another study is running"), only_one(tmp_path):
+            with pytest.raises(StorageError, match="another study is running"), exclusive_lock(tmp_path):
                 pass
         finally:
             other.kill()
-    with only_one(tmp_path):
+    with exclusive_lock(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_a_second_study_is_refused_before_a_model_is_loaded(study, tmp_path):
-    notes = Notes()
-    with only_one(tmp_path / "out"), pytest.raises(StorageError, match="another study is running"):
-        run_study(study(STUDY), notes, output=tmp_path / "out")
-    assert notes.events == []
-    assert len(run_study(study(STUDY, "repeats=1"), notes, output=tmp_path / "out").repeats) == 3
-    with only_one(tmp_path / "out"):
+    recorder = Recorder()
+    with exclusive_lock(tmp_path / "out"), pytest.raises(StorageError, match="another study is running"):
+        run_study(study(STUDY), recorder, output=tmp_path / "out")
+    assert recorder.stages == []
+    assert len(run_study(study(STUDY, "repeats=1"), recorder, output=tmp_path / "out").repeats) == 3
+    with exclusive_lock(tmp_path / "out"):
         pass
 
 
 def test_what_cannot_be_locked_is_not_refused(tmp_path):
     (tmp_path / ".lock").mkdir()
-    with only_one(tmp_path):
+    with exclusive_lock(tmp_path):
         pass

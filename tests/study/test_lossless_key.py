@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_core.study import load_study
-from specdec_plugins.configs import (
-    ArgmaxLenienceConfig,
-    BudgetedLenienceConfig,
-    ConstantLenienceConfig,
-    ScheduleLenienceConfig,
-)
+from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
+from specdec_plugins.lenience.constant import ConstantLenienceConfig
+from specdec_plugins.lenience.greedy import GreedyLenienceConfig
+from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
 from specdec_plugins.plugin import specdec_lenience_controllers
 
 STUDY = """\
@@ -25,17 +23,17 @@ runs:
 REFUSED = {
     "0.5": "constant",
     "{name: constant, lenience: 0.999}": "constant",
-    "{name: argmax, lenience: 0.3}": "argmax",
+    "{name: greedy, lenience: 0.3}": "argmax",
     "{name: schedule, points: [[0, 1], [9, 0.5]]}": "schedule",
-    "{name: budgeted, deviation: 0.1}": "budgeted",
+    "{name: budgeted, max_deviation: 0.1}": "budgeted",
 }
 TAKEN = [
     "1.0",
     "constant",
-    "{name: argmax, lenience: 1}",
+    "{name: greedy, lenience: 1}",
     "{name: schedule, points: [[0, 1], [9, 1]]}",
-    "{name: budgeted, deviation: 0}",
-    "{name: budgeted, deviation: 3, least: 1}",
+    "{name: budgeted, max_deviation: 0}",
+    "{name: budgeted, max_deviation: 3, min_lenience: 1}",
 ]
 
 
@@ -73,8 +71,8 @@ def test_what_is_always_1_is_taken(write, lenience):
 def test_what_may_be_below_1_is_refused_where_it_stands(write, lenience):
     text = STUDY + f"  - {{name: mine, drafter: random, gamma: 4, lenience: {lenience}}}\n"
     assert problems(write(text)) == [
-        "7:55: the lenience of run 'mine' may be below 1, and the study says `lossless: true`; leave it out, or "
-        "say `lossless: false`."
+        "7:55: the lenience of run 'mine' may be below 1, but the study requires `lossless: true`; "
+        "remove the lenience, or set `lossless: false`."
     ]
 
 
@@ -109,7 +107,7 @@ def test_every_controller_that_ships_says_whether_it_is_lossless():
     configs = {spec.config for spec in specdec_lenience_controllers()}
     assert configs == {
         ConstantLenienceConfig,
-        ArgmaxLenienceConfig,
+        GreedyLenienceConfig,
         ScheduleLenienceConfig,
         BudgetedLenienceConfig,
     }

@@ -9,17 +9,17 @@ import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from specdec_core import ConfigError, PluginError, Registry, TargetInfo, default_registry
-from specdec_core.border import PluginConfig
+from specdec_core import TargetInfo, default_registry
 from specdec_core.cli.main import app
-from specdec_core.registry import MOST_DEEP, unmet_needs
-from specdec_core.study import load_study, run_model, study_schema
+from specdec_core.interface import ConfigError, PluginConfig, PluginError
+from specdec_core.registry import MAX_DEPTH, Registry, unmet_requirements
+from specdec_core.study import RunLabels, load_study, run_model, study_schema
 
 NESTS = """
     from typing import Annotated, Any
     from pydantic import Field
     from specdec_core import Capabilities, PluginConfig, PluginSpec, hookimpl
-    from specdec_core.border import Nested, NestedDrafter, NestedGamma
+    from specdec_core.interface import Nested, NestedDrafter, NestedGamma
 
     class PackConfig(PluginConfig):
         drafters: Annotated[tuple[NestedDrafter, ...], Field(min_length=1)]
@@ -172,9 +172,9 @@ def test_results_and_journal_hold_all_of_it(load):
         ("{name: pack, drafters: []}", "4:37: runs[0].drafter.drafters: tuple should have at least 1 item"),
         ("{name: middle, drafter: middle}", "4:38: runs[0].drafter.drafter: missing key 'drafter'."),
         ("middle", "4:14: runs[0].drafter: missing key 'drafter'."),
-        ("{name: pack, drafters: [true]}", "4:38: runs[0].drafter.drafters[0]: a drafter is given by its name"),
-        ("{name: pack, drafters: [3]}", "4:38: runs[0].drafter.drafters[0]: a bare number says nothing"),
-        ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: this should be a list; given 'echo'."),
+        ("{name: pack, drafters: [true]}", "4:38: runs[0].drafter.drafters[0]: a drafter must be a name"),
+        ("{name: pack, drafters: [3]}", "4:38: runs[0].drafter.drafters[0]: no drafter accepts a bare number"),
+        ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: expected a list; given 'echo'."),
         ("{name: pack, drafters: [echo], pace: -1}", "4:51: runs[0].drafter.pace: input should be greater than"),
         (
             "{name: pack, drafters: [echo], pace: {name: fixd}}",
@@ -202,7 +202,7 @@ def test_all_that_is_wrong_inside_is_said_at_once(problems):
 
 def test_a_mapping_that_contains_itself_is_refused_where_it_does(problems):
     assert problems("&a {name: pack, drafters: [echo, *a]}") == [
-        "4:47: an alias repeats itself without end: *a stands within &a, which begins in line 4. Write it out."
+        "4:47: this alias is recursive: *a is inside &a, which begins in line 4. Write it out."
     ]
     # The same mapping twice, side by side, is no cycle.
     more = "  - {name: twice, gamma: 1, drafter: {name: pack, drafters: [&b {name: echo}, *b, *b, ecko]}}\n"
@@ -216,10 +216,11 @@ def packed(depth):
 
 
 def test_plugins_are_nested_to_a_bounded_depth(load, problems):
-    load(packed(MOST_DEEP))
-    (found,) = problems(packed(MOST_DEEP + 1))
-    assert (
-        found == f"4:14: runs[0].drafter: over {MOST_DEEP} plugins are nested in one another here; 16 are allowed."
+    load(packed(MAX_DEPTH))
+    (found,) = problems(packed(MAX_DEPTH + 1))
+    assert found == (
+        f"4:14: runs[0].drafter: plugins are nested more than {MAX_DEPTH} deep here; "
+        f"at most {MAX_DEPTH} levels are allowed."
     )
     assert "nested too deeply" in problems(packed(90))[0]
 
@@ -227,7 +228,7 @@ def test_plugins_are_nested_to_a_bounded_depth(load, problems):
 def test_settings_made_in_python_that_contain_themselves_are_refused(nests):
     cycle = {"name": "pack", "drafters": ["echo"]}
     cycle["drafters"].append(cycle)
-    with pytest.raises(ValidationError, match="nested in one another"):
+    with pytest.raises(ValidationError, match="plugins are nested"):
         run_model(default_registry()).model_validate({"drafter": cycle, "gamma": 1})
 
 
@@ -265,7 +266,7 @@ def test_set_finds_a_nested_drafter_by_its_name(load, problems):
         ("runs.0.drafter.drafters=[echo, ecko]", "runs[0].drafter.drafters[1]: unknown drafter 'ecko'"),
         (
             "runs.0.drafter.drafters.2=echo",
-            "runs.0.drafter.drafters has 2 entries, counted from 0; there is no 2.",
+            "runs.0.drafter.drafters has 2 entries, numbered from 0; 2 is out of range.",
         ),
     ],
 )
@@ -301,7 +302,7 @@ def test_runs_are_named_after_all_drafters(load):
         "pack(echo, single, echo)-2",
     ]
     assert [run.name for run in runs] == names
-    assert runs[2].labels == ("pack(echo, single, echo)", 1, 1.0)
+    assert runs[2].labels == RunLabels("pack(echo, single, echo)", 1, 1.0)
     named = load("{name: pack, drafters: [echo]}", more="    name: mine\n" + grid).runs[1:]
     assert [run.name for run in named][1:3] == [
         "mine-drafters=(echo)-gamma=2",
@@ -338,10 +339,10 @@ def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(probl
 )
 def test_needs_are_asked_of_all_that_work_for_the_target(nests, drafter, fact, place):
     config = run_model(default_registry()).model_validate({"drafter": drafter, "gamma": 1}).drafter
-    found = [keys for keys, _ in unmet_needs(default_registry(), config, **{fact: False})]
+    found = [keys for keys, _ in unmet_requirements(default_registry(), config, **{fact: False})]
     assert found == ([] if place is None else [place])
-    assert not list(unmet_needs(default_registry(), config, **{fact: True}))
-    assert not list(unmet_needs(default_registry(), config))
+    assert not list(unmet_requirements(default_registry(), config, **{fact: True}))
+    assert not list(unmet_requirements(default_registry(), config))
 
 
 @pytest.fixture
@@ -365,12 +366,10 @@ def test_the_registry_names_the_nested_plugin_that_cannot_be_made(make):
     with pytest.raises(PluginError, match=r"drafter 'absent' of specdec-toys 1\.0 could not be imported"):
         make({"name": "pack", "drafters": ["absent"]})
     # The model between has no tokenizer, whatever the target has.
-    with pytest.raises(
-        PluginError, match="drafter 'reader' reads text, but this target comes without a tokenizer"
-    ):
+    with pytest.raises(PluginError, match="drafter 'reader' reads text, but this target has no tokenizer"):
         make({"name": "middle", "drafter": "reader"}, tokenizer=object())
     make({"name": "pack", "drafters": ["reader"]}, tokenizer=object())
-    with pytest.raises(PluginError, match="drafter 'looker' works on hidden states"):
+    with pytest.raises(PluginError, match="drafter 'looker' needs hidden states"):
         make({"name": "pack", "drafters": ["looker"]})
     make({"name": "pack", "drafters": ["looker"]}, features=object())
 
@@ -378,14 +377,14 @@ def test_the_registry_names_the_nested_plugin_that_cannot_be_made(make):
 def test_settings_without_a_name_cannot_be_made(nests):
     registry = default_registry()
     config = registry.spec("drafter", "middle").config(drafter=PluginConfig())
-    with pytest.raises(PluginError, match=r"a nested drafter was given as PluginConfig.*does not say its name"):
+    with pytest.raises(PluginError, match=r"a nested drafter was given as PluginConfig.*has no plugin name"):
         registry.create("drafter", "middle", config, TargetInfo(vocab_size=8))
 
 
 def test_a_drafter_may_be_the_only_one_there_is(site):
     source = """
         from specdec_core import PluginConfig, PluginSpec, hookimpl
-        from specdec_core.border import NestedDrafter
+        from specdec_core.interface import NestedDrafter
 
         class Config(PluginConfig):
             inner: NestedDrafter | None = None
@@ -462,7 +461,7 @@ def test_generate_takes_nested_drafters(generate):
             r"--drafter: drafters\[0\]: unknown key 'tokn'\. Did you",
         ),
         ("{name: pack, drafters: [ecko]}", r"--drafter: drafters\[0\]: unknown drafter 'ecko'"),
-        ("&a {name: pack, drafters: [*a]}", r"--drafter:1:28: an alias repeats itself without end"),
+        ("&a {name: pack, drafters: [*a]}", r"--drafter:1:28: this alias is recursive"),
         ("{name: pack, drafters: [absent]}", r"drafter 'absent' of specdec-toys 1\.0 could not be imported"),
     ],
 )

@@ -5,9 +5,16 @@ import re
 
 import pytest
 
-from specdec_core import PromptError, shipped
-from specdec_core.study.config import PromptsConfig
-from specdec_core.study.prompts import PromptText, digest_of, encode_prompts, read_chat_template, read_prompts
+from specdec_core import builtin as shipped
+from specdec_core.interface import PromptError
+from specdec_core.study.config.prompts import (
+    PromptText,
+    encode_prompts,
+    fingerprint_prompts,
+    read_chat_template,
+    read_prompts,
+)
+from specdec_core.study.config.schema import PromptsConfig
 
 HELLO = {"role": "user", "content": "hello"}
 TEMPLATE = (
@@ -74,15 +81,15 @@ def test_the_limit_stops_reading(lines):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl:2:\d+: this is no JSON"),
+        (b'{"prompt": "a"}\n{"prompt": \n', r"p\.jsonl:2:\d+: invalid JSON"),
         (b'{"prompt": ' + b"[" * 100_000 + b"}", r"p\.jsonl:1: this cannot be read as JSON"),
-        (b'{"prompt": "a\\ud800"}', r"p\.jsonl:1: this holds half of a surrogate pair"),
-        (b'{"text": "a"}\n', r'p\.jsonl:1: expected an object with a text under "prompt", .*has: keys text\.'),
-        (b"{}\n", r"p\.jsonl:1: expected an object .* this has: no keys"),
-        (b'{"prompt": 3}\n', r"p\.jsonl:1: expected an object .* this has: a number under 'prompt'"),
-        (b'["a"]\n', r"p\.jsonl:1: .*this has: list"),
+        (b'{"prompt": "a\\ud800"}', r"p\.jsonl:1: this has half of a surrogate pair"),
+        (b'{"text": "a"}\n', r'p\.jsonl:1: expected an object with a string "prompt" .*given the keys text\.'),
+        (b"{}\n", r"p\.jsonl:1: expected an object .* given no keys"),
+        (b'{"prompt": 3}\n', r"p\.jsonl:1: expected an object .* given a number as 'prompt'"),
+        (b'["a"]\n', r"p\.jsonl:1: .*given a list"),
         (b'{"prompt": "a"}\n{"prompt": "  "}\n', r"p\.jsonl:2: prompt 2 is empty"),
-        (b"", "holds no prompt"),
+        (b"", "has no prompts"),
         (b"\xff\xfe", "this is no text file"),
         (b"\n" * 3 + b'{"prompt": "a", "messages": []}', r'p\.jsonl:4: "prompt" and "messages" are both given'),
     ],
@@ -95,35 +102,35 @@ def test_what_is_wrong_has_its_line(lines, content, message):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"messages": []}, '"messages" must be a list of at least one message; this is an empty list.'),
-        ({"messages": "hello"}, '"messages" must be a list of at least one message; this is a text.'),
-        ({"messages": ["hello"]}, 'message 1 must be an object with "role" and "content"; this is a text.'),
+        ({"messages": []}, '"messages" must be a list of at least one message; given an empty list.'),
+        ({"messages": "hello"}, '"messages" must be a list of at least one message; given a string.'),
+        ({"messages": ["hello"]}, 'message 1 must be an object with "role" and "content"; given a string.'),
         ({"messages": [HELLO, {"content": "x"}]}, "message 2 has no 'role'; it has: content."),
         ({"messages": [{"role": "user", "text": "x"}]}, "message 1 has no 'content'; it has: role, text."),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            '"content" of message 1 must be a text that is not empty; this is a list.',
+            '"content" of message 1 must be a non-empty string; given a list.',
         ),
         (
             {"messages": [{"role": " ", "content": "x"}]},
-            '"role" of message 1 must be a text that is not empty; this is an empty text.',
+            '"role" of message 1 must be a non-empty string; given an empty string.',
         ),
         ({"messages": [HELLO, {"role": "assistant", "content": "x"}]}, "the last message is the assistant's"),
-        ({"prompt": "a", "reference": 3}, '"reference" must be a text or a list of texts, none of them empty'),
-        ({"prompt": "a", "reference": None}, "this is null. Leave it out where there is none."),
-        ({"prompt": "a", "reference": ["x", 3]}, '"reference" must be a text or a list of texts'),
-        ({"prompt": "a", "reference": ["x", " "]}, '"reference" must be a text or a list of texts'),
-        ({"prompt": "a", "reference": ""}, "this is an empty text."),
-        ({"prompt": "a", "reference": []}, "this is an empty list."),
+        ({"prompt": "a", "reference": 3}, '"reference" must be a non-empty string or a list of them'),
+        ({"prompt": "a", "reference": None}, "given null. Omit the key if there is none."),
+        ({"prompt": "a", "reference": ["x", 3]}, '"reference" must be a non-empty string or a list of them'),
+        ({"prompt": "a", "reference": ["x", " "]}, '"reference" must be a non-empty string or a list of them'),
+        ({"prompt": "a", "reference": ""}, "given an empty string."),
+        ({"prompt": "a", "reference": []}, "given an empty list."),
         ({"prompt": "a", "refrence": "x"}, "unknown key 'refrence'. Did you mean 'reference'?"),
         ({"prompt": "a", "references": ["x"]}, "unknown key 'references'. Did you mean 'reference'?"),
         ({"prompt": "a", "Source": "x"}, "unknown key 'Source'. Did you mean 'source'?"),
         ({"promt": "a"}, "unknown key 'promt'. Did you mean 'prompt'?"),
         ({"message": [HELLO]}, "unknown key 'message'. Did you mean 'messages'?"),
-        ({"prompt": "a", "source": 3}, '"source" must be a text; this is a number.'),
-        ({"prompt": "a", "id": ""}, '"id" must be a text or a number; this is an empty text.'),
-        ({"prompt": "a", "id": True}, '"id" must be a text or a number; this is true or false.'),
-        ({"prompt": "a", "id": {}}, '"id" must be a text or a number; this is an object.'),
+        ({"prompt": "a", "source": 3}, '"source" must be a string; given a number.'),
+        ({"prompt": "a", "id": ""}, '"id" must be a string or a number; given an empty string.'),
+        ({"prompt": "a", "id": True}, '"id" must be a string or a number; given true or false.'),
+        ({"prompt": "a", "id": {}}, '"id" must be a string or a number; given an object.'),
     ],
     ids=lambda part: json.dumps(part) if isinstance(part, dict) else "",
 )
@@ -135,10 +142,11 @@ def test_a_line_that_is_no_prompt(problems, entry, message):
 
 def test_two_prompts_of_one_id(problems):
     (problem,) = problems([{"prompt": "a", "id": "x"}, {"prompt": "b"}, {"prompt": "c", "id": "x"}])
-    assert problem == "p.jsonl:3: the id 'x' is that of line 1 too; give each an id of its own."
+    assert problem == "p.jsonl:3: duplicate id 'x', also used in line 1; ids must be unique."
     # The number of a line is an id too.
     assert (
-        "p.jsonl:2: the id '2' is that of line 1 too" in problems([{"prompt": "a", "id": 2}, {"prompt": "b"}])[0]
+        "p.jsonl:2: duplicate id '2', also used in line 1"
+        in problems([{"prompt": "a", "id": 2}, {"prompt": "b"}])[0]
     )
 
 
@@ -151,7 +159,7 @@ def test_all_problems_are_said_at_once_up_to_five(problems):
 @pytest.mark.parametrize(
     ("without", "said"),
     [
-        ([3], "p.jsonl:3: 11 of 12 prompts have a reference; line 3 has none. Give one to each or to none"),
+        ([3], "p.jsonl:3: 11 of 12 prompts have a reference; line 3 has none. Add one to each or to none"),
         ([3, 8], "p.jsonl:3: 10 of 12 prompts have a reference; lines 3, 8 have none."),
         (range(2, 13), "p.jsonl:2: 1 of 12 prompts have a reference; lines 2, 3, 4, 5, 6, ... have none."),
     ],
@@ -204,13 +212,13 @@ def test_a_chat_template_of_the_study(lines, tmp_path):
     assert lines([{"messages": [HELLO]}, {"prompt": "a"}], chat_template="t.jinja")
     assert read_chat_template(config, tmp_path) == TEMPLATE
     assert read_chat_template(PromptsConfig(file="p.jsonl"), tmp_path) is None
-    with pytest.raises(PromptError, match=r"a chat template is given, and no prompt of .* is a chat"):
+    with pytest.raises(PromptError, match=r"`chat_template` is set, but no prompt of .* is a chat"):
         lines([{"prompt": "a"}], chat_template="t.jinja")
 
 
 def test_the_digest_is_of_what_decides_an_answer():
     def digest(*prompts, template=None):
-        return digest_of(prompts, template)
+        return fingerprint_prompts(prompts, template)
 
     text = PromptText("1", "a")
     assert digest(text) == digest(PromptText("2", "a", references=("x",), source="y"))
@@ -283,11 +291,11 @@ def test_a_tokenizer_without_a_template(encode):
         ("{{ messages[0].tools.name }}", "refuses it: 'dict object' has no attribute 'tools'"),
         ("{{ 1 + 'a' }}", "refuses it: unsupported operand"),
         ("{{ messages.append(1) }}", "refuses it: "),
-        ("{# nothing #}", "makes no token of it"),
+        ("{# nothing #}", "renders it as an empty text"),
     ],
 )
 def test_a_template_that_fails(encode, template, said):
     with pytest.raises(PromptError, match=f"^prompt 'greeting': the chat template of tiny .*{said}"):
         encode([HELLO], own=template)
-    with pytest.raises(PromptError, match=f"^prompt 'greeting': the chat template that was given .*{said}"):
+    with pytest.raises(PromptError, match=f"^prompt 'greeting': the given chat template .*{said}"):
         encode([HELLO], given=template)

@@ -2,19 +2,24 @@
 
 import csv
 import json
+import re
 import shutil
+from dataclasses import fields, replace
+from weakref import WeakKeyDictionary
 
 import pytest
 import torch
 
-from specdec_core import ConfigError, ModelError, PromptError
+from specdec_core.decoding import Decoder
+from specdec_core.interface import ConfigError, ModelError, PromptError
 from specdec_core.models import load_model
-from specdec_core.study.config import TargetConfig
-from specdec_core.study.making import load_target
-from specdec_core.study.report import write_results
-from specdec_core.study.runner import run_study
-from specdec_core.study.summary import RunSummary, summarise
-from specdec_core.study.table import results_table, verdicts
+from specdec_core.study.config.schema import TargetConfig
+from specdec_core.study.report.quality import Output
+from specdec_core.study.report.results import write_results
+from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary, summarise
+from specdec_core.study.report.tables import diagnoses, results_table
+from specdec_core.study.run.factory import load_target
+from specdec_core.study.run.runner import run_study, turns
 from specdec_core.theory import walltime_improvement
 from tests.tiny import tiny_model
 
@@ -29,118 +34,163 @@ runs:
 """
 
 
-class Notes:
-    """An observer that keeps what it is told, and can stop a study."""
+class Recorder:
+    """Records the progress of a study, and can stop it after some repeats."""
 
     def __init__(self, stop_after=None):
-        self.events = []
+        self.stages, self.totals, self.timed, self.resumed, self.done = [], [], [], [], []
         self.stop_after = stop_after
 
-    def began(self, repeats, finished):
-        self.events.append(("began", repeats, finished))
+    def stage(self, what, total=None):
+        self.stages.append(what)
+        self.totals.append(total)
 
-    def loading(self, what):
-        self.events.append(("loading", what))
+    def advance(self, done, note=""):
+        self.done.append((self.stages[-1], done, note))
+        if found := re.fullmatch(r"(.+), repeat (\d+): [\d.]+ tokens/s", note):
+            self.timed.append((self.stages[-1].removesuffix("timing") + found[1], int(found[2])))
+            if len(self.timed) == self.stop_after:
+                raise KeyboardInterrupt
 
-    def measuring(self, run, repeat):
-        self.events.append(("measuring", run, repeat))
-        if self.stop_after is not None and len(self.of("measuring")) > self.stop_after:
-            raise KeyboardInterrupt
+    def measured(self, point):
+        self.resumed.append((point["repeats"], point["finished before"]))
 
-    def measured(self, run, repeat, tokens_per_second):
-        assert tokens_per_second > 0
-
-    def failed(self, run, reason):
-        self.events.append(("failed", run, reason))
-
-    def of(self, kind):
-        return [event[1:] for event in self.events if event[0] == kind]
+    @property
+    def loaded(self):
+        return [what.removeprefix("loading ") for what in self.stages if what.startswith("loading ")]
 
 
-def test_runs_take_turns_and_the_baseline_goes_first(study):
-    notes = Notes()
-    result = run_study(study(), notes)
-    names = ["plain", "echo-2", "lenient"]
-    assert notes.of("measuring") == [(name, number) for number in (1, 2) for name in names]
+def in_turn(task, *repeats):
+    """Return the runs of some repeats of a task in the order in which they are timed."""
+    return [(run.name, number) for number in repeats for run in turns(task, number)]
+
+
+def test_runs_take_turns_in_a_random_order_that_stays_the_same(study):
+    (task,) = study().tasks
+    orders = {tuple(name for name, _ in in_turn(task, number)) for number in range(1, 40)}
+    assert len(orders) == 6, "all orders of three runs"
+    assert {order[0] for order in orders} == {"baseline", "echo-2", "lenient"}
+    assert in_turn(task, 1, 2, 3) == in_turn(study().tasks[0], 1, 2, 3)
+    other = study(STUDY, "generation.seed=7").tasks[0]
+    assert in_turn(task, *range(1, 9)) != in_turn(other, *range(1, 9))
+
+
+def test_each_repeat_times_every_run_once(study):
+    recorder = Recorder()
+    loaded = study()
+    result = run_study(loaded, recorder)
+    names = ["baseline", "echo-2", "lenient"]
+    assert recorder.timed == in_turn(loaded.tasks[0], 1, 2)
+    for number in (1, 2):
+        found = {run: one.turn for (_, run, n), one in result.repeats.items() if n == number}
+        assert sorted(found, key=found.get) == [name for name, _ in in_turn(loaded.tasks[0], number)]
+    assert all(repeat.cpu_seconds > 0 for repeat in result.repeats.values())
     assert set(result.repeats) == {(None, name, number) for name in names for number in (1, 2)}
-    assert result.identity["versions"]["specdec-toys"] == "1.0"
+    assert result.provenance["versions"]["specdec-toys"] == "1.0"
     # The same seed in every repeat: the same work is timed.
     for name in names:
         first, second = (result.repeats[None, name, number].metrics for number in (1, 2))
-        assert (first["tokens"], first["target_calls"]) == (second["tokens"], second["target_calls"])
+        assert (first.tokens, first.target_calls) == (second.tokens, second.target_calls)
+
+
+def test_progress_moves_within_a_repeat(study):
+    recorder = Recorder()
+    run_study(study(STUDY, "repeats=1"), recorder)
+    timing = [(done, note) for stage, done, note in recorder.done if stage == "timing"]
+    assert [done for done, _ in timing] == pytest.approx([place / 3 for place in range(10)])
+    assert [note for _, note in timing[1:3]] == ["baseline, repeat 1"] * 2
+    assert "tokens/s" in timing[3][1]
+
+
+def test_outputs_do_not_depend_on_the_batch_size(study):
+    results = [run_study(study(STUDY, f"batch_size={size}", "repeats=1"), Recorder()) for size in (1, 2)]
+    alone, together = ({key: one.outputs for key, one in result.repeats.items()} for result in results)
+    assert alone == together
 
 
 @pytest.fixture
-def summaries(study):
-    return summarise(run_study(study(STUDY, "batch_size=2"), Notes()))
+def summaries(result_of):
+    return summarise(result_of(STUDY, "batch_size=2"))
 
 
 def test_a_summary_follows_from_the_counts(summaries):
-    plain, echo, lenient = summaries
-    assert (plain.drafter, plain.gamma, plain.alpha, plain.c, plain.speedup) == (None, 0, None, None, 1.0)
-    assert plain.tokens == echo.tokens == lenient.tokens == 3 * 12 * 2
-    assert plain.block_efficiency == plain.speedup_expected == 1.0
+    baseline, echo, lenient = summaries
+    assert (baseline.drafter, baseline.gamma) == (None, 0)
+    assert (baseline.counts.alpha, baseline.speed.c, baseline.speed.speedup) == (None, None, 1.0)
+    assert baseline.counts.tokens == echo.counts.tokens == lenient.counts.tokens == 3 * 12 * 2
+    assert baseline.counts.block_efficiency == baseline.expected.speedup_expected == 1.0
     assert (echo.drafter, echo.gamma, echo.lenience) == ("echo", 2, 1.0)
     assert (lenient.gamma, lenient.lenience) == (3, 0.5)
     for summary in (echo, lenient):
-        assert 0 <= summary.alpha <= 1
-        assert summary.target_calls <= plain.target_calls
-        assert summary.speedup_min <= summary.speedup <= summary.speedup_max
-        steps = summary.tokens / summary.block_efficiency
-        expected = walltime_improvement(summary.alpha, summary.drafted / steps, summary.c)
-        assert summary.speedup_expected == pytest.approx(expected)
-        assert sum(summary.judged_by_position) >= summary.accepted
-        assert len(summary.alpha_by_position) == len(summary.judged_by_position) <= summary.gamma
-        assert summary.speedup_expected_here > 0
-        assert summary.gamma_best in range(len(summary.speedup_by_gamma))
-        assert summary.speedup_expected_best == max(summary.speedup_by_gamma)
-        assert summary.speedup_by_gamma[0] == 1.0
-        assert len(summary.speedup_by_gamma) == 4, "0 to the longest draft of any run"
-        assert sum(summary.steps_by_length) == summary.target_calls - 2 * 2, "two batches a repeat"
-        assert sum(summary.time_shares.values()) == pytest.approx(1)
-    assert plain.speedup_expected_here == pytest.approx(1)
-    assert plain.verify_cost == echo.verify_cost == lenient.verify_cost
-    assert (plain.verdict, plain.gamma_best, plain.draft_cost) == (None, None, ())
-    assert echo.deviation == 0 < lenient.deviation
+        assert 0 <= summary.counts.alpha <= 1
+        assert summary.counts.target_calls <= baseline.counts.target_calls
+        assert summary.speed.speedup_min <= summary.speed.speedup <= summary.speed.speedup_max
+        steps = summary.counts.tokens / summary.counts.block_efficiency
+        expected = walltime_improvement(summary.counts.alpha, summary.counts.drafted / steps, summary.speed.c)
+        assert summary.expected.speedup_expected == pytest.approx(expected)
+        assert sum(summary.counts.verified_by_position) >= summary.counts.accepted
+        assert len(summary.counts.alpha_by_position) == len(summary.counts.verified_by_position) <= summary.gamma
+        assert summary.expected.speedup_expected_here > 0
+        assert summary.expected.gamma_best in range(len(summary.expected.speedup_by_gamma))
+        assert summary.expected.speedup_expected_best == max(summary.expected.speedup_by_gamma)
+        assert summary.expected.speedup_by_gamma[0] == 1.0
+        assert len(summary.expected.speedup_by_gamma) == 4, "0 to the longest draft of any run"
+        assert sum(summary.counts.steps_by_length) == summary.counts.target_calls - 2 * 2, "two batches a repeat"
+        assert sum(summary.expected.time_shares.values()) == pytest.approx(1)
+    assert baseline.expected.speedup_expected_here == pytest.approx(1)
+    assert baseline.speed.verify_cost == echo.speed.verify_cost == lenient.speed.verify_cost
+    assert (baseline.expected.diagnosis, baseline.expected.gamma_best, baseline.speed.draft_cost) == (
+        None,
+        None,
+        (),
+    )
+    assert echo.counts.deviation == 0 < lenient.counts.deviation
 
 
-def test_speeds_are_those_of_the_runs_own_repeats(study):
-    result = run_study(study(), Notes())
+def test_speeds_are_those_of_the_runs_own_repeats(result_of):
+    result = result_of(STUDY, "batch_size=2")
     for summary in summarise(result):
         own = [one.metrics for (_, run, _), one in result.repeats.items() if run == summary.name]
-        speeds = [one["tokens"] / one["seconds"] for one in own]
-        assert summary.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
-        assert (summary.tokens_per_second_min, summary.tokens_per_second_max) == (min(speeds), max(speeds))
+        speeds = [one.tokens / one.seconds for one in own]
+        assert summary.speed.tokens_per_second == pytest.approx(sum(speeds) / 2), "the median of two"
+        assert (summary.speed.tokens_per_second_min, summary.speed.tokens_per_second_max) == (
+            min(speeds),
+            max(speeds),
+        )
 
 
-def test_deviation_is_that_of_a_sequence(study):
-    result = run_study(study(), Notes())
-    spent = sum(repeat.metrics["deviation"] for (_, run, _), repeat in result.repeats.items() if run == "lenient")
+def test_deviation_is_that_of_a_sequence(result_of):
+    result = result_of(STUDY, "batch_size=2")
+    spent = sum(repeat.metrics.deviation for (_, run, _), repeat in result.repeats.items() if run == "lenient")
     assert spent > 0
-    assert summarise(result)[2].deviation == pytest.approx(spent / (3 * 2))
+    assert summarise(result)[2].counts.deviation == pytest.approx(spent / (3 * 2))
 
 
 def test_results_are_written_as_promised(study, summaries, tmp_path):
-    output = {"task": None, "run": "plain", "prompt": "1", "text": "é", "as_plain": True, "tokens": [1]}
-    paths = write_results(tmp_path, study(), summaries, iter([output]))
+    loaded = study()
+    paths = write_results(tmp_path, loaded, summaries, {(None, "baseline"): (Output((1,), "é"),)})
     assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl", "report.html"]
-    assert paths[2].read_text(encoding="utf-8") == json.dumps(output, ensure_ascii=False) + "\n"
+    assert json.loads(paths[2].read_text(encoding="utf-8")) == {
+        **{"task": None, "run": "baseline", "prompt": "1", "source": None, "text": "é", "references": []},
+        **{"same_as_baseline": True, "tokens": [1]},
+    }
+    assert "é" in paths[2].read_text(encoding="utf-8")
     page = paths[3].read_text(encoding="utf-8")
     assert "<title>study.yaml</title>" in page
     assert all(text in page for text in ("é", "a b c", "echo-2", "lenient"))
     lines = [json.loads(line) for line in paths[0].read_text().splitlines()]
-    assert [line["name"] for line in lines] == ["plain", "echo-2", "lenient"]
+    assert [line["name"] for line in lines] == ["baseline", "echo-2", "lenient"]
     promised = "name drafter gamma lenience tokens target_calls block_efficiency alpha c tokens_per_second speedup"
     assert {*promised.split(), "speedup_expected", "quality"} <= set(lines[1])
     assert lines[1]["config"]["run"]["drafter"] == {"token": 1, "breaks": False, "name": "echo"}
     assert lines[1]["config"]["generation"]["max_new_tokens"] == 12
     assert {"specdec", "torch", "transformers", "python"} <= set(lines[0]["versions"])
     rows = list(csv.DictReader(paths[1].read_text().splitlines()))
-    assert [row["name"] for row in rows] == ["plain", "echo-2", "lenient"]
+    assert [row["name"] for row in rows] == ["baseline", "echo-2", "lenient"]
     assert float(rows[1]["alpha"]) == lines[1]["alpha"]
     assert float(rows[1]["speedup_expected_here"]) == lines[1]["speedup_expected_here"]
     assert float(rows[1]["time_drafting"]) == lines[1]["time_shares"]["drafting"]
-    assert rows[1]["verdict"] == lines[1]["verdict"]
+    assert rows[1]["diagnosis"] == lines[1]["diagnosis"]
     flat = (str, int, float, type(None))
     assert {name for name, value in lines[1].items() if isinstance(value, flat)} - {"quality"} <= set(rows[1])
     assert not any("[" in cell or "{" in cell for row in rows for cell in row.values())
@@ -148,17 +198,17 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
 
 def test_the_table_has_a_row_a_run(summaries):
     table = results_table(summaries)
-    assert table.row_count == 3
-    headings = [column.header for column in table.columns]
-    assert headings[:5] == ["run", "drafter", "γ", "l", "devia-\ntion"]
-    assert str(next(iter(table.columns[0].cells))) == "plain"
-    strict = results_table(summaries[:2])
-    assert not {"l", "devia-\ntion"} & {column.header for column in strict.columns}
-    assert "lenience" not in strict.caption
+    assert len(table.rows) == 3
+    headings = [column.heading for column in table.columns]
+    assert headings[:5] == ["run", "drafter", "γ", "l", "deviation"]
+    assert table.rows[0].cells[0] == "baseline"
+    lossless = results_table(summaries[:2])
+    assert not {"l", "deviation"} & {column.heading for column in lossless.columns}
+    assert not any("lenience" in note for note in lossless.notes)
 
 
-def test_each_run_but_the_baseline_is_judged_in_a_line(summaries):
-    lines = verdicts(summaries)
+def test_each_run_except_the_baseline_has_a_diagnosis(summaries):
+    lines = diagnoses(summaries)
     assert [line.split(":")[0] for line in lines] == ["echo-2", "lenient"]
     assert all(line.endswith(".") for line in lines)
 
@@ -166,17 +216,15 @@ def test_each_run_but_the_baseline_is_judged_in_a_line(summaries):
 def test_a_stopped_study_goes_on_where_it_was(study, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run_study(study(), Notes(stop_after=4), output=output)
-    notes = Notes()
-    resumed = run_study(study(), notes, output=output)
-    assert notes.of("began") == [(6, 4)]
-    assert notes.of("measuring") == [("echo-2", 2), ("lenient", 2)]
-    # What is finished needs no drafter.
-    assert ("plain",) not in notes.of("loading")
+        run_study(study(), Recorder(stop_after=4), output=output)
+    recorder = Recorder()
+    resumed = run_study(study(), recorder, output=output)
+    assert recorder.resumed == [(6, 4)]
+    assert recorder.timed == in_turn(study().tasks[0], 1, 2)[4:]
     assert len(resumed.repeats) == 6
-    notes = Notes()
-    more = run_study(study(STUDY, "repeats=3"), notes, output=output)
-    assert notes.of("began") == [(9, 6)]
+    recorder = Recorder()
+    more = run_study(study(STUDY, "repeats=3"), recorder, output=output)
+    assert recorder.resumed == [(9, 6)]
     assert summarise(more)[0].repeats == 3
 
 
@@ -184,23 +232,23 @@ def test_a_model_that_was_trained_again_is_another_study(study, model_folder, tm
     folder = tmp_path / "trained"
     shutil.copytree(model_folder, folder)
     settings, output = (f"target={folder}", "repeats=1"), tmp_path / "out"
-    run_study(study(STUDY, *settings), Notes(), output=output)
+    run_study(study(STUDY, *settings), Recorder(), output=output)
     tiny_model("gpt2", vocab=9, seed=8).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"another study \(files\..*trained: .* there, .* now\).*--fresh"):
-        run_study(study(STUDY, *settings), Notes(), output=output)
+        run_study(study(STUDY, *settings), Recorder(), output=output)
 
 
 def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run_study(study(), Notes(stop_after=2), output=output)
+        run_study(study(), Recorder(stop_after=2), output=output)
     journal = output / "repeats.jsonl"
     head, first, *others = [json.loads(line) for line in journal.read_text().splitlines()]
-    del first["metrics"]["judged_at"]
+    del first["metrics"]["verified_at"]
     journal.write_text("".join(json.dumps(line) + "\n" for line in (head, first, *others)))
-    with pytest.raises(ConfigError, match=r"another version of specdec.*judged_at.*--output.*--fresh"):
-        run_study(study(), Notes(), output=output)
-    assert len(run_study(study(), Notes(), output=output, fresh=True).repeats) == 6
+    with pytest.raises(ConfigError, match=r"another version of specdec.*verified_at.*--output.*--fresh"):
+        run_study(study(), Recorder(), output=output)
+    assert len(run_study(study(), Recorder(), output=output, fresh=True).repeats) == 6
 
 
 @pytest.mark.parametrize(
@@ -214,54 +262,137 @@ def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason, m
     text = STUDY + f"  - {{{{drafter: {drafter}, gamma: 1}}}}\n"
     if drafter == "single":
         # Let through by the validation, as for a target whose kind only shows when it is loaded.
-        monkeypatch.setattr("specdec_core.study.assembly.unmet_needs", lambda *_, **__: ())
-    notes = Notes()
-    result = run_study(study(text, "batch_size=2", "repeats=1"), notes)
-    assert [name for name, _ in notes.of("failed")] == [f"{drafter}-1"]
+        monkeypatch.setattr("specdec_core.study.config.loader.unmet_requirements", lambda *_, **__: ())
+    recorder = Recorder()
+    result = run_study(study(text, "batch_size=2", "repeats=1"), recorder)
+    assert list(result.failed) == [(None, f"{drafter}-1")]
     assert reason in result.failed[None, f"{drafter}-1"]
     summary = summarise(result)[-1]
     assert summary.error == result.failed[None, f"{drafter}-1"]
-    assert (summary.repeats, summary.speedup, summary.alpha) == (0, None, None)
-    assert results_table(summarise(result)).row_count == 4
+    assert (summary.repeats, summary.speed.speedup, summary.counts.alpha) == (0, None, None)
+    assert len(results_table(summarise(result)).rows) == 4
     assert len(result.repeats) == 3
 
 
 def test_a_drafter_that_breaks_in_mid_generation_is_reported(study):
     text = STUDY + "  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 2}}\n"
-    summary = summarise(run_study(study(text, "repeats=1"), Notes()))[-1]
-    assert summary.tokens == 36
-    assert summary.alpha is None
-    assert summary.speedup_expected is None
-    assert summary.gamma_best is None
-    assert summary.verdict == "nothing was drafted: every step was one of plain decoding"
+    summary = summarise(run_study(study(text, "repeats=1"), Recorder()))[-1]
+    assert summary.counts.tokens == 36
+    assert summary.counts.alpha is None
+    assert summary.expected.speedup_expected is None
+    assert summary.expected.gamma_best is None
     assert "the echo broke" in summary.failures[0]["message"]
 
 
 def test_a_run_that_needs_no_second_step(study):
     # A draft as long as the text, of which all is kept: nothing is timed but steps with a prompt.
     text = STUDY + "  - {{name: whole, drafter: echo, gamma: 11, lenience: 1.0e-30}}\n"
-    summary = summarise(run_study(study(text, "repeats=1"), Notes()))[-1]
-    assert (summary.target_calls, summary.steps_by_length, summary.c) == (3, (), None)
-    assert (summary.gamma_best, summary.speedup_by_gamma) == (None, ())
-    assert "too few steps were timed" in summary.verdict
+    summary = summarise(run_study(study(text, "repeats=1"), Recorder()))[-1]
+    assert (summary.counts.target_calls, summary.counts.steps_by_length, summary.speed.c) == (3, (), None)
+    assert (summary.expected.gamma_best, summary.expected.speedup_by_gamma) == (None, ())
+    assert "too few steps were timed" in summary.expected.diagnosis
 
 
 def test_what_the_target_cannot_do_ends_the_study(study, tmp_path):
     with pytest.raises(PromptError):
-        run_study(study(STUDY, f"prompts=[{'a ' * 300}]"), Notes())
+        run_study(study(STUDY, f"prompts=[{'a ' * 300}]"), Recorder())
     with pytest.raises(ModelError):
-        run_study(study(STUDY, f"target={tmp_path}"), Notes())
+        run_study(study(STUDY, f"target={tmp_path}"), Recorder())
 
 
 def test_the_fields_of_a_summary_are_documented():
-    for name in RunSummary.__dataclass_fields__:
-        assert f"        {name}: " in RunSummary.__doc__
+    for part in (RunSummary, RunCounts, RunSpeed, RunExpectation):
+        for field in fields(part):
+            assert f"        {field.name}: " in part.__doc__
 
 
 def test_a_target_may_be_inflated_and_says_the_same(tmp_path):
     config = TargetConfig.model_validate({"model": "builtin:drafter", "inflate": {"layers": 2, "width": 64}})
-    larger, plain = load_target(config, tmp_path), load_model("builtin:drafter")
+    larger, baseline = load_target(config, tmp_path), load_model("builtin:drafter")
     ids = torch.tensor([[5, 6, 7]])
     with torch.inference_mode():
-        assert torch.equal(larger.model(ids).logits, plain.model(ids).logits)
-    assert len(larger.model.model.layers) == len(plain.model.model.layers) + 2
+        assert torch.equal(larger.model(ids).logits, baseline.model(ids).logits)
+    assert len(larger.model.model.layers) == len(baseline.model.model.layers) + 2
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let a function of drafter and repeat say how many seconds a run takes, when all prompts are one batch."""
+
+    real, calls = Decoder.generate, WeakKeyDictionary()
+
+    def use(seconds):
+        def generate(self, *args, **kwargs):
+            result = real(self, *args, **kwargs)
+            calls[self] = repeat = calls.get(self, -1) + 1  # 0 warms up
+            taken = seconds(self.drafter is not None, repeat)
+            return replace(result, metrics=result.metrics.with_seconds(taken))
+
+        monkeypatch.setattr(Decoder, "generate", generate)
+
+    return use
+
+
+def count_of(result):
+    """Return the number of repeats, which is that of every run."""
+    (count,) = {sum(key[:2] == other[:2] for other in result.repeats) for key in result.repeats}
+    return count
+
+
+def test_repeats_end_when_the_speedups_are_known(study, clock):
+    auto = study(STUDY, "repeats=auto", "batch_size=3")
+    clock(lambda drafts, repeat: 2.0 if drafts else 1.0)
+    assert count_of(run_study(auto, Recorder())) == 3
+    # The machine gets slower, the speed-ups do not: each repeat is compared with its own baseline.
+    clock(lambda drafts, repeat: (2.0 if drafts else 1.0) * repeat)
+    assert count_of(run_study(auto, Recorder())) == 3
+    # The range of the repeats keeps an outlier, the interval of nine leaves it out.
+    clock(lambda drafts, repeat: 9.0 if drafts and repeat == 2 else 1.0)
+    assert count_of(run_study(auto, Recorder())) == 9
+    clock(lambda drafts, repeat: float(repeat) if drafts else 1.0)
+    assert count_of(run_study(auto, Recorder())) == 10
+    some = study(STUDY, "repeats={min: 1, max: 4, spread: 0.2}", "batch_size=3")
+    clock(lambda drafts, repeat: (1.0, 1.3)[repeat % 2] if drafts else 1.0)
+    assert count_of(run_study(some, Recorder())) == 2
+    clock(lambda drafts, repeat: (1.0, 2.0)[repeat % 2] if drafts else 1.0)
+    assert count_of(run_study(some, Recorder())) == 4
+
+
+def test_repeats_that_suffice_are_not_continued(study, clock, tmp_path):
+    auto = study(STUDY, "repeats={max: 6}", "batch_size=3")
+    clock(lambda drafts, repeat: 2.0 if drafts else 1.0)
+    with pytest.raises(KeyboardInterrupt, match="5 of at most 18 repeats are stored"):
+        run_study(auto, Recorder(stop_after=5), output=tmp_path)
+    assert count_of(run_study(auto, Recorder(), output=tmp_path)) == 3
+    recorder = Recorder()
+    assert count_of(run_study(auto, recorder, output=tmp_path)) == 3
+    assert recorder.timed == []
+    assert "timing" not in recorder.stages
+
+
+def test_a_failed_run_prolongs_nothing(study, clock):
+    text = STUDY + "  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 1}}\n"
+    clock(lambda drafts, repeat: 1.0)
+    real = Decoder.generate
+
+    def slower(self, *args, **kwargs):
+        result = real(self, *args, **kwargs)
+        seconds = next(slow) if result.failures else 1.0
+        return replace(result, metrics=result.metrics.with_seconds(seconds))
+
+    slow = iter(range(1, 100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "generate", slower)
+        assert count_of(run_study(study(text, "repeats=auto", "batch_size=3"), Recorder())) == 3
+
+
+def test_speedups_are_those_of_the_same_repeat(study, clock):
+    clock(lambda drafts, repeat: (1.0, 1.0, 5.0, 2.0)[repeat] * (0.5 if drafts else 1.0))
+    baseline, echo, _ = summarise(run_study(study(STUDY, "repeats=3", "batch_size=3"), Recorder()))
+    assert (echo.speed.speedup_min, echo.speed.speedup, echo.speed.speedup_max) == (2.0, 2.0, 2.0)
+    assert (echo.speed.speedup_low, echo.speed.speedup_high) == (2.0, 2.0)
+    assert baseline.speed.tokens_per_second_min < baseline.speed.tokens_per_second_max
+    assert echo.speed.speedup_bound == echo.counts.block_efficiency
+    clock(lambda drafts, repeat: 1.0)
+    once = summarise(run_study(study(STUDY, "repeats=1", "batch_size=3"), Recorder()))[1]
+    assert (once.speed.speedup_low, once.speed.speedup_high) == (None, None)

@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from specdec_core import ConfigError, PromptError
-from specdec_core.study import runner
-from specdec_core.study.outputs import outputs_of
-from specdec_core.study.runner import run_study
-from specdec_core.study.summary import summarise
-from specdec_core.study.table import by_task, departures, quality_table, results_table
-from tests.study.test_runner import Notes
+from specdec_core.interface import ConfigError, PromptError
+from specdec_core.study.report.layout import for_terminal
+from specdec_core.study.report.results import first_outputs, output_lines
+from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.tables import by_task, departures, quality_table, results_table
+from specdec_core.study.run import runner
+from specdec_core.study.run.runner import run_study
+from tests.study.test_runner import Recorder, in_turn
 
 STUDY = """\
 target: {folder}
@@ -54,8 +55,8 @@ def test_a_task_says_what_differs_from_the_study(study):
     assert (cold.sampling.temperature, warm.sampling.temperature) == (0, 1)
     assert {task.sampling.top_k for task in (short, cold, warm)} == {5}
     assert [prompt.text for prompt in warm.prompts] == ["d e"]
-    assert [run.name for run in short.runs] == ["plain", "echo-2"]
-    assert [run.name for run in warm.runs] == ["plain", "echo-2", "only-long"]
+    assert [run.name for run in short.runs] == ["baseline", "echo-2"]
+    assert [run.name for run in warm.runs] == ["baseline", "echo-2", "only-long"]
 
 
 def test_a_task_may_have_a_target_of_its_own_and_be_set(study):
@@ -69,16 +70,16 @@ def test_a_task_may_have_a_target_of_its_own_and_be_set(study):
 @pytest.mark.parametrize(
     ("old", "new", "messages"),
     [
-        ("target: {folder}\n", "", ["5:5: tasks[0]: missing key 'target'; give it here, or to the whole study."]),
+        ("target: {folder}\n", "", ["5:5: tasks[0]: missing key 'target'; add it here, or to the whole study."]),
         (
             "    prompts: [d e]\n",
             "",
-            ["9:5: tasks[1]: missing key 'prompts'; give it here, or to the whole study."],
+            ["9:5: tasks[1]: missing key 'prompts'; add it here, or to the whole study."],
         ),
         (
             "name: long\n    prompts: [d e]\n    grid: {{sampling.temperature: [0, 1]}}",
             "{{name: short, prompts: [x]}}",
-            ["9:12: 2 tasks are called 'short'; give each a `name` of its own."],
+            ["9:12: 2 tasks are called 'short'; give each its own `name`."],
         ),
         ('"long*"', "lng", ["14:56: unknown task 'lng'."]),
         (
@@ -86,7 +87,7 @@ def test_a_task_may_have_a_target_of_its_own_and_be_set(study):
             "{{sampling.temperature: [0, -1]}}",
             ["11:34: tasks[1].sampling.temperature: input should be greater"],
         ),
-        ("gamma: 2}}", "gamma: 2, tasks: [long-*]}}", ["6:5: no run takes part in task 'short'"]),
+        ("gamma: 2}}", "gamma: 2, tasks: [long-*]}}", ["6:5: task 'short' has no runs"]),
         ("prompts: [d e]", "prompts: ['']", ["10:14: prompt 1 of 1 is empty"]),
         ("name: short", "nam: short", ["6:5: tasks[0]: missing key 'name'", "6:5: tasks[0]: unknown key 'nam'"]),
         ("    prompts: [d e]", "    promts: [d e]", ["tasks[1]: missing key 'prompts'", "unknown key 'promts'"]),
@@ -102,45 +103,45 @@ def test_what_is_wrong_with_a_task_has_its_place(study, old, new, messages):
 
 def test_a_run_may_not_choose_where_there_is_no_choice(study):
     text = "target: {folder}\nprompts: [a]\nruns: [{{drafter: echo, gamma: 1, tasks: [x]}}]\n"
-    with pytest.raises(ConfigError, match=r"3:.*this study names no tasks"):
+    with pytest.raises(ConfigError, match=r"3:.*this study has no `tasks`"):
         study(text)
 
 
 def test_runs_take_turns_within_a_task(study):
-    notes = Notes()
-    result = run_study(study(), notes)
-    short = [(f"short: {name}", number) for number in (1, 2) for name in ("plain", "echo-2")]
-    assert notes.of("measuring")[:4] == short
-    assert notes.of("began") == [(2 * (2 + 3 + 3), 0)]
-    assert len([what for (what,) in notes.of("loading") if "/" in what]) == 1, "one target is loaded once"
+    recorder = Recorder()
+    loaded = study()
+    result = run_study(loaded, recorder)
+    assert recorder.timed[:4] == [(f"short: {name}", number) for name, number in in_turn(loaded.tasks[0], 1, 2)]
+    assert recorder.totals[recorder.stages.index("short: timing")] == 2 * (2 + 3 + 3)
+    assert len(recorder.loaded) == 1, "one target is loaded once"
     assert len(result.repeats) == 16
 
 
 def test_prompts_of_all_tasks_are_checked_before_the_first_takes_time(study):
-    notes = Notes()
+    recorder = Recorder()
     with pytest.raises(PromptError, match=r"^long-temperature=0: prompt '2' has \d+ tokens"):
-        run_study(study(STUDY, f"tasks.long.prompts=['a', '{'a ' * 300}']"), notes)
-    assert notes.of("measuring") == []
+        run_study(study(STUDY, f"tasks.long.prompts=['a', '{'a ' * 300}']"), recorder)
+    assert recorder.timed == []
 
 
-def test_each_task_has_its_own_baseline(study):
-    summaries = summarise(run_study(study(), Notes()))
+def test_each_task_has_its_own_baseline(result_of):
+    summaries = summarise(result_of())
     groups = by_task(summaries)
     assert [[one.name for one in group] for group in groups] == [
-        ["plain", "echo-2"],
-        ["plain", "echo-2", "only-long"],
-        ["plain", "echo-2", "only-long"],
+        ["baseline", "echo-2"],
+        ["baseline", "echo-2", "only-long"],
+        ["baseline", "echo-2", "only-long"],
     ]
     for group in groups:
-        assert group[0].speedup == 1.0
+        assert group[0].speed.speedup == 1.0
         assert {one.task for one in group} == {one.config["task"] for one in group}
-        assert str(results_table(group).title) == group[0].task
-    assert groups[0][0].tokens == 2 * 2 * 4
+        assert results_table(group).title == group[0].task
+    assert groups[0][0].counts.tokens == 2 * 2 * 4
     assert groups[2][1].config["sampling"]["temperature"] == 1
 
 
-def test_what_was_written_is_scored_and_compared(study):
-    result = run_study(study(), Notes())
+def test_what_was_written_is_scored_and_compared(result_of):
+    result = result_of()
     short, cold, warm = by_task(summarise(result))
     assert short[1].quality["references"] == 2
     assert short[1].quality["exact"] == 1.0
@@ -149,63 +150,61 @@ def test_what_was_written_is_scored_and_compared(study):
     assert cold[1].quality["references"] == 0
     assert cold[1].quality["bleu"] is None
     table = quality_table(short)
-    assert table.row_count == 2
-    assert [column.header for column in table.columns][:3] == ["run", "BLEU", "chrF"]
+    assert len(table.rows) == 2
+    assert [column.heading for column in table.columns][:3] == ["run", "BLEU", "chrF"]
     assert quality_table(warm) is None
     assert departures([*short, *cold]) == []
-    lines = list(outputs_of(result))
+    lines = list(output_lines(result.study, first_outputs(result)))
     assert len(lines) == 2 * 2 + 3 + 3
-    plain, other = (
-        [one for one in lines if (one["task"], one["run"]) == ("short", run)] for run in ("plain", "echo-2")
+    baseline, other = (
+        [one for one in lines if (one["task"], one["run"]) == ("short", run)] for run in ("baseline", "echo-2")
     )
-    assert [one["prompt"] for one in plain] == ["one", "2"]
-    assert plain[0]["source"] == "here"
-    assert plain[0]["references"] == ["a b c"]
-    assert [one["tokens"] for one in plain] == [one["tokens"] for one in other]
-    assert len(plain[0]["tokens"]) == 4
-    assert all(one["as_plain"] for one in plain + other)
+    assert [one["prompt"] for one in baseline] == ["one", "2"]
+    assert baseline[0]["source"] == "here"
+    assert baseline[0]["references"] == ["a b c"]
+    assert [one["tokens"] for one in baseline] == [one["tokens"] for one in other]
+    assert len(baseline[0]["tokens"]) == 4
+    assert all(one["same_as_baseline"] for one in baseline + other)
     argmax, sampled = (
-        [one["tokens"] for one in lines if (one["task"], one["run"]) == (f"long-temperature={t}", "plain")]
+        [one["tokens"] for one in lines if (one["task"], one["run"]) == (f"long-temperature={t}", "baseline")]
         for t in (0, 1)
     )
     assert argmax != sampled
 
 
 def test_plain_sampling_is_not_tested_against_itself(study):
-    short, *_ = by_task(summarise(run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Notes())))
+    short, *_ = by_task(summarise(run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Recorder())))
     assert short[0].quality["differences"] == {}
     assert short[0].quality["exact"] == 1.0
     assert set(short[1].quality["differences"]) >= {"chrf"}
 
 
 def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
-    result = run_study(study(STUDY, "tasks.0.prompts.limit=1"), Notes())
+    result = run_study(study(STUDY, "tasks.0.prompts.limit=1"), Recorder())
     key = ("short", "echo-2", 2)
     repeat = result.repeats[key]
     first = repeat.outputs[0]
     other = (*first.tokens[:2], (first.tokens[2] + 1) % 7, *first.tokens[3:])
     changed = {**result.repeats, key: type(repeat)(*key[:2], 2, repeat.metrics, (), (type(first)(other, "x"),))}
-    result = type(result)(result.study, changed, result.failed, result.identity)
+    result = type(result)(result.study, changed, result.failed, result.provenance)
     (short, *_) = by_task(summarise(result))
     assert short[1].quality["exact"] == 0.5
     (line,) = departures(short)
-    assert line.startswith(
-        "echo-2: 50% of its texts are not those of plain decoding, from token 3 of prompt 1 on."
-    )
+    assert line.startswith("echo-2: 50% of its outputs differ from the baseline, first at token 3 of prompt 1.")
 
 
-def test_a_stopped_study_of_tasks_goes_on_with_what_it_wrote(study, tmp_path):
+def test_a_stopped_study_of_tasks_goes_on_with_what_it_wrote(study, result_of, tmp_path):
     output = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        run_study(study(), Notes(stop_after=6), output=output)
-    notes = Notes()
-    resumed = run_study(study(), notes, output=output)
-    assert notes.of("began") == [(16, 6)]
-    assert notes.of("measuring")[0] == ("long-temperature=0: only-long", 1)
-    whole = run_study(study(), Notes())
-    assert list(outputs_of(resumed)) == list(outputs_of(whole))
+        run_study(study(), Recorder(stop_after=6), output=output)
+    recorder = Recorder()
+    resumed = run_study(study(), recorder, output=output)
+    assert recorder.resumed == [(16, 6)]
+    assert recorder.timed[0][0] == f"long-temperature=0: {in_turn(study().tasks[1], 1)[2][0]}"
+    whole = result_of()
+    assert first_outputs(resumed) == first_outputs(whole)
     with pytest.raises(ConfigError, match="another study"):
-        run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Notes(), output=output)
+        run_study(study(STUDY, "tasks.short.sampling={temperature: 1}"), Recorder(), output=output)
 
 
 ODD = """\
@@ -224,14 +223,14 @@ runs:
 def shown(*tables):
     console = Console(file=io.StringIO(), width=200)
     for table in tables:
-        console.print(table)
+        console.print(for_terminal(table))
     return console.file.getvalue()
 
 
-def test_names_are_no_patterns_and_no_markup(study):
-    loaded = study(ODD)
-    assert [len(task.runs) for task in loaded.tasks] == [3, 3, 2], "only * stands for another text"
-    summaries = summarise(run_study(loaded, Notes()))
+def test_names_are_no_patterns_and_no_markup(result_of):
+    result = result_of(ODD)
+    assert [len(task.runs) for task in result.study.tasks] == [3, 3, 2], "only * stands for another text"
+    summaries = summarise(result)
     odd = by_task(summaries)[0]
     note = "pip install 'specdec-core[eval]'"
     noted = [replace(one, quality={**one.quality, "note": note}) for one in odd]
@@ -243,29 +242,31 @@ def test_names_are_no_patterns_and_no_markup(study):
 
 @pytest.mark.parametrize(
     ("exact", "told", "cell"),
-    [(0.999, "< 1%", "> 99%"), (0.99, "1%", "99%"), (0.001, "> 99%", "< 1%"), (0, "100%", "0%")],
+    [(0.999, "<1%", ">99%"), (0.99, "1%", "99%"), (0.001, ">99%", "<1%"), (0, "100%", "0%")],
 )
-def test_nearly_all_is_not_said_to_be_all(study, exact, told, cell):
-    plain, run = by_task(summarise(run_study(study(ODD), Notes())))[2]
+def test_nearly_all_is_not_said_to_be_all(result_of, exact, told, cell):
+    baseline, run = by_task(summarise(result_of(ODD)))[2]
     run = replace(run, quality={**run.quality, "exact": exact, "first_difference": (0, 0)})
-    assert departures([plain, run])[0].startswith(f"echo-1: {told} of its texts")
-    as_plain = next(column for column in quality_table([plain, run]).columns if column.header == "as plain")
-    assert [str(one) for one in as_plain.cells] == ["100%", cell]
+    assert departures([baseline, run])[0].startswith(f"echo-1: {told} of its outputs")
+    table = quality_table([baseline, run])
+    place = [column.heading for column in table.columns].index("same as\nbaseline")
+    assert [row.cells[place] for row in table.rows] == ["100%", cell]
 
 
 def test_a_lenience_that_is_lossless_is_told_where_it_departs(study, site):
     site.install("specdec-others", "other_plugin", OTHERS)
     text = ODD.replace("gamma: 1}}", "gamma: 1, lenience: {{name: never, allowed: ALLOWED}}}}")
     for allowed, count in ((0, 1), (1, 0)):
-        plain, run = by_task(summarise(run_study(study(text.replace("ALLOWED", str(allowed))), Notes())))[2]
+        baseline, run = by_task(summarise(run_study(study(text.replace("ALLOWED", str(allowed))), Recorder())))[2]
         run = replace(run, quality={**run.quality, "exact": 0.5, "first_difference": (0, 0)})
         assert run.lossless == (allowed == 0)
         assert run.lenience == "never"
-        assert len(departures([plain, run])) == count
+        assert len(departures([baseline, run])) == count
 
 
 OTHERS = """
-    from specdec_core import LenienceConfig, PluginSpec, hookimpl
+    from specdec_core.interface import LenienceConfig
+    from specdec_core import PluginSpec, hookimpl
 
     class NeverConfig(LenienceConfig):
         allowed: int = 0
@@ -287,10 +288,10 @@ def test_a_study_decodes_by_the_chat_template_that_it_was_read_with(study, tmp_p
     template = tmp_path / "template.jinja"
     template.write_text("a {{ messages[0].content }}")
     loaded = study(ODD.replace("file: scored.jsonl", "file: scored.jsonl, chat_template: template.jinja"))
-    before = run_study(loaded, Notes())
+    before = run_study(loaded, Recorder())
     template.write_text("h g f {{ messages[0].content }}")
-    after = run_study(loaded, Notes())
-    assert after.identity == before.identity
+    after = run_study(loaded, Recorder())
+    assert after.provenance == before.provenance
     assert [one.outputs for one in after.repeats.values()] == [one.outputs for one in before.repeats.values()]
 
 
@@ -308,7 +309,8 @@ runs:
 """
 PICKY = """
     import weakref
-    from specdec_core import DeterministicDrafter, PluginConfig, PluginError, PluginSpec, hookimpl
+    from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+    from specdec_core.interface import PluginError
 
     ALIVE = weakref.WeakSet()
 
@@ -341,23 +343,22 @@ def test_tasks_may_differ_in_their_target_and_a_run_may_fail_in_one(study, site)
     loaded = study(TWO_TARGETS)
     alive = []
 
-    class Watching(Notes):
-        def loading(self, what):
-            super().loading(what)
-            if "/" in what:  # the second target, a folder
+    class Watching(Recorder):
+        def stage(self, what, total=None):
+            super().stage(what, total)
+            if what.startswith("loading /"):  # the second target, a folder
                 gc.collect()
                 alive.append(len(importlib.import_module("picky_plugin").ALIVE))
 
-    notes = Watching()
-    result = run_study(loaded, notes)
+    recorder = Watching()
+    result = run_study(loaded, recorder)
     assert alive == [0], "what the first task loaded is gone before the second target is there"
     assert list(result.failed) == [("large", "picky")]
-    assert notes.of("failed")[0][0] == "large: picky"
     tokens = {key: {t for one in repeat.outputs for t in one.tokens} for key, repeat in result.repeats.items()}
-    assert set(tokens) == {("large", "plain", 1), ("large", "kept-2", 1)} | {
-        ("small", run, 1) for run in ("plain", "picky", "kept-2")
+    assert set(tokens) == {("large", "baseline", 1), ("large", "kept-2", 1)} | {
+        ("small", run, 1) for run in ("baseline", "picky", "kept-2")
     }
-    assert max(tokens["large", "plain", 1]) > 8 >= max(tokens["small", "plain", 1]), "small knows nine words"
+    assert max(tokens["large", "baseline", 1]) > 8 >= max(tokens["small", "baseline", 1]), "small knows nine words"
     large, small = by_task(summarise(result))
     assert large[1].error
     assert large[1].quality is None
@@ -370,8 +371,8 @@ def test_every_prompt_has_a_seed_of_its_own(study):
     text = ODD.replace("{{file: scored.jsonl}}", "[a b, a b, a b, a b]").replace(
         "temperature: 0", "temperature: 1"
     )
-    result = run_study(study(text), Notes())
-    first = result.repeats["oddly", "plain", 1].outputs
+    result = run_study(study(text), Recorder())
+    first = result.repeats["oddly", "baseline", 1].outputs
     assert len({one.tokens for one in first}) > 1, "in batches of one, too"
 
 
@@ -382,8 +383,8 @@ def test_each_task_says_where_its_target_computed(study, monkeypatch):
     models = []
     load = runner.load_target
     monkeypatch.setattr(runner, "load_target", lambda *given: models.append(given) or load(*given))
-    monkeypatch.setattr(runner, "describe_device", shown)
-    result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Notes())
+    monkeypatch.setattr(runner, "describe_hardware", shown)
+    result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Recorder())
     large, small = by_task(summarise(result))
     assert {one.device for one in large} == {"device 1"}
     assert {one.device for one in small} == {"device 2"}

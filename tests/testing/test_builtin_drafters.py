@@ -1,44 +1,72 @@
-"""Every drafter that ships passes the kit that authors are given."""
+"""Every built-in drafter passes the conformance kit."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from specdec_core import default_registry
-from specdec_core.testing import DrafterSubject, checks
-from specdec_core.testing.instruments.world import world
+from specdec_core.testing import DrafterSubject, checks_for
+from specdec_core.testing.harness.tiny_target import tiny_target
 from specdec_core.testing.kits import report_to_pytest
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
 
-# A hierarchy takes four times as long as others. What one on a chain may do wrong, one on a bigram may too.
-JUDGED = [who for who in DRAFTERS if who != "hierarchy-chain"]
+ALL = [(name, encoder) for name in DRAFTERS for encoder in (False, True)]
+DEFAULT = [
+    ("random", True),
+    ("trigram", False),
+    ("copy-recent", False),
+    ("transformer", True),
+    ("heads", False),
+    ("chain", True),
+    ("hierarchy-bigram", False),
+]
+"""One drafter of each plugin, on one target."""
+
+
+def _id(drafter):
+    name, encoder = drafter
+    return f"{name}-{'encoder-decoder' if encoder else 'decoder-only'}"
 
 
 @pytest.fixture(scope="module")
 def catalogues(device, tmp_path_factory):
-    """Return what makes the drafters of a target, decoder-only or encoder-decoder."""
+    """Return the drafters for a decoder-only and for an encoder-decoder target."""
     kinds = {False: "decoder-only", True: "encoder-decoder"}
     return {
-        encoder: Catalogue(world(encoder, device).target, tmp_path_factory.mktemp(name))
+        encoder: Catalogue(tiny_target(encoder, device).loaded, tmp_path_factory.mktemp(name))
         for encoder, name in kinds.items()
     }
 
 
 @pytest.fixture(scope="module")
 def subjects(catalogues, device):
-    """Return each drafter as the kit judges it, with what its plugin announced."""
+    """Return each drafter as a subject on one of the targets."""
 
-    def subject(who):
+    def subject(name, encoder):
         def make(target):
-            return catalogues[target.encoder_decoder].make(who, afresh=True)
+            return catalogues[target.encoder_decoder].make(name, afresh=True)
 
-        spec = default_registry().spec("drafter", plugin_of(who))
-        return DrafterSubject(make, spec.capabilities, device=device)
+        declared = default_registry().spec("drafter", plugin_of(name)).capabilities
+        can = replace(declared, decoder_only=not encoder, encoder_decoder=encoder)
+        return DrafterSubject(make, can, device=device)
 
-    return {who: subject(who) for who in JUDGED}
+    return {(name, encoder): subject(name, encoder) for name, encoder in ALL}
 
 
-@pytest.mark.parametrize("check", checks("drafter"), ids=lambda check: check.name)
-@pytest.mark.parametrize("who", JUDGED)
-def test_a_drafter_conforms(subjects, who, check):
-    report_to_pytest(check, subjects[who], None, required=check.required)
+@pytest.mark.parametrize("check", checks_for("drafter"), ids=lambda check: check.name)
+@pytest.mark.parametrize("drafter", DEFAULT, ids=_id)
+def test_a_drafter_conforms(subjects, drafter, check):
+    report_to_pytest(check, subjects[drafter], None, required=check.required)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", checks_for("drafter"), ids=lambda check: check.name)
+@pytest.mark.parametrize("drafter", [one for one in ALL if one not in DEFAULT], ids=_id)
+def test_any_drafter_conforms_on_any_target(subjects, drafter, check):
+    report_to_pytest(check, subjects[drafter], None, required=check.required)
+
+
+def test_a_drafter_of_each_plugin_conforms_by_default():
+    assert {plugin_of(name) for name, _ in DEFAULT} == {plugin_of(name) for name in DRAFTERS}

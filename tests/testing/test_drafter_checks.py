@@ -1,35 +1,36 @@
-"""What no drafter can bring about through the border, the checks of the decoding loop must see all the same."""
+"""Errors that no drafter can cause through the interface: the checks of decoding must see them, too."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from specdec_core.acceptance import accept_argmax
-from specdec_core.decoding import rules
 from specdec_core.testing import CheckFailure, DrafterSubject
-from specdec_core.testing.judging import drafter_decoding as decoding
-from tests.testing.defects.healthy import Guessing
+from specdec_core.testing.checks import drafter_decoding as decoding
+from specdec_core.verification import SpeculativeSampling, accept_greedy
+from tests.testing.defects.healthy import Deterministic
 
-SUBJECT = DrafterSubject(Guessing)
+SUBJECT = DrafterSubject(Deterministic)
 
 
-@pytest.mark.parametrize("check", [decoding.same_as_plain, decoding.within_a_hierarchy])
-def test_a_core_that_keeps_every_draft_by_argmax_is_seen(monkeypatch, check):
-    def keep_all(proposal, scores, granted=None):
-        return accept_argmax(proposal, scores, torch.ones_like(proposal.tokens, dtype=torch.bool))
+@pytest.mark.parametrize("check", [decoding.greedy_equals_baseline, decoding.inside_hierarchy])
+def test_a_core_that_accepts_every_greedy_draft_fails(monkeypatch, check):
+    def accept_all(self, proposal, scores, lenience):
+        best = scores.clone()
+        best[:, :-1].scatter_(2, proposal.tokens[..., None], float(scores.max()) + 1)
+        return accept_greedy(proposal, best, lenience)
 
-    monkeypatch.setattr(rules, "accept_argmax", keep_all)
-    with pytest.raises(CheckFailure, match="those of plain decoding"):
+    monkeypatch.setattr(SpeculativeSampling, "greedy", accept_all)
+    with pytest.raises(CheckFailure, match="the baseline's tokens"):
         check(SUBJECT)
 
 
-def test_a_loop_that_takes_more_calls_is_seen(monkeypatch):
-    def decode(world, drafter, prompts, **settings):
+def test_a_loop_with_extra_target_calls_fails(monkeypatch):
+    def decode(target, prompts, ignore_eos, tokens, drafter=None, gamma=None):
         return SimpleNamespace(metrics=SimpleNamespace(target_calls=8 if drafter is None else 9))
 
     monkeypatch.setattr(decoding, "_decode", decode)
+    monkeypatch.setattr(decoding, "_baseline", decoding._baseline.__wrapped__)  # others must not find this one
     with pytest.raises(CheckFailure, match="9 target calls"):
-        decoding.no_more_calls(SUBJECT)
+        decoding.no_extra_target_calls(DrafterSubject(Deterministic))

@@ -6,20 +6,21 @@ import re
 
 import pytest
 
-from specdec_core import Capabilities, ConfigError, DeterministicDrafter, PluginConfig, PluginError
+from specdec_core import Capabilities, DeterministicDrafter, PluginConfig
+from specdec_core.interface import ConfigError, PluginError
 from specdec_core.testing import (
     CheckFailure,
     DrafterSubject,
-    checking,
-    checks,
+    checks_for,
     named,
     parametrize_with_checks,
     run_checks,
-    running,
     subject_of,
 )
-from specdec_core.testing.checking import Check, check
-from specdec_core.testing.running import judge
+from specdec_core.testing import registration as checking
+from specdec_core.testing import runner as running
+from specdec_core.testing.registration import Check, check
+from specdec_core.testing.runner import run_check
 from tests.testing.defects import healthy
 from tests.toys import CountingDrafter
 
@@ -44,8 +45,8 @@ def failing(_):
     raise CheckFailure("did it", "this", "that", "do it otherwise")
 
 
-def made(run, name="one", *, required=True, unfit=lambda _: None):
-    return Check(name, "drafter", run.__doc__, run, required, unfit)
+def made(run, name="one", *, required=True, skip_reason=lambda _: None):
+    return Check(name, "drafter", run.__doc__, run, required, skip_reason)
 
 
 class TestACheck:
@@ -55,7 +56,7 @@ class TestACheck:
         monkeypatch.setitem(checking._MODULES, "drafter", ())
 
     def test_is_registered_in_order_with_the_first_line_of_its_docstring(self):
-        @check("second", kind="drafter", required=False)
+        @check("second", kind="drafter", required=False, purpose="for fun")
         def second(subject):
             """It is second.
 
@@ -66,10 +67,14 @@ class TestACheck:
         def first(subject):
             """It is first."""
 
-        assert [(one.name, one.summary, one.required) for one in checks("drafter")] == [
+        assert [(one.name, one.summary, one.required) for one in checks_for("drafter")] == [
             ("second", "It is second.", False),
             ("first", "It is first.", True),
         ]
+
+    def test_that_is_optional_says_what_it_is_for(self):
+        with pytest.raises(ValueError, match="'aimless' is optional"):
+            check("aimless", kind="drafter", required=False)(passing)
 
     def test_needs_a_docstring(self):
         with pytest.raises(ValueError, match="'silent' has no docstring"):
@@ -81,11 +86,11 @@ class TestACheck:
             check("taken", kind="drafter")(_elsewhere())
 
     def test_does_not_apply_for_the_first_reason_there_is(self):
-        check("choosy", kind="drafter", unless=[lambda _: None, lambda _: "too small", lambda _: "too late"])(
+        check("choosy", kind="drafter", skip_if=[lambda _: None, lambda _: "too small", lambda _: "too late"])(
             passing
         )
-        (one,) = checks("drafter")
-        assert one.unfit(None) == "too small"
+        (one,) = checks_for("drafter")
+        assert one.skip_reason(None) == "too small"
 
 
 def _elsewhere():
@@ -100,14 +105,14 @@ def test_there_are_no_checks_of_trainers():
     with pytest.raises(
         ConfigError, match=r"unknown kind of plugin with checks 'trainer'.*drafter, gamma, lenience"
     ):
-        checks("trainer")
+        checks_for("trainer")
     with pytest.raises(ConfigError, match="unknown kind of plugin with checks 'trainr'"):
         subject_of("trainr", lambda: None)
 
 
 @pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience"])
 def test_names_are_in_kebab_case_and_summaries_are_sentences(kind):
-    for one in checks(kind):
+    for one in checks_for(kind):
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", one.name)
         assert re.fullmatch(r"[A-Z`].*\.", one.summary), one.name
         assert len(one.summary) <= 115
@@ -129,7 +134,7 @@ def test_a_failure_says_what_was_done_what_came_back_and_what_was_expected():
     [
         (passing, {}, "passed", ""),
         (failing, {}, "failed", "got:      this"),
-        (passing, {"unfit": lambda _: "one row only"}, "skipped", "one row only"),
+        (passing, {"skip_reason": lambda _: "one row only"}, "skipped", "one row only"),
         (failing, {"required": False}, "optional", "got:      this"),
         (failing, {"expected": "known since May"}, "expected", "known since May"),
         (
@@ -138,13 +143,13 @@ def test_a_failure_says_what_was_done_what_came_back_and_what_was_expected():
             "failed",
             "it passed, but was expected to fail: known since May",
         ),
-        (passing, {"expected": "known", "unfit": lambda _: "one row only"}, "skipped", "one row only"),
+        (passing, {"expected": "known", "skip_reason": lambda _: "one row only"}, "skipped", "one row only"),
     ],
 )
 def test_outcomes(run, given, outcome, message):
     expected = given.pop("expected", None)
     one = made(run, **given)
-    result = judge(one, subject(), expected, required=one.required)
+    result = run_check(one, subject(), expected, required=one.required)
     assert result.outcome == outcome
     assert message in result.message
     assert result.seconds >= 0
@@ -155,7 +160,7 @@ def test_an_error_within_a_check_is_a_failure_of_that_check():
         """Holds."""
         raise KeyError("lost")
 
-    result = judge(made(broken), subject(), required=True)
+    result = run_check(made(broken), subject(), required=True)
     assert result.outcome == "failed"
     assert "KeyError: 'lost'" in result.message
 
@@ -163,8 +168,8 @@ def test_an_error_within_a_check_is_a_failure_of_that_check():
 @pytest.fixture
 def two_checks(monkeypatch):
     both = (made(passing, "fine"), made(failing, "wrong", required=False))
-    monkeypatch.setattr(running, "checks", lambda kind: both)
-    monkeypatch.setattr(checking, "checks", lambda kind: both)
+    monkeypatch.setattr(running, "checks_for", lambda kind: both)
+    monkeypatch.setattr(checking, "checks_for", lambda kind: both)
 
 
 @pytest.mark.usefixtures("two_checks")
@@ -201,7 +206,7 @@ def test_a_drafter_that_raises_is_shown_with_its_own_lines_only():
     assert "RuntimeError: this drafter is tired" in one.message
     assert 'raise RuntimeError("this drafter is tired")' in one.message
     assert "specdec_core/testing" not in one.message
-    assert "asked for [4, 4, 4, 4] tokens" in one.message
+    assert "requested [4, 4, 4, 4] tokens" in one.message
 
 
 def test_a_drafter_that_cannot_be_made():
@@ -209,9 +214,17 @@ def test_a_drafter_that_cannot_be_made():
         raise OSError("no weights here")
 
     (one,) = run_checks(DrafterSubject(make), select=["zero-budget"]).failures
-    assert "made the drafter for the decoder-only target of 6 token ids" in one.message
+    assert "built the drafter for the decoder-only target with 6 token ids" in one.message
     assert "OSError: no weights here" in one.message
-    assert "must be given some of that vocabulary" in one.message
+    assert "needs some for that vocabulary" in one.message
+
+
+def test_a_drafter_that_says_why_it_cannot_be_made():
+    def make(target):
+        raise ConfigError("table.txt: there is no such file.")
+
+    (one,) = run_checks(DrafterSubject(make), select=["zero-budget"]).failures
+    assert "got:      table.txt: there is no such file.\nexpected: a Drafter" in one.message
 
 
 def test_what_is_made_is_no_drafter():
@@ -252,8 +265,8 @@ class UnbegunLenience(healthy.Lenient):
 )
 def test_what_makes_it_cannot_be_called(kind, make, got):
     one = subject_of(kind, make)
-    (failure,) = run_checks(one, select=["global-state-untouched"]).failures
-    assert f"got:      {got}\nexpected: make is {one.makes}" in failure.message
+    (failure,) = run_checks(one, select=["global-state-unchanged"]).failures
+    assert f"got:      {got}\nexpected: make is {one.make_must_be}" in failure.message
     assert "hint" not in failure.message
 
 
@@ -264,14 +277,14 @@ def test_a_class_may_be_what_makes_it():
 @pytest.mark.parametrize(
     ("kind", "make", "got", "call"),
     [
-        ("drafter", Unbegun, "no `config` and no `target`", "super().__init__(config, target)"),
-        ("gamma", UnbegunGamma, "no `config`", "super().__init__(config)"),
-        ("lenience", UnbegunLenience, "no `config`", "super().__init__(config)"),
+        ("drafter", Unbegun, "`config` and `target`", "super().__init__(config, target)"),
+        ("gamma", UnbegunGamma, "`config`", "super().__init__(config)"),
+        ("lenience", UnbegunLenience, "`config`", "super().__init__(config)"),
     ],
 )
 def test_what_does_not_call_its_base_class(kind, make, got, call):
-    (failure,) = run_checks(subject_of(kind, make), select=["global-state-untouched"]).failures
-    assert f"got:      a {make.__name__} with {got}\n" in failure.message
+    (failure,) = run_checks(subject_of(kind, make), select=["global-state-unchanged"]).failures
+    assert f"got:      a {make.__name__} without {got}\n" in failure.message
     assert f"hint:     In {make.__name__}.__init__ call {call}." in failure.message
 
 
@@ -289,28 +302,39 @@ def test_a_drafter_that_cannot_be_made_is_tried_once():
 class TestCapabilities:
     def test_say_which_checks_apply(self):
         one_row = subject(capabilities=Capabilities(max_batch=1))
-        report = run_checks(one_row, select=["ragged-rows", "rows-apart", "budget-respected", "largest-batch"])
-        assert report.outcome("ragged-rows") == report.outcome("rows-apart") == "skipped"
-        assert report.outcome("budget-respected") == report.outcome("largest-batch") == "passed"
+        report = run_checks(one_row, select=["ragged-rows", "rows-independent", "budget-respected", "max-batch"])
+        assert report.outcome("ragged-rows") == report.outcome("rows-independent") == "skipped"
+        assert report.outcome("budget-respected") == report.outcome("max-batch") == "passed"
 
     @pytest.mark.parametrize("encoder_decoder", [True, False])
     def test_say_which_targets_are_tried(self, encoder_decoder):
         can = Capabilities(decoder_only=not encoder_decoder, encoder_decoder=encoder_decoder)
-        (one,) = subject(capabilities=can).worlds
+        (one,) = subject(capabilities=can).targets
         assert one.encoder_decoder == encoder_decoder
         assert one.info.encoder_decoder == encoder_decoder
 
     def test_say_whether_there_is_a_tokenizer(self):
-        (one, _) = subject(capabilities=Capabilities(needs_tokenizer=True)).worlds
+        (one, _) = subject(capabilities=Capabilities(needs_tokenizer=True)).targets
         assert one.info.tokenizer("2 3 5")["input_ids"] == [2, 3, 5]
         assert one.info.tokenizer.decode([2, 3]) == "2 3"
-        assert subject().world.info.tokenizer is None
+        assert subject().target.info.tokenizer is None
+
+    def test_need_not_say_that_some_settings_need_a_tokenizer(self):
+        class Picky(Plain):
+            def __init__(self, config, target):
+                super().__init__(config, target)
+                if target.tokenizer is None:
+                    raise ConfigError("a text needs a tokenizer")
+
+        one = subject(Picky)
+        assert one.target.info.tokenizer is not None
+        assert one.drafter(one.target).target.tokenizer is not None
 
     @pytest.mark.parametrize(
         ("stated", "message"),
         [
-            ({"decoder_only": False, "encoder_decoder": False}, "works for neither kind of target"),
-            ({"max_batch": 0}, "max_batch is 0; it must be at least 1, or None for any"),
+            ({"decoder_only": False, "encoder_decoder": False}, "capabilities exclude every target"),
+            ({"max_batch": 0}, "max_batch is 0; it must be at least 1, or None for no limit"),
         ],
     )
     @pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience"])
@@ -321,9 +345,9 @@ class TestCapabilities:
 
 @pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99"])
 def test_a_device_that_torch_cannot_compute_on(device):
-    with pytest.raises(ConfigError, match=rf"device '{device}': torch cannot compute there. There is: cpu"):
+    with pytest.raises(ConfigError, match=rf"device '{device}': torch cannot use it. Available: cpu"):
         named("drafter", "random", device=device)
-    with pytest.raises(ConfigError, match="torch cannot compute there"):
+    with pytest.raises(ConfigError, match="torch cannot use it"):
         parametrize_with_checks("gamma", healthy.Following, device=device)
 
 
@@ -336,7 +360,7 @@ class TestNamed:
 
     def test_settings_are_read_as_in_a_study(self):
         one = named("drafter", "chain", {"drafters": ["random", {"name": "prompt-copy", "min_match": 1}]})
-        assert [inner.name for inner in one.drafter(one.world).config.drafters] == ["random", "prompt-copy"]
+        assert [inner.name for inner in one.drafter(one.target).config.drafters] == ["random", "prompt-copy"]
 
     def test_a_name_that_does_not_exist(self):
         with pytest.raises(PluginError, match=r"unknown drafter 'promt-copy'.*Did you mean 'prompt-copy'"):

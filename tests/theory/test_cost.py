@@ -114,7 +114,7 @@ def test_between_what_was_measured_it_is_interpolated():
         (lambda: expected_tokens_by_position([0.5], math.nan), "gamma must be a whole number"),
         (
             lambda: improvement_at_cost([0.5], 2, [1, 2]),
-            "gamma must be at most 1, the longest draft whose time is",
+            "gamma must be at most 1, the longest draft with a",
         ),
         (lambda: improvement_at_cost([0.5], 0, []), "seconds must hold at least one number"),
         (lambda: best_gamma([0.5], []), "seconds must hold at least one number"),
@@ -126,11 +126,11 @@ def test_between_what_was_measured_it_is_interpolated():
         (lambda: step_seconds(-1, 2), "c must be a finite number, at least 0; given -1"),
         (lambda: step_seconds(0.1, -2), "gamma must be a whole number"),
         (lambda: step_seconds(0.1, 2, [1, 0]), r"verify\[1\] must be a finite number, above 0; given 0"),
-        (lambda: step_seconds(0.1, 2, {1: 2.0}), r"verify must say T\(0\)"),
-        (lambda: step_seconds(0.1, 2, []), r"verify must say T\(0\)"),
+        (lambda: step_seconds(0.1, 2, {1: 2.0}), r"verify must include T\(0\)"),
+        (lambda: step_seconds(0.1, 2, []), r"verify must include T\(0\)"),
         (
             lambda: step_seconds(0.1, 2, {0: 1.0, -1: 2.0}),
-            "the number of tokens that verify is about must be a whole",
+            "each k in verify must be a whole",
         ),
     ],
 )

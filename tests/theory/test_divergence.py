@@ -6,12 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec_core.acceptance import accept
-from specdec_core.border import Dense, PointMass, Proposal
-from specdec_core.lenience import granted_by_argmax_lenience, lenient_acceptance, variation
+from specdec_core.interface import Dense, PointMass, Proposal
 from specdec_core.theory import (
     acceptance_rate,
-    argmax_acceptance_rate,
+    greedy_acceptance_rate,
     lenient_acceptance_rate,
     lenient_deviation,
     lenient_distribution,
@@ -19,6 +17,8 @@ from specdec_core.theory import (
     mean_acceptance_rate,
     rejection_acceptance_rate,
 )
+from specdec_core.verification.acceptance import accept
+from specdec_core.verification.lenience import lenient_acceptance, variation, within_greedy_lenience
 
 LENIENCES = [1.0, 0.7, 0.3, 0.01]
 
@@ -48,9 +48,9 @@ def test_by_hand():
     assert lenient_acceptance_rate(P, Q, 0.9) == pytest.approx(0.5 / 0.9 + 0.3 + 0.1)
     assert lenient_deviation(P, Q, 0.9) == pytest.approx(0.5 / 0.9 - 0.5)
     assert rejection_acceptance_rate(P, Q) == pytest.approx(0.5)
-    assert argmax_acceptance_rate(P, Q) == pytest.approx(0.6)
-    assert argmax_acceptance_rate(P, Q, 0.6) == pytest.approx(0.9)
-    assert argmax_acceptance_rate(P, Q, 0.4) == pytest.approx(1)
+    assert greedy_acceptance_rate(P, Q) == pytest.approx(0.6)
+    assert greedy_acceptance_rate(P, Q, 0.6) == pytest.approx(0.9)
+    assert greedy_acceptance_rate(P, Q, 0.4) == pytest.approx(1)
 
 
 @given(pairs())
@@ -99,7 +99,7 @@ def test_rejection_sampling_never_accepts_more(pair):
 @given(pairs())
 def test_more_lenience_accepts_more(pair):
     p, q = pair
-    for function in (lenient_acceptance_rate, argmax_acceptance_rate):
+    for function in (lenient_acceptance_rate, greedy_acceptance_rate):
         rates = [function(p, q, lenience) for lenience in (1, 0.8, 0.5, 0.2, 0.05)]
         assert rates == sorted(rates)
 
@@ -132,15 +132,15 @@ def test_argmax_acceptance_is_that_of_the_decoder(lenience):
     p, _ = random_pair(4, 3, 9, seed=5, alpha=2)
     scores = torch.tensor(p).log()
     tokens = torch.tensor(np.random.default_rng(1).integers(0, 9, (4, 3)))
-    kept = granted_by_argmax_lenience(scores, tokens, torch.full((4,), lenience)) | (tokens == scores.argmax(-1))
-    found = argmax_acceptance_rate(p, np.eye(9)[tokens.numpy()], lenience)
+    kept = within_greedy_lenience(scores, tokens, torch.full((4,), lenience)) | (tokens == scores.argmax(-1))
+    found = greedy_acceptance_rate(p, np.eye(9)[tokens.numpy()], lenience)
     assert found.tolist() == kept.double().tolist()
 
 
 def test_of_two_equal_maxima_strict_argmax_keeps_the_first():
-    assert argmax_acceptance_rate([0.4, 0.4, 0.2], [0, 1, 0]) == 0
-    assert argmax_acceptance_rate([0.4, 0.4, 0.2], [1, 0, 0]) == 1
-    assert argmax_acceptance_rate([0.4, 0.4, 0.2], [0, 1, 0], 0.999) == 1
+    assert greedy_acceptance_rate([0.4, 0.4, 0.2], [0, 1, 0]) == 0
+    assert greedy_acceptance_rate([0.4, 0.4, 0.2], [1, 0, 0]) == 1
+    assert greedy_acceptance_rate([0.4, 0.4, 0.2], [0, 1, 0], 0.999) == 1
 
 
 @pytest.mark.parametrize("lenience", [1.0, 0.5])
@@ -169,7 +169,7 @@ def test_alpha_is_a_mean_over_prefixes():
 
 def test_shapes():
     p, q = random_pair(2, 3, 5)
-    for function in (lk_divergence, acceptance_rate, rejection_acceptance_rate, argmax_acceptance_rate):
+    for function in (lk_divergence, acceptance_rate, rejection_acceptance_rate, greedy_acceptance_rate):
         assert function(p, q).shape == (2, 3)
     shares = np.array([[1.0, 0.5, 0.2], [0.9, 0.1, 1.0]])
     by_prefix = lenient_acceptance_rate(p, q, shares)
@@ -201,7 +201,7 @@ def test_single_precision_is_near_enough():
         (
             [[0.5, 0.5], [1.5, 2.0]],
             Q,
-            r"p must sum to 1 over the vocabulary; p\[1\] sums to 3.5. Logits have to go",
+            r"p must sum to 1 over the vocabulary; p\[1\] sums to 3.5. Apply a softmax",
         ),
         (P, [1.2, -0.2, 0.0], r"q must hold probabilities; q\[1\] is -0.2"),
         (P, [np.nan, 0.5, 0.5], r"q must hold probabilities; q\[0\] is nan"),
@@ -220,15 +220,13 @@ def test_what_is_no_pair_of_distributions_is_refused(p, q, said):
 
 @pytest.mark.parametrize("lenience", [0, -0.5, 1.01, np.nan, np.inf])
 def test_lenience_out_of_range(lenience):
-    for function in (lenient_acceptance_rate, lenient_deviation, lenient_distribution, argmax_acceptance_rate):
+    for function in (lenient_acceptance_rate, lenient_deviation, lenient_distribution, greedy_acceptance_rate):
         with pytest.raises(ValueError, match=r"^lenience must be in \(0, 1\]; given"):
             function(P, Q, lenience)
 
 
 def test_lenience_that_fits_no_prefix():
-    with pytest.raises(
-        ValueError, match=r"^lenience must be a number or fit \[\], the prefixes; given shape \[2\]"
-    ):
+    with pytest.raises(ValueError, match=r"^lenience must be a number or broadcast to \[\]; given shape \[2\]"):
         lenient_acceptance_rate(P, Q, [0.5, 0.5])
 
 

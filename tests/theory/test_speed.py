@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from specdec_core.theory import (
     expected_tokens,
     improves,
-    least_improvement,
     memory_reduction,
+    min_improvement,
     operations_increase,
     optimal_gamma,
     oracle_gain,
@@ -64,11 +64,11 @@ def test_memory_is_read_once_a_step():
 def test_some_gamma_pays_just_where_alpha_is_above_c(alpha, c):
     best = max(walltime_improvement(alpha, gamma, c) for gamma in range(1, 40))
     if improves(alpha, c):
-        assert best >= least_improvement(alpha, c) * (1 - 1e-12)
-        assert least_improvement(alpha, c) == pytest.approx(walltime_improvement(alpha, 1, c))
+        assert best >= min_improvement(alpha, c) * (1 - 1e-12)
+        assert min_improvement(alpha, c) == pytest.approx(walltime_improvement(alpha, 1, c))
     else:
         assert best <= 1 + 1e-12
-        assert least_improvement(alpha, c) == 1
+        assert min_improvement(alpha, c) == 1
 
 
 def test_equal_alpha_and_c_gain_nothing():
@@ -95,7 +95,7 @@ def test_gamma_is_0_where_drafting_does_not_pay(alpha, c):
 def test_without_a_price_gamma_is_as_large_as_allowed(alpha, c):
     # Differences of the factors vanish in floats long before.
     assert optimal_gamma(alpha, c) == 1000
-    assert optimal_gamma(alpha, c, most=7) == 7
+    assert optimal_gamma(alpha, c, max_gamma=7) == 7
 
 
 def test_of_equals_the_smallest_gamma():
@@ -141,7 +141,7 @@ def test_no_gamma_beats_the_oracle(alpha, c):
 def test_the_oracle_gains_up_to_58_percent():
     # The paper says "up to ~60%". As c goes to 0 and alpha to 1 - (e - 2) c, the gain goes to e / (e - 1).
     limit = math.e / (math.e - 1)
-    gains = [oracle_gain(1 - (math.e - 2) * c, c, most=100_000) for c in (0.1, 0.01, 0.001, 0.0001)]
+    gains = [oracle_gain(1 - (math.e - 2) * c, c, max_gamma=100_000) for c in (0.1, 0.01, 0.001, 0.0001)]
     assert gains == sorted(gains)
     assert gains[-1] == pytest.approx(limit, abs=1e-4)
     grid = [(alpha / 200, c / 200) for alpha in range(200) for c in range(1, 200)]
@@ -169,7 +169,7 @@ def test_out_of_range_is_refused_by_name(alpha, gamma, c, name):
         operations_increase(alpha, gamma, c)
 
 
-@pytest.mark.parametrize("function", [improves, least_improvement, oracle_improvement, optimal_gamma, oracle_gain])
+@pytest.mark.parametrize("function", [improves, min_improvement, oracle_improvement, optimal_gamma, oracle_gain])
 @pytest.mark.parametrize(("alpha", "c", "name"), [(2, 0.1, "alpha"), (math.nan, 0.1, "alpha"), (0.5, -1, "c")])
 def test_every_function_of_alpha_and_c_refuses_by_name(function, alpha, c, name):
     with pytest.raises(ValueError, match=f"^{name} must be"):
@@ -178,7 +178,7 @@ def test_every_function_of_alpha_and_c_refuses_by_name(function, alpha, c, name)
 
 @pytest.mark.parametrize("most", [-1, 2.5, math.nan, math.inf])
 def test_a_limit_is_a_whole_number(most):
-    with pytest.raises(ValueError, match=r"^most must be a whole number, at least 0; given"):
+    with pytest.raises(ValueError, match=r"^max_gamma must be a whole number, at least 0; given"):
         optimal_gamma(0.5, 0.1, most)
 
 

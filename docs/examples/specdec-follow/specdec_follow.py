@@ -9,7 +9,6 @@ from specdec_core import (
     BatchInfo,
     GammaController,
     GammaSession,
-    LenienceConfig,
     LenienceController,
     LenienceSession,
     PluginConfig,
@@ -17,16 +16,15 @@ from specdec_core import (
     StepReport,
     hookimpl,
 )
-
-SPECDEC_BORDER = "1.0"
+from specdec_core.interface import LenienceConfig
 
 
 # --8<-- [start:gamma]
 class FollowConfig(PluginConfig):
     """How far to go."""
 
-    most: Annotated[int, Field(ge=1)] = 8
-    """The most tokens drafted in a step."""
+    max_gamma: Annotated[int, Field(ge=1)] = 8
+    """Maximum number of tokens to draft per step."""
 
 
 class Follow(GammaController):
@@ -36,21 +34,21 @@ class Follow(GammaController):
 
     @property
     def max_gamma(self) -> int:
-        return int(self.config.most)
+        return int(self.config.max_gamma)
 
     def open(self, batch: BatchInfo) -> GammaSession:
         return FollowSession(self.max_gamma, batch.batch_size)
 
 
 class FollowSession(GammaSession):
-    def __init__(self, most: int, batch_size: int) -> None:
-        self.most, self.gammas = most, [1] * batch_size
+    def __init__(self, max_gamma: int, batch_size: int) -> None:
+        self.max_gamma, self.gammas = max_gamma, [1] * batch_size
 
     def gamma(self) -> Sequence[int]:
         return self.gammas
 
     def observe(self, report: StepReport) -> None:
-        self.gammas = [min(accepted + 1, self.most) for accepted in report.accepted]
+        self.gammas = [min(accepted + 1, self.max_gamma) for accepted in report.outcome.accepted]
 
 
 # --8<-- [end:gamma]
@@ -84,7 +82,7 @@ class LateSession(LenienceSession):
         return [[1.0 if n + i < strict else lenience for i in range(self.width)] for n in self.lengths]
 
     def observe(self, report: StepReport) -> None:
-        self.lengths = [n + len(new) for n, new in zip(self.lengths, report.committed, strict=True)]
+        self.lengths = [n + len(new) for n, new in zip(self.lengths, report.outcome.committed, strict=True)]
 
 
 # --8<-- [end:lenience]

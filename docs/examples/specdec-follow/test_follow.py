@@ -2,15 +2,15 @@
 
 from specdec_follow import Follow, FollowConfig, Late, LateConfig
 
-from specdec_core import BatchInfo, StepReport
+from specdec_core import BatchInfo, Outcome, StepReport
 from specdec_core.testing import GammaKit, LenienceKit
 
-ONE_ROW = BatchInfo(batch_size=1, max_gamma=4, room=(64,), argmax=False)
+ONE_ROW = BatchInfo(batch_size=1, max_gamma=4, room=(64,), greedy=False)
 
 
 class TestFollow(GammaKit):
     plugin = "follow"
-    require = ("rows-apart",)
+    require = ("rows-independent",)
 
 
 class TestLate(LenienceKit):
@@ -19,13 +19,12 @@ class TestLate(LenienceKit):
 
 def kept(accepted: int) -> StepReport:
     """A step of one row that drafted four tokens and kept the first ones."""
-    counts = {"step": 0, "asked": (4,), "drafted": (4,), "accepted": (accepted,), "finished": (False,)}
-    tokens = {"committed": ((7,) * (accepted + 1),), "draft_tokens": ((7,) * 4,), "deviation": (0.0,)}
-    return StepReport(**counts, **tokens, draft_seconds=0.1, verify_seconds=0.1, step_seconds=0.2)
+    outcome = Outcome(drafted=(4,), accepted=(accepted,), committed=((7,) * (accepted + 1),), finished=(False,))
+    return StepReport(0, (4,), outcome, ((7,) * 4,), 0.1, 0.1, 0.2, (0.0,))
 
 
 def test_it_asks_for_one_more_than_were_accepted() -> None:
-    session = Follow(FollowConfig(most=4)).open(ONE_ROW)
+    session = Follow(FollowConfig(max_gamma=4)).open(ONE_ROW)
     asked = [session.gamma()[0]]
     for accepted in (1, 2, 4, 0):
         session.observe(kept(accepted))

@@ -8,24 +8,26 @@ from pathlib import Path
 import numpy as np
 
 from specdec_core import (
-    Background,
-    ConfigError,
     Drafter,
     DraftRequest,
     DraftSession,
-    OverlayRow,
     PluginConfig,
     PluginSpec,
     Proposal,
     SessionInfo,
     TargetInfo,
+    hookimpl,
+)
+from specdec_core.interface import (
+    BackoffRow,
+    ConfigError,
+    LowerOrder,
     Trainer,
     TrainerConfig,
     TrainingObserver,
     TrainingReport,
-    hookimpl,
 )
-from specdec_core.output import check_output, writing_file
+from specdec_core.interface.files import check_output, writing_file
 
 
 class PairsConfig(PluginConfig):
@@ -48,19 +50,19 @@ class Pairs(Drafter):
             followers = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"table {path}: {error}; `specdec train pairs` makes one.") from error
-        anything = Background(np.zeros(target.vocab_size))
-        self.unseen = OverlayRow(anything, np.array([], dtype=np.int64), np.array([]))
+        anything = LowerOrder(np.zeros(target.vocab_size))
+        self.unseen = BackoffRow(anything, np.array([], dtype=np.int64), np.array([]))
         self.rows = {int(token): _row(anything, counts) for token, counts in followers.items()}
 
     def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
         return PairsSession(self)
 
 
-def _row(anything: Background, counts: dict[str, int]) -> OverlayRow:
+def _row(anything: LowerOrder, counts: dict[str, int]) -> BackoffRow:
     ids = sorted(map(int, counts))
     weights = np.log([counts[str(token)] for token in ids])
     # All other tokens together weigh as much as one that came once.
-    return OverlayRow(anything, np.array(ids), weights, log_scale=-np.log(len(anything.log_weights)))
+    return BackoffRow(anything, np.array(ids), weights, log_backoff_weight=-np.log(len(anything.log_weights)))
 
 
 class PairsSession(DraftSession):
@@ -70,7 +72,7 @@ class PairsSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         last = [row[-1] for row in request.tokens]
         while request.wants_more():
-            last = request.sample_overlay([self.drafter.rows.get(token, self.drafter.unseen) for token in last])
+            last = request.sample_backoff([self.drafter.rows.get(token, self.drafter.unseen) for token in last])
         return request.proposal()
 
 
@@ -91,7 +93,7 @@ class PairsTrainer(Trainer):
     def train(self, observer: TrainingObserver) -> TrainingReport:
         config = self.config
         check_output(config.output, config.overwrite)
-        from specdec_core import load_model  # it imports torch, which listing and --help do not need
+        from specdec_core import load_model
 
         observer.stage("counting")
         tokens = load_model(config.target).tokenizer.encode(config.text.read_text(encoding="utf-8"))

@@ -8,8 +8,6 @@ from pydantic import Field
 
 from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
 
-SPECDEC_BORDER = "1.0"
-
 
 class RecentConfig(PluginConfig):
     """How much of the text counts as recent."""

@@ -1,1 +1,1 @@
-"""Heads that guess from the target's last hidden state: the drafter, its file, and how they are trained."""
+"""Heads that draft from the target's last hidden state: the drafter, its file format and its trainer."""

@@ -1,4 +1,4 @@
-"""Heads in a file: one safetensors file whose header says what they are and which target they belong to."""
+"""The file format of heads: a safetensors file whose header describes them and their target."""
 
 from __future__ import annotations
 
@@ -13,27 +13,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from specdec_core.errors import ModelError
-from specdec_core.output import writing_file
-from specdec_core.shipped import BUILTIN_PREFIX, builtin_heads
+from specdec_core.builtin import BUILTIN_PREFIX, builtin_heads
+from specdec_core.interface import ModelError, writing_file
 from specdec_drafters.heads.model import Heads, HeadsShape
 
 FILE_NAME = "heads.safetensors"
-"""The file that a folder of heads holds."""
+"""The file in a folder of heads."""
 VERSION = 1
 _KEY = "specdec_heads"
 
 
 @dataclass(frozen=True)
 class HeadsCard:
-    """What a file of heads says of itself.
+    """The metadata of a file of heads.
 
     Attributes:
         shape: The sizes.
         vocab_size: V of the target.
-        target: What the target was called when the heads were trained.
-        fingerprint: The target's, as `TargetFeatures.fingerprint` gives it.
-        facts: How they were trained and what came of it.
+        target: The target's name at training time.
+        fingerprint: The target's `TargetFeatures.fingerprint()`.
+        facts: Training settings and results.
     """
 
     shape: HeadsShape
@@ -44,7 +43,7 @@ class HeadsCard:
 
 
 class _Header(BaseModel):
-    """The header as it is written; whatever does not fit it is no file of heads."""
+    """The schema of the header."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -60,13 +59,13 @@ class _Header(BaseModel):
 
 
 def write_heads(path: Path, heads: Heads, card: HeadsCard, dtype: torch.dtype = torch.float16) -> None:
-    """Write heads to a file, which is whole or not there.
+    """Write heads to a file, atomically.
 
     Args:
-        path: The file; what is there is replaced.
+        path: The file; an existing one is replaced.
         heads: The heads.
-        card: What the file shall say of them.
-        dtype: What the weights are stored in.
+        card: Their metadata.
+        dtype: Data type of the stored weights.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -93,19 +92,19 @@ def read_heads(path: Path) -> tuple[Heads, HeadsCard]:
         path: The file.
 
     Returns:
-        The heads in float32 on the CPU, and what the file says of them.
+        The heads in float32 on the CPU, and their metadata.
 
     Raises:
-        ModelError: It is missing, cut, no file of heads, or of a version that is not known here.
+        ModelError: The file is missing, truncated, not a file of heads, or of an unknown version.
     """
     try:
         with safe_open(path, framework="pt") as file:
             header = (file.metadata() or {}).get(_KEY)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
     except FileNotFoundError as error:
-        raise ModelError(f"{path}: there is no such file. {HOW_TO_TRAIN}") from error
+        raise ModelError(f"{path}: no such file. {HOW_TO_TRAIN}") from error
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: this is no whole safetensors file ({error}). {HOW_TO_TRAIN}") from error
+        raise ModelError(f"{path}: not a complete safetensors file ({error}). {HOW_TO_TRAIN}") from error
     card = _card(path, header)
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if given != card.shape.tensors:
@@ -118,18 +117,18 @@ def read_heads(path: Path) -> tuple[Heads, HeadsCard]:
     return heads.eval().requires_grad_(requires_grad=False), card
 
 
-HOW_TO_TRAIN = "Heads are made by `specdec train heads --target TARGET --output heads.safetensors`."
+HOW_TO_TRAIN = "Train heads with `specdec train heads --target TARGET --output heads.safetensors`."
 
 
 def find_heads(model: str, folder: Path) -> Path:
-    """Return the file that a setting means.
+    """Return the file that a `model` setting refers to.
 
     Args:
         model: A file, a folder that holds `heads.safetensors`, or `builtin:heads`.
-        folder: Where a relative path is meant from.
+        folder: Base for relative paths.
 
     Raises:
-        ModelError: There is no such heads among those that ship, or no such file in the folder.
+        ModelError: There are no such built-in heads, or the folder has no such file.
     """
     if model.startswith(BUILTIN_PREFIX):
         return builtin_heads(model)
@@ -137,14 +136,14 @@ def find_heads(model: str, folder: Path) -> Path:
     if not path.is_dir():
         return path
     if not (path / FILE_NAME).is_file():
-        raise ModelError(f"{path}: the folder holds no {FILE_NAME}. {HOW_TO_TRAIN}")
+        raise ModelError(f"{path}: the folder has no {FILE_NAME}. {HOW_TO_TRAIN}")
     return path / FILE_NAME
 
 
 def _card(path: Path, header: str | None) -> HeadsCard:
     if header is None:
         raise ModelError(
-            f"{path}: a safetensors file, but not of heads (its header lacks {_KEY!r}). {HOW_TO_TRAIN}"
+            f"{path}: a safetensors file, but not of heads (no {_KEY!r} in its header). {HOW_TO_TRAIN}"
         )
     try:
         read = _Header.model_validate_json(header)
@@ -153,15 +152,15 @@ def _card(path: Path, header: str | None) -> HeadsCard:
         if version not in (None, VERSION):
             raise ModelError(
                 f"{path}: heads of format version {version}; this specdec reads version {VERSION}. "
-                "Train them anew, or use the specdec that made them."
+                "Train them again, or use the specdec that made them."
             ) from error
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "header"
-        raise ModelError(f"{path}: the header of these heads is wrong at {where}: {first['msg']}.") from error
+        raise ModelError(f"{path}: the header is invalid at {where}: {first['msg']}.") from error
     if read.version != VERSION:
         raise ModelError(
             f"{path}: heads of format version {read.version}; this specdec reads version {VERSION}. "
-            "Train them anew, or use the specdec that made them."
+            "Train them again, or use the specdec that made them."
         )
     shape = HeadsShape(read.heads, read.hidden_size, read.width, read.token_size)
     return HeadsCard(shape, read.vocab_size, read.target, read.fingerprint, read.facts)
@@ -187,4 +186,4 @@ def _sizes(shape: HeadsShape) -> dict[str, int]:
 def _check_finite(tensors: Mapping[str, torch.Tensor], what: str) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
-            raise ModelError(f"{what}: the weight {name} holds a value that is no finite number. {HOW_TO_TRAIN}")
+            raise ModelError(f"{what}: the weight {name} has values that are not finite. {HOW_TO_TRAIN}")

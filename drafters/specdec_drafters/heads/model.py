@@ -1,4 +1,4 @@
-"""k heads on a target's last hidden state: the arithmetic, for drafting and for training alike."""
+"""The network: k heads on a target's last hidden state, for drafting and training."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class HeadsShape:
     """The sizes of a set of heads.
 
     Attributes:
-        heads: k, how many tokens are guessed in one go.
+        heads: k, the number of tokens drafted at once.
         hidden_size: D, the size of the hidden state that the target's output embedding reads.
         width: H, the width of each head's feed-forward layer.
-        token_size: E, the size of the target's input embedding; 0 where the heads do not read the last token.
+        token_size: E, the size of the target's input embedding; 0 if the heads do not read the last token.
     """
 
     heads: int
@@ -29,7 +29,7 @@ class HeadsShape:
 
     @property
     def reads_token(self) -> bool:
-        """Whether the heads see the last committed token beside the hidden state."""
+        """Whether the heads also read the last committed token."""
         return self.token_size > 0
 
     @property
@@ -45,23 +45,23 @@ class HeadsShape:
 
 
 class Heads(nn.Module):
-    """k residual blocks that read one hidden state and are read by the target's own output embedding.
+    """k residual blocks from one hidden state to the target's output embedding.
 
-    Head i turns h into `|h| (n(h) + f_i([n(h); n(e)]))` with n(h) = h / |h| and |h| the root mean square of h,
-    so that the same learning rate suits every target: f_i is one feed-forward layer of width H, e the target's
-    embedding of the last committed token. The last layer begins at zero, and with it each head as the target's
-    own.
+    Head i turns h into `|h| (n(h) + f_i([n(h); n(e)]))` with n(h) = h / |h| and |h| the root mean square of h, so
+    the same learning rate suits every target: f_i is one feed-forward layer of width H, e the target's embedding
+    of the last committed token. The last layer is initialised to zero, so each head starts as the target's own
+    output.
 
     Args:
         shape: The sizes.
-        seed: Of the initial weights.
+        seed: Seed of the initial weights.
 
     References:
         Stern, Shazeer and Uszkoreit 2018, sections 4 and 6 (arXiv 1811.03115): one layer of k times the width
         for all heads, a residual connection from the input to each, the original projection after it. Their
-        p_1 is the target itself, so that head i here is their p_(i+1). Beyond it: the heads may read the last
-        token, which the hidden state that it was sampled from does not know; the input is brought to size 1; and
-        the layer is smooth (SiLU), which came out a little better than ReLU.
+        p_1 is the target itself, so head i here is their p_(i+1). Differences: the heads may read the last token,
+        which the hidden state it was sampled from does not determine; the input is normalised; and the activation
+        is SiLU, which did slightly better than ReLU.
     """
 
     def __init__(self, shape: HeadsShape, seed: int = 0) -> None:
@@ -79,13 +79,13 @@ class Heads(nn.Module):
         )
 
     def forward(self, hidden: Tensor, embedded: Tensor | None, count: int | None = None) -> Tensor:
-        """Return what the output embedding is to read for each head.
+        """Return the input of the output embedding for each head.
 
         Args:
             hidden: `[B, D]`, of the weights' dtype and device.
-            embedded: `[B, E]`, the target's embeddings of the last committed tokens; None where the heads do not
-                read them.
-            count: Only the first so many heads; all by default.
+            embedded: `[B, E]`, the target's embeddings of the last committed tokens; None if the heads do not read
+                them.
+            count: Number of heads, from the first; all by default.
 
         Returns:
             `[B, count, D]`, the state of head i at i - 1.
@@ -102,14 +102,13 @@ class Heads(nn.Module):
 
 
 def head_logits(states: Tensor, output_embeddings: Tensor) -> Tensor:
-    """Return the logits of each head in one matrix product.
+    """Return the logits of each head.
 
-    A bias of the output embedding and a `final_logits_bias` are left out: they belong to the target's logits,
-    and q may be any distribution.
+    A bias of the output embedding and a `final_logits_bias` are left out: q may be any distribution.
 
     Args:
         states: `[B, k, D]`.
-        output_embeddings: `[V, D]`, the target's.
+        output_embeddings: `[V, D]`, of the target.
 
     Returns:
         `[B, k, V]`.

@@ -1,1 +1,1 @@
-"""The n-gram drafter: its tables, the ARPA files they are read from, and the estimator that makes them."""
+"""The n-gram drafter: tables, ARPA files and the estimator."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
 
 if TYPE_CHECKING:

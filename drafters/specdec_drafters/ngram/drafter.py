@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specdec_core.border import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
-from specdec_core.errors import ConfigError
-from specdec_core.shipped import BUILTIN_PREFIX, builtin_arpa
-from specdec_drafters.configs import NgramConfig
+from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
+from specdec_core.interface import (
+    ConfigError,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
+from specdec_drafters.common.texts import read_documents, tokenize_documents
 from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.kneser_ney import estimate
-from specdec_drafters.texts import read_documents, tokenize_documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +78,10 @@ class _NgramSession(DraftSession):
         drafted = 0
         while request.wants_more():
             pairs = zip(prefixes, request.budget, strict=True)
-            rows = [tables.overlay(tables.context(prefix)) if drafted < most else None for prefix, most in pairs]
-            for prefix, token in zip(prefixes, request.sample_overlay(rows), strict=True):
+            rows = [
+                tables.backoff_row(tables.context(prefix)) if drafted < most else None for prefix, most in pairs
+            ]
+            for prefix, token in zip(prefixes, request.sample_backoff(rows), strict=True):
                 prefix.append(token)
             drafted += 1
         return request.proposal()

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level, NgramTables
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Floats: TypeAlias = NDArray[np.float64]
 # D(1), D(2) and D(3 and more) where the text is too small to tell: the defaults of `lmplz --discount_fallback`.
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 # Stands for 0, as in ARPA files by SRILM. Only a discount of exactly 0 leaves a weight of 0; `lmplz` writes -inf.
-LEAST_PROBABILITY = 1e-99
+MIN_PROBABILITY = 1e-99
 
 
 @dataclass(frozen=True)
@@ -314,4 +314,4 @@ def _level(level: _Counted, probability: Floats, backoff: Floats) -> Level:
 
 def _logarithm(values: Floats) -> NDArray[np.float32]:
     # Rounding may bring a probability of nearly 1 above it.
-    return np.log(np.clip(values, LEAST_PROBABILITY, 1.0)).astype(np.float32)
+    return np.log(np.clip(values, MIN_PROBABILITY, 1.0)).astype(np.float32)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec_core.border import Background, OverlayRow
+from specdec_core.interface import BackoffRow, LowerOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ class NgramTables:
     p(w | c) is the n-gram's own probability where `c w` is an n-gram of the model, else the back-off factor
     of c (1 where it has none) times p(w | c without its first word). Ids the model does not list are `<unk>`.
 
-    After a context, all words but few have the unigrams' probabilities times one factor. `overlay` says it in
+    After a context, all words but few have the unigrams' probabilities times one factor. `backoff_row` says it in
     this form, which is what drafting needs; `row` writes it out.
 
     References:
@@ -102,9 +102,9 @@ class NgramTables:
         self._begin, _, self._unknown = range(vocab_size, vocab_size + 3)
         self._known = known.tolist()
         self._unlisted = np.flatnonzero(~known)
-        background = Background(levels[0].log_probability[:vocab_size])
-        self._unigrams = OverlayRow(background, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
-        self._cache: OrderedDict[tuple[int, ...], OverlayRow] = OrderedDict()
+        lower_order = LowerOrder(levels[0].log_probability[:vocab_size])
+        self._unigrams = BackoffRow(lower_order, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
+        self._cache: OrderedDict[tuple[int, ...], BackoffRow] = OrderedDict()
         self._cache_left = CACHE_BYTES
 
     @property
@@ -145,7 +145,7 @@ class NgramTables:
             out[self._unlisted] = log_probability[-1]
         return out
 
-    def overlay(self, context: tuple[int, ...]) -> OverlayRow:
+    def backoff_row(self, context: tuple[int, ...]) -> BackoffRow:
         """Return ln p(w | context) for the V token ids, on top of the unigrams; the last ones are cached."""
         if not context:
             return self._unigrams
@@ -160,16 +160,16 @@ class NgramTables:
             self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
         return row
 
-    def _lay_over(self, context: tuple[int, ...]) -> OverlayRow:
+    def _lay_over(self, context: tuple[int, ...]) -> BackoffRow:
         """Lay the successors of a context over the row of the context without its first word."""
-        lower = self.overlay(context[1:])
+        lower = self.backoff_row(context[1:])
         entry = self._find(context)
         if entry is None:
             return lower
         factor = self.levels[len(context) - 1].log_backoff[entry]
         ids, log_weights = self._drafted_successors(len(context), entry)
         ids, log_weights = _merge(lower.ids, lower.log_weights + factor, ids, log_weights)
-        return OverlayRow(lower.background, ids, log_weights, lower.log_scale + float(factor))
+        return BackoffRow(lower.lower_order, ids, log_weights, lower.log_backoff_weight + float(factor))
 
     def _successors(self, length: int, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the words that follow an entry of the level of order `length`, and ln p of each."""
@@ -225,6 +225,6 @@ def _merge(
     return both, merged
 
 
-def _bytes_of(row: OverlayRow) -> int:
+def _bytes_of(row: BackoffRow) -> int:
     """Return about how much memory a cached row takes, with what the core keeps with it."""
     return 1000 + 32 * len(row.ids)

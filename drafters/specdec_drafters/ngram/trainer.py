@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_core.border import Trainer, TrainingReport
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError, Trainer, TrainingReport, check_output
 from specdec_core.models import load_model, load_vocabulary
-from specdec_core.output import check_output
-from specdec_drafters.configs import NgramTrainerConfig
+from specdec_drafters.common.texts import read_documents, read_ids, split_lines, tokenize_documents
 from specdec_drafters.ngram.arpa_writer import write_arpa
+from specdec_drafters.ngram.config import NgramTrainerConfig
 from specdec_drafters.ngram.kneser_ney import fit
-from specdec_drafters.texts import read_documents, read_ids, split_lines, tokenize_documents
+from specdec_drafters.training.config import usage
 from specdec_drafters.training.pairs import read_pairs
 from specdec_drafters.training.sources import check_sources, own_samples
-from specdec_drafters.training.wording import usage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specdec_core.border import TrainingObserver
+    from specdec_core.interface import TrainingObserver
     from specdec_drafters.ngram.kneser_ney import KneserNeyModel
 
 _DOCUMENTS_AT_ONCE = 1000

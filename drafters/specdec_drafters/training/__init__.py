@@ -1,1 +1,1 @@
-"""What the trainers share: material, losses, the loop, checkpoints and the learning curve."""
+"""Shared parts of the trainers: data, losses, the loop, checkpoints and the learning curve."""

@@ -1,4 +1,4 @@
-"""How well a drafter agrees with its target on held-out text: alpha as Corollary 3.6 has it."""
+"""Agreement of a drafter and its target on held-out text: alpha by Corollary 3.6."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from specdec_drafters.training.losses import overlap
 
 @dataclass(frozen=True)
 class Agreement:
-    """Means over positions, with the standard error over rows (the positions of a row depend on one another).
+    """Means over positions, with standard errors over sequences (the positions of one sequence are dependent).
 
     Attributes:
         alpha: The mean of beta = sum_x min(p(x), q(x)): alpha = 1 - E[TV(p, q)].
         alpha_error: Its standard error.
-        argmax: The share of positions at which the likeliest tokens agree: alpha at temperature 0.
-        argmax_error: Its standard error.
-        positions: How many there were.
+        greedy_alpha: The share of positions with the same argmax: alpha in greedy decoding.
+        greedy_alpha_error: Its standard error.
+        positions: Number of positions.
 
     References:
         Theorem 3.5 and Corollary 3.6 (arXiv 2211.17192).
@@ -29,12 +29,12 @@ class Agreement:
 
     alpha: float
     alpha_error: float
-    argmax: float
-    argmax_error: float
+    greedy_alpha: float
+    greedy_alpha_error: float
     positions: int
 
     def point(self) -> dict[str, float]:
-        """Return what belongs to a point of the learning curve; no error where one row alone was measured."""
+        """Return the values for a point of the learning curve; without errors if there was only one sequence."""
         values = {name: value for name, value in asdict(self).items() if name != "positions"}
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -43,12 +43,12 @@ def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float
     """Measure how well two models agree.
 
     Args:
-        parts: Target's logits `[N, V]`, drafter's logits `[N, V]`, and how many of the N positions each row has,
-            one row after the other, `[R]` int64; as many parts as needed.
-        temperature: Of both.
+        parts: Target's logits `[N, V]`, drafter's logits `[N, V]`, and the number of positions of each sequence,
+            `[R]` int64 with sum N.
+        temperature: Temperature of both.
 
     Raises:
-        ValueError: There is no position.
+        ValueError: There are no positions.
     """
     betas, same, counts = [], [], []
     for p_logits, logits, lengths in parts:
@@ -60,14 +60,14 @@ def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float
         counts.append(lengths.double().cpu())
     positions = torch.cat(counts) if counts else torch.zeros(0, dtype=torch.float64)
     if not positions.sum():
-        raise ValueError("there is no position to measure on")
+        raise ValueError("there are no positions to measure")
     alpha, alpha_error = _ratio(torch.cat(betas), positions)
-    argmax, argmax_error = _ratio(torch.cat(same), positions)
-    return Agreement(alpha, alpha_error, argmax, argmax_error, int(positions.sum()))
+    greedy, greedy_error = _ratio(torch.cat(same), positions)
+    return Agreement(alpha, alpha_error, greedy, greedy_error, int(positions.sum()))
 
 
 def _ratio(sums: Tensor, counts: Tensor) -> tuple[float, float]:
-    """Return sum(sums) / sum(counts) and its standard error, rows being independent: `[R]` float64 each."""
+    """Return sum(sums) / sum(counts) and its standard error over independent sequences: `[R]` float64 each."""
     mean = float(sums.sum() / counts.sum())
     rows = len(counts)
     if rows < 2:

@@ -1,7 +1,7 @@
-"""The folder of a training that is not finished: its checkpoints, its rows, its learning curve.
+"""The folder of an unfinished training run: its checkpoints, data and learning curve.
 
-It lies beside the output and is named after it: `OUTPUT.training`. A checkpoint is one safetensors file: weights,
-the optimisers' state and the random generator's as tensors, all else as JSON in its header.
+It is beside the output, named `OUTPUT.training`. A checkpoint is one safetensors file: weights, optimiser state
+and random state as tensors, everything else as JSON in the header.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from specdec_core.errors import ConfigError
-from specdec_core.output import writing_file
+from specdec_core.interface import ConfigError, writing_file
 from specdec_drafters.training.optimisers import flatten, restore
 from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.sources import Material
-from specdec_drafters.training.wording import option, value
+from specdec_drafters.training.sources import TrainingData
 
 _FORMAT = "specdec training 1"
 _ROW_PARTS = ("tokens", "mask", "sources", "source_mask")
@@ -33,14 +31,14 @@ _ROW_PARTS = ("tokens", "mask", "sources", "source_mask")
 
 @dataclass
 class Progress:
-    """How far a training is.
+    """Progress of a training run.
 
     Attributes:
         step: Steps done.
         tokens: Tokens trained on.
-        seconds: Time they took, measurements included.
-        loss_sum: Of the losses since the last point of the curve.
-        loss_count: How many those are.
+        seconds: Time spent, evaluation included.
+        loss_sum: Sum of the losses since the last point of the curve.
+        loss_count: Number of those losses.
     """
 
     step: int = 0
@@ -51,11 +49,11 @@ class Progress:
 
 
 class TrainingFolder:
-    """Where a training keeps what it needs to go on after an interruption.
+    """Stores what a training run needs to continue after an interruption.
 
     Args:
-        output: Where its result will go.
-        settings: What must be the same for a training to go on: options, and values that JSON can hold.
+        output: Path of the result.
+        settings: Options that must be unchanged to resume, with JSON values.
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any]) -> None:
@@ -67,29 +65,28 @@ class TrainingFolder:
         self.curve = self.path / "curve.jsonl"
 
     def begin(self, *, resume: bool, overwrite: bool) -> None:
-        """Make sure that there is a training to go on with, or none in the way of a new one.
+        """Check that there is a run to resume, or none in the way of a new one.
 
         Raises:
-            ConfigError: There is none to go on with; or there is one, and neither `resume` nor `overwrite` was
-                said.
+            ConfigError: There is nothing to resume; or there is an unfinished run, and neither `resume` nor
+                `overwrite` is set.
         """
         if resume:
             if not self._there():
                 raise ConfigError(
-                    f"there is no checkpoint in {self.path} to resume from; leave --resume out to begin, and look "
-                    "whether --output is the same as before."
+                    f"there is no checkpoint in {self.path} to resume from; check --output, or start "
+                    "without --resume."
                 )
             self._read_header(self._latest())
             return
         if self._there() and not overwrite:
             raise ConfigError(
-                f"{self.path} holds a training that was not finished; --resume goes on with it, --overwrite "
-                "begins anew."
+                f"{self.path} holds an unfinished training run; --resume continues it, --overwrite starts over."
             )
         self.remove()
 
     def tidy(self) -> None:
-        """Delete the folder if there is no checkpoint in it to go on from."""
+        """Delete the folder if it has no checkpoint."""
         if not self._there():
             self.remove()
 
@@ -97,19 +94,19 @@ class TrainingFolder:
         return self._checkpoint.is_file() or self._previous.is_file()
 
     def remove(self) -> None:
-        """Delete the folder with all that belongs to the training."""
+        """Delete the folder and everything that belongs to the run."""
         for path in (self._checkpoint, self._previous, self._rows, self.curve):
             path.unlink(missing_ok=True)
-        for left in self.path.glob(".*.part"):  # of a process that was killed while it wrote
+        for left in self.path.glob(".*.part"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
         if self.path.is_dir() and not any(self.path.iterdir()):
             shutil.rmtree(self.path)
 
     def save(self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer], progress: Progress) -> None:
-        """Write a checkpoint aside and give it its name when it is whole; the one before is kept.
+        """Write a checkpoint atomically and keep the previous one.
 
         Raises:
-            ConfigError: The disk takes no more.
+            ConfigError: The file cannot be written.
         """
         states, numbers = flatten(optimisers)
         tensors = {f"weight.{name}": weight for name, weight in parameters.items()}
@@ -125,10 +122,10 @@ class TrainingFolder:
                 self._checkpoint.replace(self._previous)
 
     def load(self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> Progress:
-        """Put back the last checkpoint, in place.
+        """Load the last checkpoint, in place.
 
         Raises:
-            ConfigError: It was cut short, is of other settings or of other weights; with what to do.
+            ConfigError: It is truncated, or has other settings or weights; the message says what to do.
         """
         path = self._latest()
         header = self._read_header(path)
@@ -136,7 +133,7 @@ class TrainingFolder:
         saved = {name.removeprefix("weight."): t for name, t in tensors.items() if name.startswith("weight.")}
         shapes = {name: weight.shape for name, weight in parameters.items()}
         if {name: weight.shape for name, weight in saved.items()} != shapes:
-            raise ConfigError(f"checkpoint {path} holds other weights than those that are trained. {_ANEW}")
+            raise ConfigError(f"checkpoint {path} has other weights than this run. {_ANEW}")
         with torch.no_grad():
             for name, weight in parameters.items():
                 weight.copy_(saved[name])
@@ -146,7 +143,7 @@ class TrainingFolder:
             restore(optimisers, states, header["numbers"])
         except (ValueError, KeyError) as error:
             raise ConfigError(
-                f"checkpoint {path} is of other optimisers (another torch?): {error}. {_ANEW}"
+                f"checkpoint {path} has another optimiser state (another torch version?): {error}. {_ANEW}"
             ) from error
         torch.set_rng_state(tensors["random.cpu"])
         device = _device(parameters)
@@ -154,27 +151,27 @@ class TrainingFolder:
             torch.cuda.set_rng_state(tensors["random.cuda"], device)
         return Progress(**header["progress"])
 
-    def save_rows(self, material: Material) -> None:
-        """Keep the rows: what the target wrote took its time, and a text may change."""
+    def save_rows(self, data: TrainingData) -> None:
+        """Save the training data: sampling from the target takes time, and a text file may change."""
         tensors: dict[str, Tensor] = {}
-        pools = {f"pool.{number}": pool for number, pool in enumerate(material.pools)}
-        for name, rows in {**pools, "held": material.held_out}.items():
+        pools = {f"pool.{number}": pool for number, pool in enumerate(data.pools)}
+        for name, rows in {**pools, "held": data.held_out}.items():
             parts = ((part, getattr(rows, part)) for part in _ROW_PARTS)
             tensors |= {f"{name}.{part}": tensor for part, tensor in parts if tensor is not None}
         with writing_file(self._rows) as place:
             self._write(place, tensors, {})
 
-    def load_rows(self) -> Material:
-        """Return the rows that were kept.
+    def load_rows(self) -> TrainingData:
+        """Return the saved training data.
 
         Raises:
-            ConfigError: They are missing or were cut short.
+            ConfigError: It is missing or truncated.
         """
         if not self._rows.is_file():
-            raise ConfigError(f"{self._rows} is missing, which holds what is trained on. {_ANEW}")
+            raise ConfigError(f"{self._rows}, which holds the training data, is missing. {_ANEW}")
         tensors = _read(self._rows, _ANEW)
         names = sorted({name.rsplit(".", 1)[0] for name in tensors} - {"held"})
-        return Material(tuple(_rows(tensors, name) for name in names), _rows(tensors, "held"))
+        return TrainingData(tuple(_rows(tensors, name) for name in names), _rows(tensors, "held"))
 
     def _write(self, place: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -192,10 +189,10 @@ class TrainingFolder:
                 header = file.metadata() or {}
         except (SafetensorError, OSError) as error:
             raise ConfigError(
-                f"checkpoint {path} was cut short or is damaged ({error}). {self._advice(path)}"
+                f"checkpoint {path} is truncated or damaged ({error}). {self._advice(path)}"
             ) from error
         if header.get("format") != _FORMAT:
-            raise ConfigError(f"{path} is no checkpoint of this version of specdec. {_ANEW}")
+            raise ConfigError(f"{path} is not a checkpoint of this version of specdec. {_ANEW}")
         read: dict[str, Any] = json.loads(header["training"])
         self._compare(path, read["settings"])
         return read
@@ -205,21 +202,21 @@ class TrainingFolder:
         other = [name for name in names if saved.get(name) != self._settings.get(name)]
         if other:
             shown = "; ".join(
-                f"{option(name)} was {value(saved.get(name))}, is {value(self._settings.get(name))}"
+                f"{_option(name)} was {_value(saved.get(name))}, is {_value(self._settings.get(name))}"
                 for name in other[:4]
             )
             raise ConfigError(
-                f"checkpoint {path} is of a training with other settings: {shown}. Give those it was begun with, "
-                "or begin anew with --overwrite and without --resume."
+                f"checkpoint {path} has other settings: {shown}. Use the original settings, or start over with "
+                "--overwrite and without --resume."
             )
 
     def _advice(self, path: Path) -> str:
         if path == self._checkpoint and self._previous.is_file():
-            return f"Delete it: --resume then goes on from the one before it, {self._previous.name}."
+            return f"Delete it: --resume then continues from the previous one, {self._previous.name}."
         return _ANEW
 
 
-_ANEW = "Begin anew with --overwrite and without --resume."
+_ANEW = "Start over with --overwrite and without --resume."
 
 
 def _read(path: Path, advice: str) -> dict[str, Tensor]:
@@ -227,7 +224,7 @@ def _read(path: Path, advice: str) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{path} was cut short or is damaged ({error}). {advice}") from error
+        raise ConfigError(f"{path} is truncated or damaged ({error}). {advice}") from error
 
 
 def _device(parameters: Mapping[str, Tensor]) -> torch.device:
@@ -239,3 +236,17 @@ def _rows(tensors: Mapping[str, Tensor], name: str) -> Rows:
     assert tokens is not None
     assert mask is not None
     return Rows(tokens, mask, sources, source_mask)
+
+
+def _option(name: str) -> str:
+    """Return a setting as the user types it: `--learning-rate` for `learning_rate`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _value(given: Any) -> str:
+    """Return the value of an option in words."""
+    if given is None:
+        return "not given"
+    if isinstance(given, bool):
+        return "on" if given else "off"
+    return str(given)

@@ -1,4 +1,4 @@
-"""The learning curve: a line of JSON for every measurement, and a picture where matplotlib is installed."""
+"""The learning curve: one JSON object per evaluation, and a plot if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from specdec_core.border import TrainingObserver
+from specdec_core.interface import TrainingObserver
 
 HINT = "pip install 'specdec-core[report]' draws curve.svg"
 
 
 class Curve:
-    """Points of a training, kept in a file of one JSON object a line.
+    """Points of a training run, saved as one JSON object per line.
 
     Args:
-        path: The file; appended to.
-        observer: Told of every new point.
+        path: The file to append to.
+        observer: Receives every new point.
     """
 
     def __init__(self, path: Path, observer: TrainingObserver) -> None:
@@ -26,14 +26,14 @@ class Curve:
         self.points: list[dict[str, float]] = []
 
     def resume(self, step: int) -> None:
-        """Take up what the file holds up to a step; what came after it will come again."""
+        """Load the points up to a step; later ones will be measured again."""
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
         self.points = [point for point in map(_point, lines) if point is not None and point["step"] <= step]
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.write_text("".join(map(_line, self.points)), encoding="utf-8")
 
     def add(self, point: Mapping[str, float]) -> None:
-        """Append a point, which has at least a `step`."""
+        """Append a point, which must have a `step`."""
         self.points.append(dict(point))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
@@ -46,7 +46,7 @@ def _line(point: Mapping[str, float]) -> str:
 
 
 def _point(line: str) -> dict[str, float] | None:
-    """Return the point of a line, or None for one that was cut short."""
+    """Return the point of a line, or None if the line is truncated."""
     try:
         point = json.loads(line)
     except json.JSONDecodeError:
@@ -55,7 +55,7 @@ def _point(line: str) -> dict[str, float] | None:
 
 
 def write_curve(points: list[dict[str, float]], folder: Path) -> str:
-    """Write `curve.jsonl` and, with matplotlib, `curve.svg` into a folder; return what was written, in words."""
+    """Write `curve.jsonl` and, with matplotlib, `curve.svg` to a folder; return a description."""
     (folder / "curve.jsonl").write_text("".join(map(_line, points)), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is None:
         return f"curve.jsonl ({HINT})"
@@ -64,7 +64,7 @@ def write_curve(points: list[dict[str, float]], folder: Path) -> str:
 
 
 def _draw(points: list[dict[str, float]], path: Path) -> None:
-    """Draw the loss above and the held-out alpha with its standard error below, over tokens."""
+    """Plot the loss (top) and the held-out alpha with its standard error (bottom) over tokens."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 6), layout="constrained")
@@ -72,7 +72,7 @@ def _draw(points: list[dict[str, float]], path: Path) -> None:
     trained = [point for point in points if "loss" in point]
     above.plot([point["tokens"] for point in trained], [point["loss"] for point in trained], color="C1")
     above.set_ylabel("loss")
-    for name, label, colour in (("alpha", "alpha", "C0"), ("argmax", "equal argmax", "C2")):
+    for name, label, colour in (("alpha", "alpha", "C0"), ("greedy_alpha", "greedy alpha", "C2")):
         there = [point for point in points if name in point]
         x, y = [point["tokens"] for point in there], [point[name] for point in there]
         errors = [point.get(f"{name}_error", 0.0) for point in there]

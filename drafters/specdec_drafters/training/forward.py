@@ -1,4 +1,4 @@
-"""Logits of whole rows at once, as training wants them: no cache, only positions that count."""
+"""Logits of whole sequences for training: without a cache, only at the positions to predict."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError
 from specdec_core.models import LoadedModel
 from specdec_drafters.training.rows import Rows
 
 
 def row_logits(loaded: LoadedModel, rows: Rows) -> Tensor:
-    """Return the logits that predict the tokens which count, row after row: `[N, V']`.
+    """Return the logits at the positions to predict, sequence after sequence: `[N, V']`.
 
     Args:
-        loaded: The model; with an encoder it reads the sources of the rows, else their tokens alone.
-        rows: On the model's device. N is their number of positions, V' the model's own number of logits.
+        loaded: The model; its encoder, if any, reads the sources.
+        rows: The sequences, on the model's device. N is the number of positions, V' the size of the logits.
     """
     tokens = _embeddable(loaded, rows.tokens[:, :-1])
     wanted = rows.mask[:, 1:]
@@ -31,7 +31,7 @@ def row_logits(loaded: LoadedModel, rows: Rows) -> Tensor:
         ).logits
         logits: Tensor = out[wanted]
         return logits
-    # Padding lies behind and attention looks back, so that no mask is needed.
+    # Padding is on the right and attention is causal, so no mask is needed.
     first = int(wanted.any(0).nonzero()[0]) if wanted.any() else 0
     keywords = {"logits_to_keep": tokens.shape[1] - first} if loaded.family.trims_logits and first else {}
     everything: Tensor = loaded.model(input_ids=tokens, use_cache=False, **keywords).logits
@@ -39,39 +39,39 @@ def row_logits(loaded: LoadedModel, rows: Rows) -> Tensor:
 
 
 def _embeddable(loaded: LoadedModel, tokens: Tensor) -> Tensor:
-    """Return the tokens, those that the model has no embedding for (padding of the other's) as 0."""
+    """Return the tokens, with 0 for those without an embedding (padding of the other model's vocabulary)."""
     return torch.where(tokens < loaded.vocab_size, tokens, 0)
 
 
-def alike(p_logits: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both with as many tokens as the smaller has, `[N, V]`: what is beyond is padding of a vocabulary."""
+def same_width(p_logits: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut both to the smaller vocabulary, `[N, V]`; the rest is padding."""
     width = min(p_logits.shape[1], logits.shape[1])
     return p_logits[:, :width], logits[:, :width]
 
 
 def autocast_dtype(wanted: str, device: torch.device) -> torch.dtype:
-    """Return the number format of matrix products.
+    """Return the data type of matrix products.
 
     Args:
-        wanted: `float32`, `bfloat16`, or `auto`: bfloat16 where the hardware multiplies it.
-        device: Where.
+        wanted: `float32`, `bfloat16`, or `auto`: bfloat16 if the hardware supports it.
+        device: The device.
 
     Raises:
-        ConfigError: torch knows no such format.
+        ConfigError: torch has no such data type.
     """
     if wanted != "auto":
         found = getattr(torch, wanted, None)
         if not isinstance(found, torch.dtype):
-            raise ConfigError(f"dtype {wanted!r} is not known to torch: use auto, float32 or bfloat16.")
+            raise ConfigError(f"unknown dtype {wanted!r}: use auto, float32 or bfloat16.")
         return found
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float32
-    # Where the CPU has no such products, bfloat16 is slower than float32. The names are not public: where they are
-    # gone, float32 it is.
+    # Without hardware support, bfloat16 is slower than float32. These names are not public; if they are missing,
+    # use float32.
     has = (getattr(torch.cpu, f"_is_{what}_supported", bool) for what in ("avx512_bf16", "amx_tile"))
     return torch.bfloat16 if device.type == "cpu" and any(ask() for ask in has) else torch.float32
 
 
 def autocast(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which matrix products are of that format."""
+    """Return the context for matrix products of that data type."""
     return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype)

@@ -1,4 +1,4 @@
-"""The training loop: steps, learning rate, clipping, measurements, checkpoints, an end by steps or by time."""
+"""The training loop: steps, learning rate, clipping, evaluation, checkpoints, and a budget of steps or time."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from specdec_core.border import TrainingObserver
-from specdec_core.errors import NumericsError
-from specdec_drafters.configs.training import TrainingConfig
+from specdec_core.interface import NumericsError, TrainingObserver
 from specdec_drafters.training.checkpoints import Progress, TrainingFolder
+from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import Curve
 from specdec_drafters.training.optimisers import learning_rate_share, make_optimisers
 
-LARGEST_GRADIENT = 1.0
-"""The gradient's norm is cut to this."""
+MAX_GRADIENT_NORM = 1.0
+"""Gradients are clipped to this norm."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step's gradients were made from: the mean loss, and how many tokens it is the mean of."""
+    """The mean loss of a step and its number of tokens."""
 
     loss: float
     tokens: int
 
 
 @dataclass(frozen=True)
-class Task:
-    """What is trained.
+class Objective:
+    """The parameters to train, their gradients and their evaluation.
 
     Attributes:
-        parameters: Their names and themselves; changed in place.
-        gradients: Called with the number of the step and the share of the training that is done (0 to 1); adds the
-            gradients of the step's mean loss to the parameters'. The same step must give the same batch.
-        evaluate: Measures on held-out text; what it returns goes into the learning curve (`alpha` and so on).
-        apart: Names of matrices that are embeddings.
+        parameters: The parameters by name, changed in place.
+        gradients: Called with the step number and the completed share of the run (0 to 1); accumulates the
+            gradients of the step's mean loss. The same step must use the same batch.
+        evaluate: Evaluates on held-out text; the result goes into the learning curve (`alpha` and so on).
+        embedding_names: Names of the parameters that are embedding matrices.
     """
 
     parameters: Mapping[str, Tensor]
     gradients: Callable[[int, float], StepResult]
     evaluate: Callable[[], Mapping[str, float]]
-    apart: Collection[str] = ()
+    embedding_names: Collection[str] = ()
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How a training went.
+    """The result of a training run.
 
     Attributes:
         progress: Steps, tokens and seconds.
-        curve: Its points; the first was measured before the first step, the last after the last.
+        curve: Points of the learning curve, from before the first step to after the last.
     """
 
     progress: Progress
@@ -64,7 +63,7 @@ class Trained:
 
 
 def train(
-    task: Task,
+    objective: Objective,
     config: TrainingConfig,
     learning_rate: float,
     folder: TrainingFolder,
@@ -72,32 +71,32 @@ def train(
 ) -> Trained:
     """Train to the end of the budget.
 
-    Ctrl-C ends the step that is running, writes a checkpoint and raises; a second one raises at once. A training
-    that goes on from a checkpoint does the same steps as one that was never interrupted: with a budget of steps
-    the weights are equal bit for bit on a CPU. (On a GPU some sums are taken in no fixed order.)
+    Ctrl-C finishes the current step, writes a checkpoint and raises; a second Ctrl-C raises at once. A resumed run
+    takes the same steps as an uninterrupted one: with a budget of steps, the weights are bit for bit equal on a
+    CPU. (On a GPU, some sums have no fixed order.)
 
     Args:
-        task: What is trained and how.
-        config: Its budget, intervals and whether it goes on.
-        learning_rate: The highest.
-        folder: Its checkpoints and curve; `begin` was called on it.
-        observer: Told of a stage `training`, in steps or seconds.
+        objective: What to train.
+        config: The budget, the intervals, and whether to resume.
+        learning_rate: The peak learning rate.
+        folder: Its checkpoints and curve, after `begin`.
+        observer: Receives a stage `training`, in steps or seconds.
 
     Raises:
-        NumericsError: The loss is no number any more.
-        ConfigError: The checkpoint cannot be gone on from.
+        NumericsError: The loss became infinite or NaN.
+        ConfigError: The checkpoint cannot be resumed.
     """
-    device = next(iter(task.parameters.values())).device
+    device = next(iter(objective.parameters.values())).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _Interrupt() as interrupt:
         torch.manual_seed(config.seed)
-        loop = _Loop(task, config, learning_rate, folder, observer)
+        loop = _Loop(objective, config, learning_rate, folder, observer)
         loop.start()
         while not loop.finished:
             loop.step()
             if interrupt.asked:
                 loop.save()
                 raise KeyboardInterrupt
-        # Also at the end: what follows, writing the result, may fail for want of room.
+        # Also at the end: writing the result may fail, e.g. on a full disk.
         loop.save()
         return Trained(loop.progress, loop.curve.points)
 
@@ -105,38 +104,38 @@ def train(
 class _Loop:
     def __init__(
         self,
-        task: Task,
+        objective: Objective,
         config: TrainingConfig,
         learning_rate: float,
         folder: TrainingFolder,
         observer: TrainingObserver,
     ) -> None:
-        self._task = task
+        self._objective = objective
         self._config = config
         self._rate = learning_rate
         self._folder = folder
         self._observer = observer
-        self._optimisers = make_optimisers(task.parameters, learning_rate, task.apart)
+        self._optimisers = make_optimisers(objective.parameters, learning_rate, objective.embedding_names)
         self.progress = Progress()
         self.curve = Curve(folder.curve, observer)
         self._began = self._saved = 0.0
         self._saved_step = -1
 
     def start(self) -> None:
-        """Go on from the checkpoint, or measure where a new training begins."""
+        """Load the checkpoint, or evaluate before the first step of a new run."""
         if self._config.resume:
-            self.progress = self._folder.load(self._task.parameters, self._optimisers)
+            self.progress = self._folder.load(self._objective.parameters, self._optimisers)
             self._saved_step = self.progress.step
             self.curve.resume(self.progress.step)
         else:
-            self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self._task.evaluate()})
+            self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self._objective.evaluate()})
         self._observer.stage("training", self._config.steps or self._config.seconds)
         self._began = monotonic() - self.progress.seconds
         self._saved = monotonic()
 
     @property
     def finished(self) -> bool:
-        """Whether the budget is spent."""
+        """Whether the budget is used up."""
         return self._done(self.progress.step) >= 1.0
 
     def _done(self, step: float) -> float:
@@ -146,14 +145,14 @@ class _Loop:
         return self.progress.seconds / self._config.seconds
 
     def step(self) -> None:
-        """Take one step, and what is due after it."""
+        """Take one step, with the evaluation and the checkpoint due after it."""
         progress = self.progress
         done = min(1.0, self._done(progress.step + 0.5))
-        result = self._task.gradients(progress.step, done)
+        result = self._objective.gradients(progress.step, done)
         if not math.isfinite(result.loss):
             raise NumericsError(
                 f"the loss became {result.loss} in step {progress.step + 1}; lower --learning-rate "
-                f"({self._rate:g} was used). The last checkpoint is of a step before."
+                f"({self._rate:g} was used). The last checkpoint is from an earlier step."
             )
         self._update(self._rate * learning_rate_share(done))
         progress.step += 1
@@ -168,8 +167,8 @@ class _Loop:
             self.save()
 
     def _update(self, rate: float) -> None:
-        parameters = list(self._task.parameters.values())
-        torch.nn.utils.clip_grad_norm_(parameters, LARGEST_GRADIENT)
+        parameters = list(self._objective.parameters.values())
+        torch.nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
         for optimiser in self._optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = rate
@@ -192,25 +191,25 @@ class _Loop:
             "seconds": round(progress.seconds, 3),
             "loss": loss,
         }
-        self.curve.add({**point, **self._task.evaluate()})
+        self.curve.add({**point, **self._objective.evaluate()})
         progress.seconds = monotonic() - self._began
 
     def save(self) -> None:
-        """Write a checkpoint, unless there is one of this step: the one before it is to be another."""
+        """Write a checkpoint unless there is one of this step, so that the previous one is from another step."""
         if self._saved_step != self.progress.step:
-            self._folder.save(self._task.parameters, self._optimisers, self.progress)
+            self._folder.save(self._objective.parameters, self._optimisers, self.progress)
         self._saved, self._saved_step = monotonic(), self.progress.step
 
 
 class _Interrupt:
-    """Puts Ctrl-C off to the end of a step, where there is something whole to save; a second one is not."""
+    """Defers Ctrl-C to the end of the step, when the state can be saved; a second Ctrl-C raises at once."""
 
     def __init__(self) -> None:
         self.asked = False
         self._before: Callable[[int, FrameType | None], object] | int | None = None
 
     def __enter__(self) -> _Interrupt:
-        # Only the main thread may say what a signal does; elsewhere, or where it is ignored, it stays as it is.
+        # Only the main thread can set signal handlers; elsewhere, or if SIGINT is ignored, nothing changes.
         if threading.current_thread() is threading.main_thread():
             self._before = signal.getsignal(signal.SIGINT)
         if callable(self._before):

@@ -1,21 +1,21 @@
-"""What is made small, as functions of logits, and their gradients.
+"""Losses as functions of logits, with their gradients.
 
-p is the target's distribution, q the drafter's; both are softmax(logits / temperature), which is what decoding at
-that temperature compares. The tokens drafted at a position are accepted with probability
+p is the target's distribution, q the drafter's; both are softmax(logits / temperature), as in decoding at that
+temperature. The draft token at a position is accepted with probability
 
     beta = sum_x min(p(x), q(x)) = 1 - TV(p, q),   TV(p, q) = 1/2 sum_x |p(x) - q(x)|
 
-(Definition 3.2, Lemma 3.3 and Theorem 3.5), so that alpha = 1 - E[TV(p, q)] (Corollary 3.6): the total variation
-is the very thing that counts. Its gradient vanishes where q is far from p, which is why a training from scratch
-does better to begin with KL(p || q).
+(Definition 3.2, Lemma 3.3 and Theorem 3.5), so alpha = 1 - E[TV(p, q)] (Corollary 3.6): total variation is
+the objective itself. Its gradient vanishes if q is far from p, so training from scratch does better to start with
+KL(p || q).
 
 With q = softmax(z / T), the gradients in the drafter's logits z are
 
     d KL(p || q) / dz_x = (q(x) - p(x)) / T
     d TV(p, q)   / dz_x = q(x) (sum_y q(y) [q(y) < p(y)] - [q(x) < p(x)]) / T
 
-The second follows from TV = 1 - sum min(p, q), where only the y with q(y) < p(y) move the minimum, and
-dq(y)/dz_x = q(y) ([x = y] - q(x)) / T. Where q(x) = p(x) the minimum has a kink; it counts as not smaller.
+The second follows from TV = 1 - sum min(p, q), in which only the y with q(y) < p(y) change the minimum, and
+dq(y)/dz_x = q(y) ([x = y] - q(x)) / T. At q(x) = p(x) the minimum has a kink, which counts as not smaller.
 
 References:
     Leviathan et al. 2023, section 3 (arXiv 2211.17192).
@@ -30,10 +30,10 @@ from torch import Tensor
 from torch.nn import functional
 
 TV_SCALE = 4.0
-"""The total variation lies between 0 and 1 where the KL is several nats; so much makes steps of like size."""
-MOST_TV = 0.9
+"""Weight of the total variation, which is at most 1 while KL is several nats: it gives steps of similar size."""
+MAX_TV_SHARE = 0.9
 TV_PACE = 1.5
-_CHUNK_ELEMENTS = 1 << 17  # so that what is made on the way stays in the cache
+_CHUNK_ELEMENTS = 1 << 17  # keeps intermediate results in the CPU cache
 
 
 def cross_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def cross_entropy(logits: Tensor, tokens: Tensor) -> Tensor:
 
     Args:
         logits: The drafter's, `[N, V]`.
-        tokens: `[N]` int64, what stands in the text.
+        tokens: `[N]` int64, the tokens of the text.
     """
     return functional.cross_entropy(logits.float(), tokens)
 
@@ -52,7 +52,7 @@ def kl_divergence(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) ->
     Args:
         p_logits: The target's, `[N, V]`.
         logits: The drafter's, `[N, V]`.
-        temperature: Of both.
+        temperature: Temperature of both.
     """
     log_p = (p_logits / temperature).log_softmax(-1)
     log_q = (logits / temperature).log_softmax(-1)
@@ -70,37 +70,37 @@ def total_variation(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) 
 
 
 def overlap(p_logits: Tensor, logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Return beta = sum_x min(p(x), q(x)), the chance that a draft is accepted, `[N]`."""
+    """Return beta = sum_x min(p(x), q(x)), the acceptance probability, `[N]`."""
     p = (p_logits / temperature).softmax(-1)
     q = (logits / temperature).softmax(-1)
     return torch.minimum(p, q).sum(-1)
 
 
 def tv_share(loss: str, done: float) -> float:
-    """Return how much of the distillation loss is total variation, the rest being KL.
+    """Return the share of total variation in the distillation loss, the rest being KL.
 
     Args:
-        loss: `kl`, `tv`, or `kl-then-tv`, which goes from the one to the other.
-        done: The share of the training that is done, 0 to 1.
+        loss: `kl`, `tv`, or `kl-then-tv`, which moves from one to the other.
+        done: The completed share of the run, 0 to 1.
     """
     if loss == "kl-then-tv":
-        return min(MOST_TV, TV_PACE * done)
+        return min(MAX_TV_SHARE, TV_PACE * done)
     return 1.0 if loss == "tv" else 0.0
 
 
 def distillation(
     p_logits: Tensor, logits: Tensor, share: float, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return (1 - share) KL(p || q) + `TV_SCALE` share TV(p, q), and TV(p, q): two sums over the positions.
+    """Return (1 - share) KL(p || q) + `TV_SCALE` share TV(p, q), and TV(p, q), summed over positions.
 
-    Loss and gradient are found together, some positions at a time, so that beside the logits only their gradient
-    is kept, and nothing else as large. Only the first result carries a gradient, and only in the drafter's logits.
+    Loss and gradient are computed together, a few positions at a time, so that nothing as large as the logits is
+    kept except their gradient. Only the first result has a gradient, and only in the drafter's logits.
 
     Args:
-        p_logits: The target's, `[N, V]`, any float type; may have been made in inference mode.
+        p_logits: The target's, `[N, V]`, any float type; may come from inference mode.
         logits: The drafter's, `[N, V]`, any float type.
-        share: Of the total variation, 0 to 1.
-        temperature: Of both.
+        share: Share of total variation, 0 to 1.
+        temperature: Temperature of both.
     """
     loss, tv = _Distillation.apply(logits, p_logits, share, temperature)  # type: ignore[no-untyped-call]
     return loss, tv

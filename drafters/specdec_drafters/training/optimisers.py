@@ -1,4 +1,4 @@
-"""Which optimiser trains which weights, and how their state becomes plain tensors."""
+"""Optimisers, the learning rate schedule, and optimiser state as plain tensors."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-WARM_UP, FALL = 0.02, 0.5  # shares of the whole training
+WARM_UP, FALL = 0.02, 0.5  # shares of the run
 
 
 def learning_rate_share(done: float) -> float:
-    """Return the share of the highest rate after the share `done` of the training: up, level, down to zero."""
+    """Return the learning rate after the share `done` of the run, relative to its peak."""
     return max(0.0, min(1.0, done / WARM_UP, (1.0 - done) / FALL))
 
 
 def make_optimisers(
-    parameters: Mapping[str, Tensor], learning_rate: float, apart: Collection[str] = ()
+    parameters: Mapping[str, Tensor], learning_rate: float, embedding_names: Collection[str] = ()
 ) -> list[Optimizer]:
-    """Return Muon for matrices and AdamW for the rest, or AdamW for all where this torch has no Muon.
+    """Return Muon for matrices and AdamW for the rest, or AdamW for everything if this torch has no Muon.
 
-    Muon's steps are scaled to the size of AdamW's, so that one rate serves both. It makes much of a short
-    training; embeddings, of which a step touches a few rows, are not for it.
+    Muon's steps are scaled to the size of AdamW's, so that one learning rate suits both. It helps short runs; it
+    does not suit embeddings, of which a step touches only a few rows.
 
     Args:
-        parameters: By name.
-        learning_rate: Of both.
-        apart: Names of matrices that AdamW trains all the same: embeddings and output embeddings.
+        parameters: The parameters by name.
+        learning_rate: Learning rate of both.
+        embedding_names: Names of input and output embedding matrices, which AdamW trains.
     """
-    body = [weight for name, weight in parameters.items() if weight.dim() == 2 and name not in apart]
+    body = [weight for name, weight in parameters.items() if weight.dim() == 2 and name not in embedding_names]
     muon = getattr(torch.optim, "Muon", None)
     if muon is None or not body:
         return [_adamw(list(parameters.values()), learning_rate)]
@@ -45,7 +45,7 @@ def _adamw(weights: list[Tensor], learning_rate: float) -> Optimizer:
 
 
 def flatten(optimisers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of optimisers as tensors, and as numbers that JSON can hold, each by a name."""
+    """Return the state of optimisers as tensors and as JSON values, by name."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
     for index, optimiser in enumerate(optimisers):
@@ -60,16 +60,16 @@ def flatten(optimisers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[st
 
 
 def restore(optimisers: Sequence[Optimizer], tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
-    """Put back what `flatten` returned, into optimisers made as those were.
+    """Load the result of `flatten` into optimisers made in the same way.
 
     Raises:
-        ValueError: The state is of other optimisers.
+        ValueError: The state belongs to other optimisers.
     """
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimisers]
     for place, value in {**tensors, **numbers}.items():
         index, weight, name = place.split(".", 2)
         if int(index) >= len(states):
-            raise ValueError("the state of more optimisers than there are")
+            raise ValueError("it has the state of more optimisers")
         states[int(index)].setdefault(int(weight), {})[name] = value
     for optimiser, state in zip(optimisers, states, strict=True):
         optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})

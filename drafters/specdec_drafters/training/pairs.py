@@ -1,4 +1,4 @@
-"""Sources for an encoder, with or without what they should be answered with."""
+"""Sources for an encoder, with or without targets."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.errors import ConfigError, reading
+from specdec_core.interface import ConfigError, reading
 from specdec_core.models import LoadedModel
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A source and its target, in token ids; no target where none was given."""
+    """A source and its target, in token ids; the target may be missing."""
 
     source: tuple[int, ...]
     target: tuple[int, ...] | None
 
 
 def read_pairs(path: Path, model: LoadedModel) -> list[Pair]:
-    """Read a JSONL file with a `source` and maybe its `target` a line, each a text or a list of token ids.
+    """Read a JSONL file with a `source` and optionally a `target` per line, each a text or a list of token ids.
 
     Args:
         path: The file.
-        model: Whose tokenizer turns texts into ids; what ends a sequence is added as the tokenizer does it.
+        model: The model whose tokenizer encodes texts; special tokens are added as the tokenizer does.
 
     Raises:
-        ConfigError: The file cannot be read or holds nothing, or a line is not of that form; with its number.
+        ConfigError: The file cannot be read or is empty, or a line is malformed; with its number.
     """
     path = path.expanduser()
-    with reading(path, ConfigError, "JSON, one object a line"), path.open(encoding="utf-8") as lines:
+    with reading(path, ConfigError, "JSON, one object per line"), path.open(encoding="utf-8") as lines:
         pairs = list(_pairs(lines, str(path), model))
     if not pairs:
-        raise ConfigError(f"--sources {path} is empty; give a file with a source a line.")
+        raise ConfigError(f"--sources {path} is empty; give a file with one source per line.")
     return pairs
 
 
@@ -47,12 +47,12 @@ def _pairs(lines: Iterator[str], path: str, model: LoadedModel) -> Iterator[Pair
             entry = json.loads(line)
         except json.JSONDecodeError as error:
             raise ConfigError(
-                f"{where}:{error.colno}: this is no JSON: {error.msg}; expected one object a line."
+                f"{where}:{error.colno}: not JSON: {error.msg}; expected one object per line."
             ) from error
         if not isinstance(entry, dict) or "source" not in entry:
-            said = f"keys {', '.join(entry) or 'none'}" if isinstance(entry, dict) else type(entry).__name__
+            found = f"keys {', '.join(entry) or 'none'}" if isinstance(entry, dict) else type(entry).__name__
             raise ConfigError(
-                f'{where}: expected an object with a "source" and maybe a "target"; this has: {said}.'
+                f'{where}: expected an object with a "source" and optionally a "target"; found {found}.'
             )
         target = entry.get("target")
         yield Pair(
@@ -62,7 +62,7 @@ def _pairs(lines: Iterator[str], path: str, model: LoadedModel) -> Iterator[Pair
 
 
 def _ids(value: Any, where: str, name: str, model: LoadedModel) -> tuple[int, ...]:
-    """Return the token ids of a text, or check those that were given."""
+    """Return the token ids of a text, or check given ids."""
     if isinstance(value, str):
         if model.tokenizer is None:
             raise ConfigError(
@@ -73,13 +73,12 @@ def _ids(value: Any, where: str, name: str, model: LoadedModel) -> tuple[int, ..
         value = model.tokenizer(**given)["input_ids"]
     if not _are_ids(value, model.vocab_size):
         raise ConfigError(
-            f'{where}: "{name}" must be a text, or a list of token ids from 0 to {model.vocab_size - 1}, and not '
-            "empty."
+            f'{where}: "{name}" must be a text, or a non-empty list of token ids from 0 to {model.vocab_size - 1}.'
         )
     longest = model.max_positions
     if name == "source" and longest is not None and len(value) >= longest:
         raise ConfigError(
-            f'{where}: "{name}" has {len(value)} tokens, and {model.name} takes fewer than {longest}; shorten it.'
+            f'{where}: "{name}" has {len(value)} tokens, but {model.name} takes fewer than {longest}; shorten it.'
         )
     return tuple(value)
 

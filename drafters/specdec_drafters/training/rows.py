@@ -1,4 +1,4 @@
-"""Rows of tokens to train on, and in which order they come."""
+"""Training sequences, and their order in batches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """Token rows, padded behind to one length.
+    """Token sequences, padded on the right.
 
     Attributes:
         tokens: `[N, L]` int64.
-        mask: `[N, L]` bool: the token is there to be predicted from those before it. False in the first column,
-            in padding, and in prompts that are only context.
-        sources: `[N, S]` int64, what an encoder reads for each row; None without one.
-        source_mask: `[N, S]` bool, False in the padding of the sources; None without them.
+        mask: `[N, L]` bool, whether the token is to be predicted; False in the first column, in padding, and in
+            prompts.
+        sources: `[N, S]` int64, the encoder's input for each sequence; None without an encoder.
+        source_mask: `[N, S]` bool, False in padding; None without sources.
     """
 
     tokens: Tensor
@@ -32,11 +32,11 @@ class Rows:
 
     @property
     def positions(self) -> int:
-        """How many tokens there are to predict."""
+        """Number of tokens to predict."""
         return int(self.mask.sum())
 
     def take(self, chosen: Tensor | slice) -> Rows:
-        """Return some rows, with the columns that hold nothing left out."""
+        """Return some rows, without empty columns."""
         tokens, mask = self.tokens[chosen], self.mask[chosen]
         used = mask.any(0).nonzero()
         width = int(used[-1]) + 1 if len(used) else 1
@@ -47,7 +47,7 @@ class Rows:
         return Rows(tokens[:, :width], mask[:, :width], sources[:, :wide], source_mask[:, :wide])
 
     def split(self, positions: int) -> list[Rows]:
-        """Return the rows in parts of at most about so many positions, and at least one row each."""
+        """Split the rows into parts of about this many positions, with at least one row each."""
         step = max(1, positions // self.tokens.shape[1])
         return [self.take(slice(first, first + step)) for first in range(0, len(self), step)]
 
@@ -62,12 +62,12 @@ class Rows:
 def pad_rows(
     rows: Sequence[Sequence[int]], given: Sequence[int], sources: Sequence[Sequence[int]] | None = None
 ) -> Rows:
-    """Put rows of unequal length together.
+    """Pad sequences of unequal length.
 
     Args:
         rows: The tokens.
-        given: How many tokens at the beginning of each row are context only; at least the first always is.
-        sources: What an encoder reads for each row.
+        given: Length of the prompt of each sequence; at least 1 is assumed.
+        sources: The encoder's input for each sequence.
     """
     tokens, there = _padded(rows)
     context = torch.tensor([max(number, 1) for number in given])
@@ -78,7 +78,7 @@ def pad_rows(
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return tokens `[N, L]` int64 with zeros behind, and where they are, `[N, L]` bool."""
+    """Return tokens `[N, L]` int64 padded with zeros, and a mask of the tokens, `[N, L]` bool."""
     lengths = torch.tensor([len(row) for row in rows])
     width = int(lengths.max())
     tokens = torch.zeros(len(rows), width, dtype=torch.long)
@@ -88,15 +88,14 @@ def _padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 class Batches:
-    """The batch of every step, the same one whenever it is asked for.
+    """The batch of every step, a pure function of the step.
 
-    Each pool gives an equal share of a batch, and is gone through in an order of its own that changes with every
-    round.
+    Each pool contributes an equal share of every batch, in a random order that changes with every epoch.
 
     Args:
-        pools: Where the rows come from, at least one.
-        tokens: Tokens of a batch; it has at least a row of each pool.
-        seed: Of the orders.
+        pools: The sources of rows, at least one.
+        tokens: Tokens per batch, with at least one row of each pool.
+        seed: Seed of the orders.
     """
 
     def __init__(self, pools: Sequence[Rows], tokens: int, seed: int) -> None:

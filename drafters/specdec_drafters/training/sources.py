@@ -1,4 +1,4 @@
-"""What is trained on: given text, what the target writes itself, and for encoders pairs of source and target."""
+"""Training data: text, samples from the target, and for encoders pairs of source and target."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec_core.border import TrainingObserver
-from specdec_core.decoding import Decoder, ProgressObserver
-from specdec_core.errors import ConfigError
+from specdec_core import Decoder, Observer
+from specdec_core.decoding import row_seed
+from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings, StepReport, TrainingObserver
 from specdec_core.models import LoadedModel
-from specdec_core.randomness import row_seed
-from specdec_core.settings import GenerationSettings, SamplingSettings
-from specdec_drafters.configs.training import TrainingConfig
-from specdec_drafters.texts import read_documents, tokenize_documents
+from specdec_drafters.common.texts import read_documents, tokenize_documents
+from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.pairs import Pair, read_pairs
 from specdec_drafters.training.rows import Rows, pad_rows
 
 ROWS_AT_ONCE = 32
-LONGEST_PROMPT = 64
-HELD_OUT_SHARE = 16  # one in so many windows or pairs is held out
+MAX_PROMPT_TOKENS = 64
+HELD_OUT_SHARE = 16  # one in this many windows or pairs is held out
 
 
 @dataclass(frozen=True)
-class Material:
-    """Rows to train on and rows to measure on.
+class TrainingData:
+    """Sequences to train on and to evaluate on.
 
     Attributes:
-        pools: Each gives an equal share of every batch.
-        held_out: Text that the target itself wrote, not trained on; only what it wrote counts.
+        pools: Each contributes an equal share of every batch.
+        held_out: Samples from the target that are not trained on; prompts do not count.
     """
 
     pools: tuple[Rows, ...]
     held_out: Rows
 
 
-def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> Material:
-    """Return the rows that a config asks for.
+def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> TrainingData:
+    """Return the training data for a config.
 
     Raises:
-        ConfigError: The text or file is missing, empty or too short, or not of the kind that the target reads.
+        ConfigError: A text or file is missing, empty or too short, or of the wrong kind for the target.
     """
     check_length(config.length, target)
     check_sources(config.sources, target)
@@ -54,48 +52,45 @@ def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserv
 
 
 def check_length(length: int, model: LoadedModel) -> None:
-    """Refuse rows that are longer than a model takes.
+    """Check the length of training sequences.
 
     Raises:
-        ConfigError: They are.
+        ConfigError: It exceeds the positions of the model.
     """
     longest = model.max_positions
     if longest is not None and length > longest:
         raise ConfigError(
-            f"rows of {length} tokens were asked for, and {model.name} takes {longest}; give a smaller --length."
+            f"--length is {length}, but {model.name} takes at most {longest} tokens; give a smaller --length."
         )
 
 
-def check_source_lengths(material: Material, model: LoadedModel) -> None:
-    """Refuse sources that are longer than a model with an encoder takes.
+def check_source_lengths(data: TrainingData, model: LoadedModel) -> None:
+    """Check the length of sources.
 
     Raises:
-        ConfigError: One of them is.
+        ConfigError: One of them exceeds the positions of the model.
     """
-    read = [rows.sources.shape[1] for rows in (*material.pools, material.held_out) if rows.sources is not None]
+    read = [rows.sources.shape[1] for rows in (*data.pools, data.held_out) if rows.sources is not None]
     longest = model.max_positions
     if model.encoder_decoder and longest is not None and max(read, default=0) > longest:
         raise ConfigError(
-            f"the longest of --sources has {max(read)} tokens, and {model.name} takes {longest}; shorten it."
+            f"the longest of --sources has {max(read)} tokens, but {model.name} takes {longest}; shorten it."
         )
 
 
 def check_sources(sources: Path | None, target: LoadedModel) -> None:
-    """Refuse sources for a target that reads none, and a target that reads sources without them.
+    """Check that there are sources if and only if the target has an encoder.
 
     Raises:
-        ConfigError: It is one or the other.
+        ConfigError: There are sources without an encoder, or an encoder without sources.
     """
     if target.encoder_decoder and sources is None:
         raise ConfigError(
-            f'{target.name} has an encoder: give --sources, a JSONL file with a "source" and maybe its '
-            '"target" a line.'
+            f'{target.name} has an encoder: give --sources, a JSONL file with a "source" and optionally a '
+            '"target" per line.'
         )
     if sources is not None and not target.encoder_decoder:
-        raise ConfigError(
-            f"--sources were given, and {target.name} has no encoder to read them; leave them out and give "
-            "--text or --samples."
-        )
+        raise ConfigError(f"{target.name} has no encoder to read --sources; give --text or --samples instead.")
 
 
 def own_samples(
@@ -107,26 +102,25 @@ def own_samples(
     temperature: float = 1.0,
     length: int = 256,
 ) -> list[list[int]]:
-    """Let the target write.
+    """Sample from the target.
 
     Args:
-        target: Who writes.
-        count: How many tokens in all, prompts not counted; the last sequence is cut to it.
-        seed: The n-th sequence is the same whatever the others are.
-        observer: Told of a stage `target writes`, in tokens.
-        prompts: Token ids; the n-th sequence continues (with an encoder: answers) prompt n modulo their number.
-            By default every sequence begins with the token that begins a text; a target with an encoder needs
-            some.
-        temperature: That is sampled at.
-        length: The most tokens of a sequence.
+        target: The target.
+        count: Number of tokens in all, without prompts; the last sequence is cut to it.
+        seed: The n-th sequence depends on the seed and n only.
+        observer: Receives a stage `target writes`, in tokens.
+        prompts: Token ids; the n-th sequence continues (with an encoder: answers) prompt n modulo their number. By
+            default every sequence starts with the beginning-of-text token; a target with an encoder needs prompts.
+        temperature: Sampling temperature.
+        length: The longest sequence.
 
     Returns:
-        Sequences of at most `length` tokens, prompt included (with an encoder: the decoder's start token). They
-        end early where the target ends them.
+        Sequences of at most `length` tokens, including the prompt (with an encoder: the decoder's start token).
+        They may end earlier.
 
     Raises:
-        ConfigError: There is nothing to begin with.
-        PromptError: A prompt is empty or not of the target's vocabulary.
+        ConfigError: There is no prompt and no beginning-of-text token.
+        PromptError: A prompt is empty or outside the target's vocabulary.
     """
     prompts = prompts or [[begin_token(target)]]
     decoder = Decoder(target, sampling=SamplingSettings(temperature=temperature))
@@ -134,7 +128,7 @@ def own_samples(
     written: list[list[int]] = []
     done = 0
     observer.stage("target writes", count)
-    progress = _Counter(observer, count)
+    progress = _Progress(observer, count)
     while done < count:
         first = len(written)
         some = min(ROWS_AT_ONCE, -(-(count - done) // max(1, length - len(head or prompts[0]))))
@@ -143,8 +137,8 @@ def own_samples(
         room = length - min(len(head or prompt) for prompt in batch)
         settings = GenerationSettings(max_new_tokens=max(1, room))
         seeds = [row_seed(seed, number) for number in numbers]
-        result = decoder.generate(batch, settings, [ProgressObserver(progress)], seeds)
-        for prompt, row in zip(batch, result.rows, strict=True):
+        result = decoder.generate(batch, settings, [progress], seeds)
+        for prompt, row in zip(batch, result.sequences, strict=True):
             begin = list(head or prompt)
             new = list(row.tokens)[: min(max(1, length - len(begin)), count - done)]
             if new:
@@ -153,32 +147,33 @@ def own_samples(
     return written
 
 
-class _Counter:
-    """Adds up the tokens of each step, and tells an observer of those that are wanted."""
+class _Progress(Observer):
+    """Reports the number of tokens written, up to the number asked for."""
 
-    def __init__(self, observer: TrainingObserver, wanted: int) -> None:
+    def __init__(self, observer: TrainingObserver, count: int) -> None:
         self._observer = observer
-        self._wanted = wanted
+        self._count = count
         self._done = 0
 
-    def __call__(self, new: int) -> None:
-        if self._done < self._wanted:
-            self._done = min(self._done + new, self._wanted)
+    def on_step(self, report: StepReport) -> None:
+        if self._done < self._count:
+            new = sum(len(tokens) for tokens in report.outcome.committed)
+            self._done = min(self._done + new, self._count)
             self._observer.advance(self._done)
 
 
 def begin_token(target: LoadedModel) -> int:
-    """Return the token that a text of the target begins with: its beginning-of-text or end-of-text token.
+    """Return the first token of a text of the target: its beginning-of-text or end-of-text token.
 
     Raises:
-        ConfigError: It has neither, or reads a source and begins with that.
+        ConfigError: It has neither, or it has an encoder.
     """
     if target.encoder_decoder:
-        raise ConfigError(f"{target.name} has an encoder and writes nothing without a source; give --sources.")
+        raise ConfigError(f"{target.name} has an encoder and needs a source; give --sources.")
     begin = _begin(target)
     if begin is None:
         raise ConfigError(
-            f"{target.name} has no beginning-of-text or end-of-text token to begin with; give --text."
+            f"{target.name} has no beginning-of-text or end-of-text token to start from; give --text."
         )
     return begin
 
@@ -193,15 +188,15 @@ def _begin(target: LoadedModel) -> int | None:
 
 
 def text_rows(documents: Sequence[Sequence[int] | NDArray[np.int32]], length: int, begin: int | None) -> Rows:
-    """Cut documents into rows: one stream of tokens, of which each is predicted once.
+    """Cut documents into windows of one token stream, in which each token is predicted once.
 
     Args:
-        documents: Token ids of each.
-        length: L, tokens of a row; each row begins with the last token of the one before it.
-        begin: The token put before each document, if any.
+        documents: Token ids of each document.
+        length: L, tokens per window; each window starts with the last token of the previous one.
+        begin: The token before each document, if any.
 
     Returns:
-        As many rows `[N, L]` as fit, the rest is left out: no row where there are fewer than L tokens.
+        As many windows `[N, L]` as fit; the rest is dropped.
     """
     head = np.asarray([] if begin is None else [begin], dtype=np.int64)
     parts = [part for document in documents for part in (head, np.asarray(document, dtype=np.int64))]
@@ -211,7 +206,7 @@ def text_rows(documents: Sequence[Sequence[int] | NDArray[np.int32]], length: in
     return Rows(tokens, (torch.arange(length) > 0).expand(count, length).contiguous())
 
 
-def _from_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> Material:
+def _from_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> TrainingData:
     pools: list[Rows] = []
     prompts: tuple[list[list[int]] | None, list[list[int]] | None] = (None, None)
     if config.text is not None:
@@ -221,7 +216,7 @@ def _from_text(config: TrainingConfig, target: LoadedModel, observer: TrainingOb
     if config.samples is not None:
         pools.append(_written(config, target, observer, config.samples, 2 * config.seed, prompts[0]))
     held = _written(config, target, observer, config.held_out, 2 * config.seed + 1, prompts[1])
-    return Material(tuple(pools), held)
+    return TrainingData(tuple(pools), held)
 
 
 def _written(
@@ -232,7 +227,7 @@ def _written(
     seed: int,
     prompts: Sequence[Sequence[int]] | None,
 ) -> Rows:
-    """Return rows that the target wrote; only what it wrote counts. With an encoder the prompts are sources."""
+    """Return samples from the target, without prompts in the mask. With an encoder, the prompts are sources."""
     rows = own_samples(target, count, seed, observer, prompts, config.temperature, config.length)
     asked = list(itertools.islice(itertools.cycle(prompts or [[0]]), len(rows)))
     if target.encoder_decoder:
@@ -241,45 +236,45 @@ def _written(
 
 
 def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> tuple[Rows, Rows]:
-    """Return the windows to train on and those held out, both shuffled."""
+    """Return the windows to train on and the held-out ones."""
     assert config.text is not None
     if target.tokenizer is None:
         raise ConfigError(
-            f"--text {config.text} cannot be turned into tokens: {target.name} has no tokenizer. Put the "
-            "tokenizer's files beside the model, or train on --samples, which need none."
+            f"--text {config.text} cannot be tokenized: {target.name} has no tokenizer. Put the tokenizer's files "
+            "beside the model, or train on --samples, which need none."
         )
     observer.stage("reading the text")
     documents = tokenize_documents(read_documents(config.text, Path(), config.max_bytes), target.tokenizer)
     rows = text_rows(documents, config.length, _begin(target))
     if len(rows) < 2:
         raise ConfigError(
-            f"--text {config.text} has {sum(map(len, documents))} tokens, and two rows of {config.length} are the "
-            "least (one to train on, one to measure on); give more text or a smaller --length."
+            f"--text {config.text} has {sum(map(len, documents))} tokens, but at least two windows of "
+            f"{config.length} are needed (to train on and to evaluate on); give more text or a smaller --length."
         )
     if int(rows.tokens.max()) >= target.vocab_size:
         raise ConfigError(
-            f"--text {config.text}: the tokenizer gives token {int(rows.tokens.max())}, and {target.name} has "
-            f"{target.vocab_size}; the tokenizer is not this model's."
+            f"--text {config.text}: the tokenizer gives token {int(rows.tokens.max())}, but {target.name} has "
+            f"{target.vocab_size} tokens; the tokenizer belongs to another model."
         )
-    # What is held out lies together at the end: neighbouring windows of one document are too much alike.
+    # The held-out windows are the last ones: neighbouring windows of a document are too similar.
     split = len(rows) - max(1, len(rows) // HELD_OUT_SHARE)
     return rows.take(slice(split)), rows.take(slice(split, None))
 
 
 def _beginnings(rows: Rows, length: int) -> list[list[int]]:
-    """Return the first quarter of each row, at most `LONGEST_PROMPT` tokens, in a shuffled order."""
-    prompt = max(1, min(LONGEST_PROMPT, length // 4))
+    """Return the first quarter of each row, at most `MAX_PROMPT_TOKENS` tokens, in random order."""
+    prompt = max(1, min(MAX_PROMPT_TOKENS, length // 4))
     order = np.random.default_rng(len(rows)).permutation(len(rows))
     return [rows.tokens[int(number), :prompt].tolist() for number in order]
 
 
 def _from_sources(
     config: TrainingConfig, sources: Path, target: LoadedModel, observer: TrainingObserver
-) -> Material:
+) -> TrainingData:
     pairs = read_pairs(sources, target)
     if len(pairs) < 2:
         raise ConfigError(
-            f"--sources {sources} hold {len(pairs)}, and two are the least (one to train on, one to measure on); "
+            f"--sources {sources} has {len(pairs)} source, but two are needed (to train on and to evaluate on); "
             "give more."
         )
     order = np.random.default_rng(config.seed).permutation(len(pairs))
@@ -292,7 +287,9 @@ def _from_sources(
         asked = [pair.source for pair in train]
         count = config.samples or len(asked) * (config.length - 1)
         pools.append(_written(config, target, observer, count, 2 * config.seed, asked))
-    return Material(tuple(pools), _written(config, target, observer, config.held_out, 2 * config.seed + 1, held))
+    return TrainingData(
+        tuple(pools), _written(config, target, observer, config.held_out, 2 * config.seed + 1, held)
+    )
 
 
 def _pair_rows(pairs: Sequence[Pair], target: LoadedModel, length: int) -> Rows:

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from specdec_core.models import load_model
-from specdec_drafters.configs import TransformerTrainerConfig
 from specdec_drafters.training.sources import gather
+from specdec_drafters.transformer.config import TransformerTrainerConfig
 from tests.drafters.training.support import Recorder
 from tests.tiny import tiny_model
 
@@ -85,7 +85,7 @@ def materials(config_for, targets):
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_interrupts():
-    """Give Ctrl-C its usual meaning, which it has not where the tests run in the background."""
+    """Give Ctrl-C its usual meaning, which it has not where the tests run in the lower_order."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -9,12 +9,13 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.stages import StageProgress
 from specdec_core.decoding import Decoder
-from specdec_core.settings import GenerationSettings
-from specdec_drafters.configs import HeadsConfig, TransformerConfig
+from specdec_core.interface import GenerationSettings
+from specdec_core.study.progress import StageProgress
+from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.transformer import TransformerDrafter
+from specdec_drafters.transformer.config import TransformerConfig
+from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.toys import Gamma
 
 SIZES = {"transformer": ("--layers", 1, "--width", 32, "--heads", 2), "heads": ("--heads", 2)}
@@ -72,7 +73,7 @@ def test_a_drafter_for_t5_is_trained_stopped_resumed_and_drafts(specdec_train, t
     settings = GenerationSettings(max_new_tokens=16, seed=2, ignore_eos=True)
     result = Decoder(target, made[name](), gamma=Gamma(2), strict=True).generate(prompts, settings)
     assert result.metrics.accepted > 0
-    assert all(len(row.tokens) == 16 for row in result.rows)
+    assert all(len(row.tokens) == 16 for row in result.sequences)
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -12,13 +12,12 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.decoding import Decoder
-from specdec_core.errors import ConfigError
+from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings
 from specdec_core.models import load_model, wrap_model
-from specdec_core.settings import GenerationSettings, SamplingSettings
 from specdec_drafters.training import sources as module
 from specdec_drafters.training.pairs import read_pairs
 from specdec_drafters.training.rows import pad_rows
-from specdec_drafters.training.sources import Material, check_source_lengths, gather, own_samples
+from specdec_drafters.training.sources import TrainingData, check_source_lengths, gather, own_samples
 from tests.tiny import tiny_model
 
 
@@ -54,7 +53,7 @@ def test_what_is_written_is_what_the_decoder_writes(targets, observer):
     (row,) = own_samples(targets(), 6, 3, observer, [[2, 3]], temperature=0.5, length=8)
     settings = GenerationSettings(max_new_tokens=6, seed=3)
     plain = Decoder(targets(), sampling=SamplingSettings(temperature=0.5)).generate([[2, 3]], settings)
-    assert row[2:] == list(plain.rows[0].tokens)[:6]
+    assert row[2:] == list(plain.sequences[0].tokens)[:6]
 
 
 def test_an_encoder_decoder_answers_its_sources(targets, observer):
@@ -64,7 +63,7 @@ def test_an_encoder_decoder_answers_its_sources(targets, observer):
 
 
 def test_a_target_with_an_encoder_writes_nothing_without_a_source(targets, observer):
-    with pytest.raises(ConfigError, match="has an encoder and writes nothing without a source"):
+    with pytest.raises(ConfigError, match="has an encoder and needs a source"):
         own_samples(targets("t5"), 10, 0, observer)
 
 
@@ -135,7 +134,9 @@ def test_trained_and_held_out_samples_differ(materials):
     assert not pool & held_out
 
 
-@pytest.mark.parametrize(("content", "message"), [("", "is empty"), ("a b c", "has 3 tokens, and two rows of 24")])
+@pytest.mark.parametrize(
+    ("content", "message"), [("", "is empty"), ("a b c", "has 3 tokens, but at least two windows of 24")]
+)
 def test_too_little_text_is_refused(word_target, config_for, observer, tmp_path, content, message):
     path = tmp_path / "text"
     path.write_text(content, encoding="utf-8")
@@ -152,12 +153,12 @@ def test_text_needs_a_tokenizer_and_a_target_without_encoder(targets, config_for
 
 
 def test_sources_need_an_encoder(targets, config_for, observer, sources):
-    with pytest.raises(ConfigError, match="has no encoder to read them"):
+    with pytest.raises(ConfigError, match="has no encoder to read --sources"):
         gather(config_for(sources=sources), targets(), observer)
 
 
 def test_rows_longer_than_the_target_takes(targets, config_for, observer):
-    with pytest.raises(ConfigError, match="rows of 300 tokens were asked for"):
+    with pytest.raises(ConfigError, match="--length is 300, but"):
         gather(config_for(length=300), targets(), observer)
 
 
@@ -185,10 +186,13 @@ def test_sources_without_targets_are_answered_once(targets, config_for, observer
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"sources.jsonl:2:\d+: this is no JSON"),
+        ("{", r"sources.jsonl:2:\d+: not JSON"),
         ("[1]", "sources.jsonl:2: expected an object"),
-        ('{"prompt": "x"}', "sources.jsonl:2: expected an object.*this has: keys prompt"),
-        ('{"source": []}', 'sources.jsonl:2: "source" must be a text, or a list of token ids from 0 to 39'),
+        ('{"prompt": "x"}', "sources.jsonl:2: expected an object.*found keys prompt"),
+        (
+            '{"source": []}',
+            'sources.jsonl:2: "source" must be a text, or a non-empty list of token ids from 0',
+        ),
         ('{"source": [40]}', '"source" must be'),
         ('{"source": [true]}', '"source" must be'),
         ('{"source": "text"}', '"source" is a text, but .* has no tokenizer'),
@@ -207,21 +211,21 @@ def test_sources_that_are_too_long(models, targets, materials, tmp_path):
     path = tmp_path / "sources.jsonl"
     source = [2] * bart.max_positions
     path.write_text(json.dumps({"source": source[1:]}) + "\n" + json.dumps({"source": source}), encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf'jsonl:2: "source" has {len(source)} tokens, and .* takes fewer than'):
+    with pytest.raises(ConfigError, match=rf'jsonl:2: "source" has {len(source)} tokens, but .* takes fewer than'):
         read_pairs(path, bart)
     pairs = read_pairs(path, targets("t5"))  # takes any number
     rows = pad_rows([[0, 3], [0, 4]], [1, 1], [(*pair.source, 5) for pair in pairs])
     with pytest.raises(ConfigError, match=f"the longest of --sources has {len(source) + 1} tokens"):
-        check_source_lengths(Material((rows,), materials("t5").held_out), bart)
-    check_source_lengths(Material((rows.take(slice(1)),), materials("t5").held_out), bart)
-    check_source_lengths(Material((rows,), rows), targets("t5"))
-    check_source_lengths(Material((rows,), rows), targets("llama"))  # reads none
+        check_source_lengths(TrainingData((rows,), materials("t5").held_out), bart)
+    check_source_lengths(TrainingData((rows.take(slice(1)),), materials("t5").held_out), bart)
+    check_source_lengths(TrainingData((rows,), rows), targets("t5"))
+    check_source_lengths(TrainingData((rows,), rows), targets("llama"))  # reads none
 
 
 def test_a_single_source_is_too_few(targets, config_for, observer, tmp_path):
     path = tmp_path / "sources.jsonl"
     path.write_text('\n{"source": [2, 3]}\n', encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"--sources .* hold 1, and two are the least"):
+    with pytest.raises(ConfigError, match=r"--sources .* has 1 source, but two are needed"):
         gather(config_for("t5", sources=path), targets("t5"), observer)
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="is empty"):

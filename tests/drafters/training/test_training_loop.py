@@ -10,9 +10,9 @@ import torch
 from safetensors import safe_open
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from specdec_core.errors import ConfigError, NumericsError
+from specdec_core.interface import ConfigError, NumericsError
 from specdec_drafters.training.checkpoints import TrainingFolder
-from specdec_drafters.training.loop import StepResult, Task, train
+from specdec_drafters.training.loop import Objective, StepResult, train
 from specdec_drafters.training.optimisers import learning_rate_share
 from tests.drafters.training.support import Recorder
 
@@ -44,8 +44,8 @@ class Toy:
     def evaluate(self):
         return {"alpha": float(self.parameters["vector"].detach().mean())}
 
-    def task(self):
-        return Task(self.parameters, self.gradients, self.evaluate, apart=["embedding"])
+    def objective(self):
+        return Objective(self.parameters, self.gradients, self.evaluate, embedding_names=["embedding"])
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def run(tmp_path, config_for):
         folder = TrainingFolder(tmp_path / name, settings)
         folder.begin(resume=config.resume, overwrite=config.overwrite)
         toy = toy or Toy()
-        toy.trained = train(toy.task(), config, 0.05, folder, observer or Recorder())
+        toy.trained = train(toy.objective(), config, 0.05, folder, observer or Recorder())
         return toy
 
     return run
@@ -250,10 +250,10 @@ def test_a_cut_checkpoint_is_named_and_the_one_before_still_serves(run, tmp_path
     interrupted(run)
     path = tmp_path / "cut.training" / "checkpoint.safetensors"
     damage(path)
-    with pytest.raises(ConfigError, match="was cut short or is damaged") as raised:
+    with pytest.raises(ConfigError, match="is truncated or damaged") as raised:
         run("cut", resume=True)
     assert str(path) in str(raised.value)
-    assert "Delete it: --resume then goes on from the one before it, checkpoint.previous.safetensors" in str(
+    assert "Delete it: --resume then continues from the previous one, checkpoint.previous.safetensors" in str(
         raised.value
     )
     path.unlink()
@@ -267,14 +267,14 @@ def test_when_both_checkpoints_are_cut_there_is_only_a_new_beginning(run, tmp_pa
     for path in (tmp_path / "cut.training").glob("checkpoint*"):
         cut_short(path)
     (tmp_path / "cut.training" / "checkpoint.safetensors").unlink()
-    with pytest.raises(ConfigError, match="Begin anew with --overwrite"):
+    with pytest.raises(ConfigError, match="Start over with --overwrite"):
         run("cut", resume=True)
     assert run("cut", overwrite=True).steps[0] == 0
 
 
 def test_a_checkpoint_of_other_settings(run):
     interrupted(run)
-    with pytest.raises(ConfigError, match="is of a training with other settings: --width was 3, is 4"):
+    with pytest.raises(ConfigError, match="has other settings: --width was 3, is 4"):
         run("cut", resume=True, settings={**SETTINGS, "width": 4})
 
 
@@ -282,10 +282,10 @@ def test_a_checkpoint_of_other_weights_or_optimisers(run, monkeypatch):
     interrupted(run)
     other = Toy()
     other.parameters["vector"] = torch.nn.Parameter(torch.zeros(9))
-    with pytest.raises(ConfigError, match="holds other weights than those that are trained"):
+    with pytest.raises(ConfigError, match="has other weights than this run"):
         run("cut", resume=True, toy=other)
     monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ConfigError, match="is of other optimisers"):
+    with pytest.raises(ConfigError, match="has another optimiser state"):
         run("cut", resume=True)
 
 
@@ -294,7 +294,7 @@ def test_a_file_that_is_no_checkpoint(run, tmp_path):
 
     (tmp_path / "a.training").mkdir()
     save_file({"x": torch.zeros(1)}, tmp_path / "a.training" / "checkpoint.safetensors")
-    with pytest.raises(ConfigError, match="is no checkpoint of this version"):
+    with pytest.raises(ConfigError, match="is not a checkpoint of this version"):
         run("a", resume=True)
 
 
@@ -302,7 +302,7 @@ def test_resuming_what_never_began_and_beginning_what_never_ended(run):
     with pytest.raises(ConfigError, match=r"there is no checkpoint in .*a\.training to resume from"):
         run("a", resume=True)
     interrupted(run)
-    with pytest.raises(ConfigError, match="--resume goes on with it, --overwrite begins anew"):
+    with pytest.raises(ConfigError, match="--resume continues it, --overwrite starts over"):
         run("cut")
 
 

@@ -11,36 +11,34 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.errors import ConfigError, ModelError
+from specdec_core.interface import ConfigError, FixedGamma, FixedGammaConfig, GenerationSettings, ModelError
 from specdec_core.models import load_model
-from specdec_core.settings import GenerationSettings
-from specdec_drafters.configs import TransformerConfig, TransformerTrainerConfig
 from specdec_drafters.training.checkpoints import TrainingFolder
-from specdec_drafters.training.forward import alike, autocast_dtype, row_logits
+from specdec_drafters.training.forward import autocast_dtype, row_logits, same_width
 from specdec_drafters.training.loop import train
 from specdec_drafters.training.losses import TV_SCALE, overlap
-from specdec_drafters.training.new_models import feed_forward, new_model
 from specdec_drafters.training.rows import Batches, pad_rows
-from specdec_drafters.training.sources import Material
-from specdec_drafters.training.transformer import Lesson, TransformerTrainer
-from specdec_drafters.transformer import TransformerDrafter
-from specdec_plugins.configs import FixedGammaConfig
-from specdec_plugins.fixed_gamma import FixedGamma
+from specdec_drafters.training.sources import TrainingData
+from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
+from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.transformer.new_models import feed_forward, new_model
+from specdec_drafters.transformer.trainer import Distillation, TransformerTrainer
 from tests.drafters.training.support import Recorder
 
 
-@pytest.mark.parametrize("loss", ["ce", "kl", "tv", "kl-then-tv"])
-@pytest.mark.parametrize("family", ["llama", "t5", "bart"])
+@pytest.mark.parametrize(
+    ("family", "loss"), [("llama", "ce"), ("t5", "kl"), ("llama", "tv"), ("bart", "kl-then-tv")]
+)
 def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, family, loss):
     config = config_for(family, loss=loss, steps=30, dtype="float32")
     target, material = targets(family), materials(family)
     # The cross-entropy learns p from what the target wrote; the pairs that were given are no words of it.
-    material = Material(material.pools[-1:], material.held_out)
+    material = TrainingData(material.pools[-1:], material.held_out)
     drafter = new_model(target, *config.sizes, config.seed)
-    lesson = Lesson(config, target, drafter, material, torch.float32)
+    distillation = Distillation(config, target, drafter, material, torch.float32)
     folder = TrainingFolder(tmp_path / "out", {})
     before = [weight.clone() for weight in target.model.parameters()]
-    curve = train(lesson.task(), config, 1e-2, folder, Recorder()).curve
+    curve = train(distillation.objective(), config, 1e-2, folder, Recorder()).curve
     assert curve[-1]["alpha"] - curve[0]["alpha"] > 0.06
     assert all(map(torch.equal, before, target.model.parameters()))
     assert all(weight.grad is None for weight in target.model.parameters())
@@ -65,7 +63,7 @@ def test_the_report_says_what_was_made_and_how_it_is_used(trained):
     assert facts["parameters"] == sum(weight.numel() for weight in load_model(output).model.parameters())
     assert facts["held-out tokens"] == 2000
     assert facts["alpha after"] > facts["alpha before"]
-    assert "standard error" in facts["equal argmax after"]
+    assert "standard error" in facts["greedy alpha after"]
     assert [what for what, _ in observer.stages] == [
         "loading models",
         "target writes",
@@ -97,7 +95,7 @@ def test_the_result_drafts_and_is_accepted_as_often_as_the_report_says(trained, 
 def test_alpha_is_measured_over_all_that_the_target_wrote(targets, materials, config_for):
     target, material = targets(), materials()
     drafter = new_model(target, 1, 32, 2, seed=4)
-    found = Lesson(config_for(), target, drafter, material, torch.bfloat16).agreement()
+    found = Distillation(config_for(), target, drafter, material, torch.bfloat16).agreement()
     betas, rows = [], []
     with torch.inference_mode():
         for row, mask in zip(material.held_out.tokens, material.held_out.mask, strict=True):
@@ -115,36 +113,36 @@ def test_alpha_is_measured_over_all_that_the_target_wrote(targets, materials, co
 def test_the_temperature_is_that_of_losses_and_measurements(targets, materials, config_for):
     target, material = targets(), materials()
     drafter = new_model(target, 1, 32, 2, seed=4)
-    lesson = Lesson(config_for(temperature=0.5, loss="tv"), target, drafter, material, torch.float32)
+    distillation = Distillation(config_for(temperature=0.5, loss="tv"), target, drafter, material, torch.float32)
     (rows,) = Batches(material.pools, 512, 0).at(0)
     with torch.inference_mode():
         held, trained = (
             overlap(row_logits(target, part), row_logits(drafter, part), 0.5) for part in (material.held_out, rows)
         )
-    assert lesson.agreement().alpha == pytest.approx(float(held.mean()), abs=1e-5)
-    result = lesson.gradients(0, 0.5)
+    assert distillation.agreement().alpha == pytest.approx(float(held.mean()), abs=1e-5)
+    result = distillation.gradients(0, 0.5)
     assert result.loss == pytest.approx(TV_SCALE * (1 - float(trained.mean())), abs=1e-4)
     assert result.tokens == len(trained)
 
 
 def test_dropout_acts_in_training_and_not_in_measurements(targets, materials, config_for, models):
     drafter = load_model(models("bart", seed=3))
-    lesson = Lesson(config_for("bart"), targets("bart"), drafter, materials("bart"), torch.float32)
+    distillation = Distillation(config_for("bart"), targets("bart"), drafter, materials("bart"), torch.float32)
     losses = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        losses.append(lesson.gradients(0, 0.5).loss)
+        losses.append(distillation.gradients(0, 0.5).loss)
     assert losses[0] == losses[1] != losses[2]
-    assert lesson.agreement() == lesson.agreement()
+    assert distillation.agreement() == distillation.agreement()
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5", "bart"])
 def test_embeddings_are_trained_apart(targets, materials, config_for, models, family):
     drafter = load_model(models(family, seed=3))
     material = materials("bart" if drafter.encoder_decoder else "llama")
-    task = Lesson(config_for(), targets(family), drafter, material, torch.float32).task()
-    assert {tuple(task.parameters[name].shape) for name in task.apart} == {(40, 32)}
-    assert len(task.parameters) == len(list(drafter.model.parameters()))
+    objective = Distillation(config_for(), targets(family), drafter, material, torch.float32).objective()
+    assert {tuple(objective.parameters[name].shape) for name in objective.embedding_names} == {(40, 32)}
+    assert len(objective.parameters) == len(list(drafter.model.parameters()))
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "gemma3", "t5", "bart"])
@@ -169,7 +167,7 @@ def test_a_decoder_only_drafter_for_a_target_with_an_encoder_is_refused(config_f
     config = config_for(
         "t5", model=str(models("llama")), layers=None, width=None, heads=None, output=tmp_path / "o", samples=200
     )
-    with pytest.raises(ModelError, match="has no encoder, so it would not read the source"):
+    with pytest.raises(ModelError, match="has no encoder, so it cannot read the source"):
         TransformerTrainer(config).train(Recorder())
 
 
@@ -201,7 +199,7 @@ def test_an_encoder_without_a_source_is_refused(config_for, models, tmp_path):
 def test_a_model_that_takes_less_than_the_rows_or_the_sources_is_refused(config_for, models, tmp_path):
     longest = load_model(models("bart")).max_positions
     given = begun_with(models("bart"), tmp_path / "o", samples=50, steps=1)
-    with pytest.raises(ConfigError, match=f"rows of {longest + 1} tokens were asked for"):
+    with pytest.raises(ConfigError, match=f"--length is {longest + 1}, but"):
         TransformerTrainer(config_for("t5", **given, length=longest + 1)).train(Recorder())
     sources = tmp_path / "sources.jsonl"
     sources.write_text((json.dumps({"source": [3] * (longest + 1)}) + "\n") * 2, encoding="utf-8")
@@ -211,7 +209,7 @@ def test_a_model_that_takes_less_than_the_rows_or_the_sources_is_refused(config_
 
 
 def test_models_that_pad_their_vocabulary_are_compared_on_what_both_have():
-    p, q = alike(torch.zeros(2, 5), torch.zeros(2, 7))
+    p, q = same_width(torch.zeros(2, 5), torch.zeros(2, 7))
     assert p.shape == q.shape == (2, 5)
 
 
@@ -244,7 +242,7 @@ def test_what_breaks_off_before_the_first_checkpoint_leaves_nothing(config_for, 
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Lesson, "measure", stop)
+    monkeypatch.setattr(Distillation, "measure", stop)
     with pytest.raises(KeyboardInterrupt):
         TransformerTrainer(config_for(output=tmp_path / "o", samples=50)).train(Recorder())
     assert list(tmp_path.iterdir()) == []
@@ -284,7 +282,7 @@ def test_a_result_that_cannot_be_written_can_be_written_later(config_for, tmp_pa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("specdec_drafters.training.transformer.write_curve", full)
+        patched.setattr("specdec_drafters.transformer.trainer.write_curve", full)
         with pytest.raises(ConfigError, match="No space left"):
             TransformerTrainer(config_for(**changes)).train(Recorder())
     assert [path.name for path in tmp_path.iterdir()] == ["o.training"]
@@ -345,8 +343,8 @@ def test_the_matrix_format_can_be_chosen():
 def test_training_in_bfloat16_raises_alpha_too(config_for, targets, materials, tmp_path):
     config = config_for(steps=30)
     drafter = new_model(targets(), *config.sizes, config.seed)
-    lesson = Lesson(config, targets(), drafter, materials(), torch.bfloat16)
-    curve = train(lesson.task(), config, 1e-2, TrainingFolder(tmp_path / "o", {}), Recorder()).curve
+    distillation = Distillation(config, targets(), drafter, materials(), torch.bfloat16)
+    curve = train(distillation.objective(), config, 1e-2, TrainingFolder(tmp_path / "o", {}), Recorder()).curve
     assert curve[-1]["alpha"] > curve[0]["alpha"] + 0.1
     assert {weight.dtype for weight in drafter.model.parameters()} == {torch.float32}
 
@@ -354,10 +352,10 @@ def test_training_in_bfloat16_raises_alpha_too(config_for, targets, materials, t
 def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials, monkeypatch):
     gradients = []
     for logits in (1 << 24, 1):
-        monkeypatch.setattr("specdec_drafters.training.transformer.LARGEST_LOGITS", logits)
+        monkeypatch.setattr("specdec_drafters.transformer.trainer.LARGEST_LOGITS", logits)
         drafter = new_model(targets(), 1, 32, 2, seed=0)
-        lesson = Lesson(config_for(dtype="float32"), targets(), drafter, materials(), torch.float32)
-        result = lesson.gradients(3, 0.5)
+        distillation = Distillation(config_for(dtype="float32"), targets(), drafter, materials(), torch.float32)
+        result = distillation.gradients(3, 0.5)
         gradients.append((result.loss, [weight.grad for weight in drafter.model.parameters()]))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-5)
     for one, other in zip(gradients[0][1], gradients[1][1], strict=True):
@@ -367,11 +365,11 @@ def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials,
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "say what to train on"),
+        ({}, "give training data"),
         ({"samples": 1, "steps": 2, "minutes": 3}, "give 'steps' or 'minutes', not both"),
-        ({"samples": 1, "width": 65, "heads": 2}, "a width of 65 cannot be shared by 2 heads"),
+        ({"samples": 1, "width": 65, "heads": 2}, "a width of 65 cannot be divided among 2 heads"),
         ({"samples": 1, "width": 6, "heads": 2}, "multiple of 4"),
-        ({"samples": 1, "model": "builtin:drafter", "width": 64}, "'width' cannot be said too"),
+        ({"samples": 1, "model": "builtin:drafter", "width": 64}, "remove 'model' or 'width'"),
         ({"samples": 1, "loss": "mse"}, "loss"),
         ({"samples": 1, "temperature": 0}, "greater than 0"),
         ({"samples": 0}, "greater than or equal to 1"),

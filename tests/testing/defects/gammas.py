@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 
-from specdec_core.border import BatchInfo, GammaSession, StepReport
+from specdec_core.interface import BatchInfo, GammaSession, StepReport
 from tests.testing.defects.healthy import Following, FollowingSession, SizeConfig
 
 
@@ -25,8 +25,8 @@ class GrowsWithoutEnd(Following):
 
 class _GrowsWithoutEndSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
-        rows = zip(self.gammas, report.drafted, report.accepted, strict=True)
-        self.gammas = [gamma + 2 if kept == drafted > 0 else 1 for gamma, drafted, kept in rows]
+        rows = zip(self.gammas, report.outcome.drafted, report.outcome.accepted, strict=True)
+        self.gammas = [gamma + 2 if accepted == drafted > 0 else 1 for gamma, drafted, accepted in rows]
 
 
 class FallsBelowZero(Following):
@@ -41,7 +41,7 @@ class FallsBelowZero(Following):
 
 class _FallsBelowZeroSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
-        rows = zip(self.gammas, report.accepted, strict=True)
+        rows = zip(self.gammas, report.outcome.accepted, strict=True)
         self.gammas = [min(gamma + 1, 4) if accepted else gamma - 1 for gamma, accepted in rows]
 
 
@@ -58,7 +58,7 @@ class ForgetsFinishedRows(Following):
 class _ForgetsFinishedRowsSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
         super().observe(report)
-        self.gammas = [gamma for gamma, end in zip(self.gammas, report.finished, strict=True) if not end]
+        self.gammas = [gamma for gamma, end in zip(self.gammas, report.outcome.finished, strict=True) if not end]
 
 
 class OneRow(Following):
@@ -85,7 +85,7 @@ class HalfTokens(Following):
 
 class _HalfTokensSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
-        rows = zip(self.gammas, report.accepted, strict=True)
+        rows = zip(self.gammas, report.outcome.accepted, strict=True)
         self.gammas = cast(list[int], [0.5 * gamma + 0.5 * accepted for gamma, accepted in rows])
 
 
@@ -136,7 +136,7 @@ class _SharedSession(FollowingSession):
     controller: OneStateForAllBatches
 
     def observe(self, report: StepReport) -> None:
-        self.gammas[:] = [min(accepted + 1, self.controller.max_gamma) for accepted in report.accepted]
+        self.gammas[:] = [min(accepted + 1, self.controller.max_gamma) for accepted in report.outcome.accepted]
         self.controller.gammas[: len(self.gammas)] = self.gammas
 
 
@@ -170,14 +170,16 @@ class WritesBackGamma(Following):
 class _WritesBackGammaSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
         super().observe(report)
-        self.controller.config.__dict__["most"] = max(2, max(report.accepted))
+        self.controller.config.__dict__["max_gamma"] = max(2, max(report.outcome.accepted))
 
 
 class ReplacesItsSettings(Following):
-    """Takes other settings for its own when it learns, under the eyes of whoever prints them."""
+    """Replaces its own config when it learns."""
 
     def open(self, batch: BatchInfo) -> GammaSession:
-        self.config = SizeConfig(most=self.config.most - (batch.batch_size == 1 and self.config.most > 1))
+        self.config = SizeConfig(
+            max_gamma=self.config.max_gamma - (batch.batch_size == 1 and self.config.max_gamma > 1)
+        )
         return super().open(batch)
 
 
@@ -195,7 +197,7 @@ class _LooksAtTheClockSession(FollowingSession):
 
 
 class DrawsGlobally(Following):
-    """Explores with Python's global random numbers, which nobody seeds."""
+    """Explores with Python's global random numbers, which have no seed."""
 
     def open(self, batch: BatchInfo) -> GammaSession:
         return _DrawsGloballySession(self, batch)
@@ -216,7 +218,7 @@ class WritesIntoTheReport(Following):
 class _WritesIntoTheReportSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
         super().observe(report)
-        cast(Any, report).__dict__["accepted"] = tuple(len(new) for new in report.committed)
+        cast(Any, report.outcome).__dict__["accepted"] = tuple(len(new) for new in report.outcome.committed)
 
 
 class DividesByDrafted(Following):
@@ -232,7 +234,10 @@ class DividesByDrafted(Following):
 class _DividesByDraftedSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
         super().observe(report)
-        rates = [kept / drafted for kept, drafted in zip(report.accepted, report.drafted, strict=True)]
+        rates = [
+            accepted / drafted
+            for accepted, drafted in zip(report.outcome.accepted, report.outcome.drafted, strict=True)
+        ]
         self.gammas = [gamma if rate else 1 for gamma, rate in zip(self.gammas, rates, strict=True)]
 
 
@@ -246,7 +251,7 @@ class ExpectsABonus(Following):
 class _ExpectsABonusSession(FollowingSession):
     def observe(self, report: StepReport) -> None:
         super().observe(report)
-        if any(new[-1] < 0 for new in report.committed):
+        if any(new[-1] < 0 for new in report.outcome.committed):
             raise ValueError("a token below 0 was committed")
 
 
@@ -278,7 +283,7 @@ class _MovingMaximumSession(FollowingSession):
     controller: MovingMaximum
 
     def observe(self, report: StepReport) -> None:
-        self.controller.most = max(self.controller.most, min(1 + max(report.accepted), 4))
+        self.controller.most = max(self.controller.most, min(1 + max(report.outcome.accepted), 4))
         super().observe(report)
 
 
@@ -296,15 +301,17 @@ class _LearnsByGradientSession(FollowingSession):
 
     def observe(self, report: StepReport) -> None:
         super().observe(report)
-        loss = ((torch.sigmoid(self.weight) - sum(report.accepted) / max(1, sum(report.judged))) ** 2).sum()
+        loss = (
+            (torch.sigmoid(self.weight) - sum(report.outcome.accepted) / max(1, sum(report.verified))) ** 2
+        ).sum()
         loss.backward()  # type: ignore[no-untyped-call]
 
 
 class NeedsSampling(Following):
-    """Fails where decoding is argmax, and there is no confidence to go by."""
+    """Fails for greedy decoding, where there is no confidence."""
 
     def open(self, batch: BatchInfo) -> GammaSession:
-        if batch.argmax:
+        if batch.greedy:
             raise NotImplementedError("confidence needs a temperature above 0")
         return super().open(batch)
 

@@ -1,15 +1,15 @@
-"""Drafters and controllers without a defect. Each defective one is one of these with one thing gone wrong."""
+"""Drafters and controllers without a defect. The defective ones derive from these."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from specdec_core.border import (
+from specdec_core.interface import (
     BatchInfo,
     Capabilities,
     Drafter,
@@ -28,24 +28,35 @@ from specdec_core.border import (
     TargetInfo,
 )
 
+
+class WithBudget:
+    """A request with another budget than the core's."""
+
+    def __init__(self, request: DraftRequest, budget: tuple[int, ...]) -> None:
+        self._request, self.budget = request, budget
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
 PLACES = 16
-"""Contexts that the toys tell apart."""
+"""Number of contexts with logits of their own."""
 
 
 class SizeConfig(PluginConfig):
-    """One setting, for those who change it."""
+    """One setting, for defects that change it."""
 
-    most: int = 4
-    """The most tokens."""
+    max_gamma: int = 4
+    """Maximum number of tokens."""
 
 
 def context(tokens: Sequence[int]) -> int:
-    """Return a number that depends on every token and on its place, so that a wrong prefix shows."""
+    """Return a number that depends on every token and its position, so that a wrong prefix shows."""
     return sum((place + 1) * (token + 1) for place, token in enumerate(tokens)) % PLACES
 
 
 class Toy(Drafter):
-    """A drafter with a table of random logits, one row a context."""
+    """A drafter with a table of random logits, one row per context."""
 
     Config = SizeConfig
 
@@ -64,7 +75,7 @@ class Toy(Drafter):
 
 
 class Stateless(Toy):
-    """A drafter whose session keeps nothing: `propose` is a function of the request."""
+    """A drafter without state: `propose` is a function of the request."""
 
     @abstractmethod
     def propose(self, request: DraftRequest) -> Proposal:
@@ -75,7 +86,7 @@ class Stateless(Toy):
 
 
 class StatelessSession(DraftSession):
-    """Passes requests on."""
+    """Forwards requests."""
 
     def __init__(self, drafter: Stateless) -> None:
         self.drafter = drafter
@@ -85,7 +96,7 @@ class StatelessSession(DraftSession):
 
 
 class Sampling(Stateless):
-    """Draws its drafts through the request, token by token."""
+    """Samples drafts through the request, token by token."""
 
     def propose(self, request: DraftRequest) -> Proposal:
         prefixes = [list(row) for row in request.tokens]
@@ -98,31 +109,31 @@ class Sampling(Stateless):
         return self.hand_back(made, torch.stack(steps, dim=1)) if steps else made
 
     def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
-        """Return the proposal; `logits` `[B, K, V]` are those the tokens were drawn from."""
+        """Return the proposal; `logits` `[B, K, V]` are those that the tokens were sampled from."""
         return made
 
 
-class Guessing(Stateless):
-    """Always guesses the same after the same tokens: the next numbers."""
+class Deterministic(Stateless):
+    """Proposes the next numbers: the same tokens after the same context."""
 
     def propose(self, request: DraftRequest) -> Proposal:
         pairs = zip(request.tokens, request.budget, strict=True)
-        return Proposal.from_rows([self.guess(row, budget) for row, budget in pairs])
+        return Proposal.from_rows([self.continuation(row, budget) for row, budget in pairs])
 
-    def guess(self, tokens: Sequence[int], budget: int) -> list[int]:
-        """Return at most `budget` guesses."""
+    def continuation(self, tokens: Sequence[int], budget: int) -> list[int]:
+        """Return `budget` tokens."""
         return [(tokens[-1] + 1 + n) % self.target.vocab_size for n in range(budget)]
 
 
 class Cached(Toy):
-    """Keeps what it has read, as a model with a cache does: prompt first, then what is committed."""
+    """Keeps the tokens that it has read, like a model with a cache."""
 
     def open(self, session: SessionInfo) -> DraftSession:
         return CachedSession(self, session.batch_size)
 
 
 class CachedSession(DraftSession):
-    """The tokens that a batch has read; drafted ones stand at the end until they are committed or not."""
+    """The tokens read in each row; draft tokens stay at the end until a commit."""
 
     def __init__(self, drafter: Cached, batch_size: int) -> None:
         self.drafter = drafter
@@ -148,7 +159,7 @@ class CachedSession(DraftSession):
         self.begin = [len(row) for row in self.rows]
 
     def keep(self, index: int, outcome: Outcome) -> None:
-        """Take what was drafted out of a row, and what was committed in."""
+        """Replace a row's draft tokens by the committed ones."""
         del self.rows[index][self.begin[index] :]
         self.rows[index] += outcome.committed[index]
 
@@ -159,7 +170,7 @@ class CachedSession(DraftSession):
 
 
 class Hidden(Stateless):
-    """Draws from the target's hidden state, one row at a time, and declares both."""
+    """Samples from the target's hidden state, one row at a time, and declares both."""
 
     needs_hidden_states = True
     declares: ClassVar[Capabilities] = Capabilities(max_batch=1, needs_hidden_states=True)
@@ -174,12 +185,12 @@ class Hidden(Stateless):
         return request.proposal()
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Return the states to draw from, `[B, D]`."""
+        """Return the states to sample from, `[B, D]`."""
         return hidden
 
 
 class Following(GammaController):
-    """Asks for one token more than were accepted last time, row by row."""
+    """Drafts one token more than were accepted last time, row by row."""
 
     Config = SizeConfig
 
@@ -188,14 +199,14 @@ class Following(GammaController):
 
     @property
     def max_gamma(self) -> int:
-        return int(self.config.most)
+        return int(self.config.max_gamma)
 
     def open(self, batch: BatchInfo) -> GammaSession:
         return FollowingSession(self, batch)
 
 
 class FollowingSession(GammaSession):
-    """A gamma a row."""
+    """One gamma per row."""
 
     def __init__(self, controller: Following, batch: BatchInfo) -> None:
         self.controller, self.batch = controller, batch
@@ -205,20 +216,20 @@ class FollowingSession(GammaSession):
         return self.gammas
 
     def observe(self, report: StepReport) -> None:
-        self.gammas = [min(accepted + 1, self.controller.max_gamma) for accepted in report.accepted]
+        self.gammas = [min(accepted + 1, self.controller.max_gamma) for accepted in report.outcome.accepted]
 
 
 class Confident(Following):
-    """Stops a draft behind a token of which the drafter was not sure."""
+    """Stops a draft after a token with small q."""
 
     def open(self, batch: BatchInfo) -> GammaSession:
         return ConfidentSession(self, batch)
 
 
 class ConfidentSession(FollowingSession):
-    """Asks for the most, and watches."""
+    """Asks for `max_gamma`, and uses confidence."""
 
-    watches_confidence = True
+    uses_confidence = True
 
     def gamma(self) -> Sequence[int]:
         return [self.controller.max_gamma] * self.batch.batch_size
@@ -228,7 +239,7 @@ class ConfidentSession(FollowingSession):
 
 
 class Lenient(LenienceController):
-    """Judges the more leniently the more draft tokens were refused; each row by itself."""
+    """Becomes more lenient with each rejection, row by row."""
 
     Config = LenienceConfig
 
@@ -240,7 +251,7 @@ class Lenient(LenienceController):
 
 
 class LenientSession(LenienceSession):
-    """An l a row."""
+    """One l per row."""
 
     def __init__(self, controller: Lenient, batch: BatchInfo) -> None:
         self.controller, self.batch = controller, batch
@@ -254,13 +265,13 @@ class LenientSession(LenienceSession):
             self.learn(row, report)
 
     def learn(self, row: int, report: StepReport) -> None:
-        """Take in what became of a row."""
-        refused = report.judged[row] > report.accepted[row]
-        self.values[row] = max(self.values[row] * (0.8 if refused else 1.0), 0.3)
+        """Learn from a report of a row."""
+        rejected = report.verified[row] > report.outcome.accepted[row]
+        self.values[row] = max(self.values[row] * (0.8 if rejected else 1.0), 0.3)
 
 
 class Strict(Lenient):
-    """Says that it is lossless, and is."""
+    """Declares that it is lossless, and is."""
 
     def __init__(self) -> None:
         super().__init__(LosslessConfig())
@@ -277,7 +288,7 @@ class StrictSession(LenientSession):
 
 
 class LosslessConfig(LenienceConfig):
-    """Promises that l is 1 whatever happens."""
+    """Declares that l is always 1."""
 
     @property
     def lossless(self) -> bool:

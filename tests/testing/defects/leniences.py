@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import torch
 
-from specdec_core.border import BatchInfo, LenienceSession, StepReport
+from specdec_core.interface import BatchInfo, LenienceSession, StepReport
 from tests.testing.defects.healthy import Lenient, LenientSession, LosslessConfig, StrictSession
 
 
 class FallsToZero(Lenient):
-    """l falls with every refusal until it is 0: then every draft would be kept."""
+    """l falls with every rejection down to 0, where every draft would be accepted."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return _FallsToZeroSession(self, batch)
@@ -23,12 +23,12 @@ class FallsToZero(Lenient):
 
 class _FallsToZeroSession(LenientSession):
     def learn(self, row: int, report: StepReport) -> None:
-        if report.judged[row] > report.accepted[row]:
+        if report.verified[row] > report.outcome.accepted[row]:
             self.values[row] = max(self.values[row] - 0.25, 0.0)
 
 
 class AboveOne(Lenient):
-    """l rises above 1 after accepted drafts, so that they are judged more strictly than exactly."""
+    """l rises above 1 after accepted drafts."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return _AboveOneSession(self, batch)
@@ -36,11 +36,11 @@ class AboveOne(Lenient):
 
 class _AboveOneSession(LenientSession):
     def learn(self, row: int, report: StepReport) -> None:
-        self.values[row] *= 1.2 if report.accepted[row] else 0.9
+        self.values[row] *= 1.2 if report.outcome.accepted[row] else 0.9
 
 
 class NotANumber(Lenient):
-    """l is the share of the draft that was kept, of which nothing was judged in some steps."""
+    """l is the accepted share of the verified tokens, and some steps verify none."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return _NotANumberSession(self, batch)
@@ -48,7 +48,7 @@ class NotANumber(Lenient):
 
 class _NotANumberSession(LenientSession):
     def learn(self, row: int, report: StepReport) -> None:
-        share = torch.tensor(float(report.accepted[row])) / report.judged[row]
+        share = torch.tensor(float(report.outcome.accepted[row])) / report.verified[row]
         self.values[row] = float(share.clamp(0.3, 1.0))
 
 
@@ -65,7 +65,7 @@ class _OneRowSession(LenientSession):
 
 
 class NoPositions(Lenient):
-    """Answers with the rest of a schedule, which is empty behind its end."""
+    """Answers with the rest of a schedule, which is empty at the end."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return _NoPositionsSession(self, batch)
@@ -81,7 +81,7 @@ class _NoPositionsSession(LenientSession):
         return [schedule[written:] for written in self.written]
 
     def learn(self, row: int, report: StepReport) -> None:
-        self.written[row] += len(report.committed[row])
+        self.written[row] += len(report.outcome.committed[row])
 
 
 class TensorOfPositions(Lenient):
@@ -119,7 +119,7 @@ class _LosslessForAWhileSession(LenientSession):
 
 
 class OneStateForAllRows(Lenient):
-    """A refusal in one row makes the judge lenient in all."""
+    """A rejection in one row makes all rows lenient."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return _OneStateForAllRowsSession(self, batch)
@@ -155,7 +155,7 @@ class _Cut(LenienceSession):
 
 
 class FailsAtASkippedStep(Lenient):
-    """Counts on having been asked before every report: a step without a draft is not judged."""
+    """Expects to be asked before every report, but is not asked in steps without a draft."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return _FailsAtASkippedStepSession(self, batch)
@@ -212,10 +212,10 @@ class _WritesIntoTheReportSession(LenientSession):
 
 
 class NeedsSampling(Lenient):
-    """Fails where decoding is argmax, for which it has no rule."""
+    """Fails for greedy decoding."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
-        if batch.argmax:
+        if batch.greedy:
             raise NotImplementedError("typical acceptance needs a temperature above 0")
         return super().open(batch)
 
@@ -280,7 +280,7 @@ class ExpectsEveryRow(Lenient):
 class _ExpectsEveryRowSession(LenientSession):
     def learn(self, row: int, report: StepReport) -> None:
         super().learn(row, report)
-        self.last = report.committed[row][-1]
+        self.last = report.outcome.committed[row][-1]
 
 
 class RemembersTheFirstBatch(Lenient):

@@ -1,0 +1,194 @@
+"""Generate the parts of the pages that come from the code.
+
+    python docs/generate.py                     renew tables of settings, checks, commands and the paper's numbers
+    python docs/generate.py --check             change nothing; exit with 1 if a page is out of date
+    python docs/generate.py --outputs           run the commands whose output the pages show, and show it anew
+    python docs/generate.py --outputs compare   only the commands that contain this text
+
+A generated part stands between `<!-- KIND: WHAT -->` and `<!-- end of KIND -->`, KIND being a key of `WRITERS`. An
+output is a ```text block below `<!-- output: COMMAND -->`; commands run in the root of the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import paper_tables
+import typer
+import typer.cli
+from pydantic import BaseModel
+
+from specdec_core.cli.main import app
+from specdec_core.registry import default_registry
+from specdec_core.registry.cli_fields import cli_fields
+from specdec_core.study.config.schema import run_model, study_model
+from specdec_core.testing import checks_for
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OUTPUT = re.compile(
+    r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
+)
+_GENERATED = re.compile(
+    r"(<!-- (?P<kind>keys|checks|commands|paper): (?P<what>\S+) -->\n).*?(<!-- end of (?P=kind) -->)", re.DOTALL
+)
+_BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def keys(what: str) -> str:
+    """Return the settings of a pydantic model as a table.
+
+    Args:
+        what: `study`, `run`, `trainer:NAME` for the options of `specdec train NAME`, or `MODULE:MODEL`.
+    """
+    options: dict[str, str] = {}
+    place, _, name = what.partition(":")
+    if place == "trainer":
+        model = default_registry().spec("trainer", name).config
+        options = {field.name: " / ".join(field.options) for field in cli_fields(model)}
+    elif name:
+        model = getattr(importlib.import_module(place), name)
+    else:
+        model = {"study": study_model, "run": run_model}[what](default_registry())
+    return _settings(model, options)
+
+
+def _settings(model: type[BaseModel], options: Mapping[str, str]) -> str:
+    properties = model.model_json_schema()["properties"]
+    lines = [f"| {'option' if options else 'key'} | value | default | description |", "|---|---|---|---|"]
+    for name, field in model.model_fields.items():
+        about = " ".join((field.description or "").split()).replace("||", r"\|\|")
+        for key, option in options.items():
+            about = about.replace(f"`{key}`", f"`{option}`")
+        shown = options.get(name, name).replace(" / ", "`, `")
+        default = "required" if field.is_required() else _default(properties[name].get("default"))
+        lines.append(f"| `{shown}` | {_value(properties[name])} | {default} | {about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: Any) -> str:
+    if value is None or isinstance(value, dict) or value == []:
+        return "–"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _value(schema: Mapping[str, Any]) -> str:
+    """Return the values that a JSON schema allows, in a few words."""
+    parts = [part for key in ("anyOf", "oneOf") for part in schema.get(key, ()) if part.get("type") != "null"]
+    if parts:
+        return " or ".join(dict.fromkeys(map(_value, parts)))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if not {"type", "$ref"} & schema.keys():
+        return "plugin"  # its settings are on its own page
+    if len(schema.get("prefixItems", ())) == 2:
+        return "pair"
+    if schema.get("type") == "array":
+        return "list of " + re.sub(r"^(\w+)", r"\1s", _value(schema.get("items") or {}))
+    kind = "path" if schema.get("format") == "path" else schema.get("type", "object").replace("object", "mapping")
+    return ", ".join([kind, *(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)])
+
+
+def checks(kind: str) -> str:
+    """Return the checks of the conformance kit as a table, in the order in which they run."""
+    rows = [
+        f"| `{one.name}`{'' if one.required else f' (optional, {one.purpose})'} | {one.summary} |"
+        for one in checks_for(kind)
+    ]
+    return "\n".join(["| check | what it proves |", "|---|---|", *rows]) + "\n"
+
+
+def commands(name: str) -> str:
+    """Return the help of a command and of all commands below it."""
+    command = typer.main.get_command(app)
+    context = command.make_context(name, [], resilient_parsing=True)
+    text = typer.cli.get_docs_for_click(obj=command, ctx=context, name=name)
+    text = re.sub(r"\[([-+!*]) \]", r"`[\1 ]`", text.partition("\n")[2].strip())  # marks of a trace, not links
+    return "\n" + re.sub(r"^```$(?=\n\w)", "```sh", text, flags=re.MULTILINE) + "\n\n"
+
+
+def paper(name: str) -> str:
+    """Return a table of the page on the paper's tables."""
+    return paper_tables.TABLES[name]()
+
+
+WRITERS = {"keys": keys, "checks": checks, "commands": commands, "paper": paper}
+
+
+def generated(text: str) -> str:
+    """Return a page with its generated parts renewed."""
+    return _GENERATED.sub(lambda at: f"{at[1]}{WRITERS[at['kind']](at['what'])}{at[4]}", text)
+
+
+def out_of_date() -> Iterator[tuple[Path, str]]:
+    """Yield each page whose generated parts differ from the code, with the text that it should have."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if (renewed := generated(text)) != text:
+            yield page, renewed
+
+
+@cache  # pages that show the same command show the same output
+def run(command: str) -> str:
+    """Return the standard output of a command, tidied.
+
+    Raises:
+        subprocess.CalledProcessError: The command fails.
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "NO_COLOR": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return tidy(done.stdout)
+
+
+def tidy(printed: str) -> str:
+    """Return an output without trailing blanks and surrounding empty lines."""
+    return "\n".join(line.rstrip() for line in printed.splitlines()).strip("\n")
+
+
+def rerun(page: Path, containing: str) -> None:
+    """Run the commands of a page that contain a text, and show their new output."""
+
+    def renewed(at: re.Match[str]) -> str:
+        if containing not in at["command"]:
+            return at[0]
+        print(f"{page.relative_to(ROOT)}: {at['command']}", flush=True)
+        return f"{at[1]}{run(at['command'])}\n{at[4]}"
+
+    text = page.read_text(encoding="utf-8")
+    page.write_text(OUTPUT.sub(renewed, text), encoding="utf-8")
+
+
+def main() -> None:
+    """Renew or check the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument(
+        "--outputs", nargs="?", const="", metavar="TEXT", help="run commands and show their output"
+    )
+    options = parser.parse_args()
+    if options.outputs is not None:
+        for page in PAGES:
+            rerun(page, options.outputs)
+    found = list(out_of_date())
+    for page, text in found:
+        print(f"{'out of date' if options.check else 'renewed'}: {page.relative_to(ROOT)}")
+        if not options.check:
+            page.write_text(text, encoding="utf-8")
+    sys.exit(bool(found) and options.check)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("SPECDEC_PLUGINS", "specdec-core")  # leave out other installed plugins
+    main()

@@ -1,0 +1,1 @@
+"""The chain drafter: falls back to the next drafter when one has no draft."""

@@ -1,0 +1,25 @@
+"""Settings of the chain drafter. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from specdec_core.interface import NestedDrafter, PluginConfig
+
+
+class ChainConfig(PluginConfig):
+    """The drafters of a chain, and when to fall back to the next one."""
+
+    drafters: tuple[NestedDrafter, ...]
+    """At least one drafter, in the order they are asked: names, or mappings with `name` and settings."""
+    min_draft_tokens: Annotated[int, Field(ge=1)] = 1
+    """A shorter draft is replaced by the next drafter's, unless it was sampled."""
+
+    @field_validator("drafters")
+    @classmethod
+    def _check_any(cls, drafters: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not drafters:
+            raise ValueError("a chain needs at least one drafter")
+        return drafters

@@ -1,0 +1,291 @@
+"""The chain drafter: falls back to the next drafter when one has no draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_core.decoding import check_form
+from specdec_core.interface import (
+    Backoff,
+    Dense,
+    Distribution,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Outcome,
+    PluginError,
+    PointMass,
+    Proposal,
+    SessionInfo,
+    Sparse,
+    TargetInfo,
+)
+from specdec_core.verification import dense
+from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.common.loading import make_nested
+
+T = TypeVar("T")
+
+
+class ChainDrafter(Drafter):
+    """Asks its drafters in order, sequence by sequence, until one has a draft; all of them see every commit.
+
+    A draft whose q is a point mass may be replaced if it is shorter than `min_draft_tokens`. A sampled draft is
+    never replaced because of its length: its length may depend on what was sampled, since a confidence controller
+    stops where q(x) is small. Accepting only long drafts would select among the samples, the rest would no longer
+    be distributed as q, and the acceptance test, which divides by q, would not produce p. (If x is passed on with
+    probability k(x), it is distributed as norm(k q), and P(x) of appendix A.1 is no longer p(x).) A point mass has
+    no such problem: x is accepted with probability p(x) and the residual is p without x, which gives p
+    for every x, however x was chosen.
+
+    In Python, the settings may contain drafters instead of settings of drafters.
+
+    References:
+        Requested in vLLM issue 24344 and llama.cpp issue 23184. Exactness: appendix A.1 of arXiv 2211.17192.
+    """
+
+    Config = ChainConfig
+
+    def __init__(self, config: ChainConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        self.members: tuple[Drafter, ...] = tuple(
+            make_nested("drafter", member, target, "chain") for member in config.drafters
+        )
+        self.names = tuple(map(_name, config.drafters))
+        self.needs_hidden_states = any(member.needs_hidden_states for member in self.members)
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch for every member; if one fails, close the others again."""
+        with ExitStack() as opened:
+            members = []
+            for index, (name, drafter) in enumerate(zip(self.names, self.members, strict=True)):
+                label = f"{name!r} (drafters[{index}])"
+                own = _call(label, "open", partial(drafter.open, session))
+                opened.callback(own.close)
+                members.append(_Member(label, own))
+            opened.pop_all()
+        return _ChainSession(members, self.config.min_draft_tokens, session)
+
+
+@dataclass(frozen=True)
+class _Member:
+    """The session of one drafter of a chain."""
+
+    label: str
+    session: DraftSession
+
+
+class _ChainSession(DraftSession):
+    """One batch.
+
+    Attributes:
+        replaceable: For each row of the last proposal, whether a chain around this one may replace the draft
+            because of its length.
+
+    `_source[b]` is the index of the member whose draft was last proposed for row b, or None.
+    """
+
+    def __init__(self, members: Sequence[_Member], min_draft_tokens: int, session: SessionInfo) -> None:
+        self._members = members
+        self._min_draft_tokens = min_draft_tokens
+        self._vocab_size = session.vocab_size
+        self._device = torch.device(session.device)
+        self._source: list[int | None] = [None] * session.batch_size
+        self.replaceable: list[bool] = []
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        batch = len(request.budget)
+        chosen: list[int | None] = [None] * batch
+        fallback: list[int | None] = [None] * batch  # the longest draft that is too short
+        proposals: list[Proposal] = []
+        replaceable: list[list[bool]] = []
+        for index, member in enumerate(self._members):
+            budget = tuple(n if source is None else 0 for n, source in zip(request.budget, chosen, strict=True))
+            if not any(budget):
+                break
+            proposals.append(self._ask(member, request.fork(budget)))
+            replaceable.append(_replaceable(member.session, proposals[-1]))
+            for row, length in enumerate(proposals[-1].lengths):
+                enough = min(self._min_draft_tokens, request.budget[row]) if replaceable[-1][row] else 1
+                if length >= enough and budget[row]:
+                    chosen[row] = index
+                elif length > _length(proposals, fallback[row], row):
+                    fallback[row] = index
+        self._source = [second if first is None else first for first, second in zip(chosen, fallback, strict=True)]
+        self.replaceable = [source is None or replaceable[source][row] for row, source in enumerate(self._source)]
+        return self._merge(proposals)
+
+    def _ask(self, member: _Member, request: DraftRequest) -> Proposal:
+        def proposed() -> Proposal:
+            return check_form(member.session.propose(request), request.budget, self._vocab_size)
+
+        return _call(member.label, "propose", proposed)
+
+    def _merge(self, proposals: Sequence[Proposal]) -> Proposal:
+        used = sorted({source for source in self._source if source is not None})
+        if len(used) == 1:
+            return proposals[used[0]]  # the same object, so that the core recognises its own samples
+        parts = [
+            Part(proposals[index], tuple(row for row, source in enumerate(self._source) if source == index))
+            for index in used
+        ]
+        return combine(parts, len(self._source), self._vocab_size, self._device)
+
+    def commit(self, outcome: Outcome) -> None:
+        """Pass the outcome to every member; drafted and accepted counts only for rows with the member's draft."""
+        for index, member in enumerate(self._members):
+            own = [outcome.used and source == index for source in self._source]
+            part = replace(
+                outcome,
+                drafted=tuple(n if mine else 0 for n, mine in zip(outcome.drafted, own, strict=True)),
+                accepted=tuple(n if mine else 0 for n, mine in zip(outcome.accepted, own, strict=True)),
+                used=any(own),
+            )
+            _call(member.label, "commit", partial(member.session.commit, part))
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Roll back every member."""
+        for member in self._members:
+            if not member.session.can_roll_back:
+                raise PluginError(
+                    f"{member.label} keeps state (it has a commit()); within a hierarchy it must have a "
+                    "rollback(lengths) too."
+                )
+            _call(member.label, "rollback", partial(member.session.rollback, lengths))
+
+    def close(self) -> None:
+        """Close every member, even if one of them fails."""
+        with ExitStack() as closing:
+            for member in self._members:
+                closing.callback(_call, member.label, "close", member.session.close)
+
+
+def _name(member: Any) -> str:
+    return str(getattr(member, "name", type(member).__name__))
+
+
+def _call(label: str, method: str, function: Callable[[], T]) -> T:
+    """Call into a member; errors name it."""
+    try:
+        return function()
+    except Exception as error:
+        reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+        raise PluginError(f"{label} failed in {method}(): {reason}") from error
+
+
+def _replaceable(session: DraftSession, proposal: Proposal) -> list[bool]:
+    """Return for each row whether its draft may be replaced because of its length; see `ChainDrafter`."""
+    if isinstance(session, _ChainSession):
+        # The form of the merged q depends on the other rows; whether a row is replaced must not.
+        return session.replaceable
+    return [isinstance(proposal.q, PointMass)] * len(proposal.lengths)
+
+
+def _length(proposals: Sequence[Proposal], index: int | None, row: int) -> int:
+    return 0 if index is None else proposals[index].lengths[row]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A proposal and the rows that are taken from it.
+
+    Attributes:
+        proposal: The proposal of one member.
+        rows: Row indices, at least one, none with an empty draft.
+    """
+
+    proposal: Proposal
+    rows: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Length of the longest draft taken."""
+        return max(self.proposal.lengths[row] for row in self.rows)
+
+
+def combine(parts: Sequence[Part], batch_size: int, vocab_size: int, device: torch.device) -> Proposal:
+    """Merge proposals with disjoint rows into one.
+
+    q stays a point mass if all are, and sparse if all are sparse or point masses; otherwise it becomes dense.
+
+    Args:
+        parts: Proposals, each with the rows taken from it; rows in none get an empty draft.
+        batch_size: B.
+        vocab_size: V.
+        device: Device of the result.
+    """
+    width = max((part.width for part in parts), default=0)
+    tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
+    lengths = [0] * batch_size
+    for part in parts:
+        rows = list(part.rows)
+        tokens[rows, : part.width] = part.proposal.tokens[rows, : part.width].to(device)
+        for row in rows:
+            lengths[row] = part.proposal.lengths[row]
+    forms = {type(part.proposal.q) for part in parts}
+    q: Distribution
+    if forms <= {PointMass}:
+        q = PointMass()
+    elif forms <= {PointMass, Sparse}:
+        q = _combined_sparse(parts, tokens)
+    else:
+        q = _combined_dense(parts, tokens, vocab_size)
+    return Proposal(tokens, tuple(lengths), q)
+
+
+def _combined_sparse(parts: Sequence[Part], tokens: Tensor) -> Sparse:
+    widest = max(part.proposal.q.ids.shape[2] for part in parts if isinstance(part.proposal.q, Sparse))
+    ids = tokens[..., None].repeat(1, 1, max(widest, 1))  # [B, K, S]
+    weights = torch.zeros(ids.shape, device=tokens.device)
+    for part in parts:
+        rows, width = list(part.rows), part.width
+        q = part.proposal.q
+        if isinstance(q, Sparse):
+            columns = q.ids.shape[2]
+            # Unused columns repeat an id of the distribution, with weight 0.
+            ids[rows, :width] = q.ids[rows, :width, :1].to(ids.device)
+            ids[rows, :width, :columns] = q.ids[rows, :width].to(ids.device)
+            weights[rows, :width, :columns] = q.probabilities[rows, :width].to(weights)
+        else:
+            weights[rows, :width, 0] = 1.0
+    return Sparse(ids, weights)
+
+
+def _combined_dense(parts: Sequence[Part], tokens: Tensor, vocab_size: int) -> Dense:
+    q = torch.zeros(*tokens.shape, vocab_size, device=tokens.device)
+    for part in parts:
+        rows, width = list(part.rows), part.width
+        own = _legal(_slice(part.proposal.q, rows, width), vocab_size)
+        drafted = part.proposal.tokens[rows, :width].clamp(0, vocab_size - 1)
+        q[rows, :width] = dense(own, drafted, vocab_size).to(q)
+    return Dense(q)
+
+
+def _slice(q: Distribution, rows: list[int], width: int) -> Distribution:
+    """Return q of some rows and of the first `width` positions."""
+    if isinstance(q, PointMass):
+        return q
+    if isinstance(q, Dense):
+        return Dense(q.probabilities[rows, :width])
+    ids, weights = q.ids[rows, :width], q.probabilities[rows, :width]
+    return (
+        Sparse(ids, weights)
+        if isinstance(q, Sparse)
+        else Backoff(ids, weights, q.lower_order, q.backoff_weight[rows, :width])
+    )
+
+
+def _legal(q: Distribution, vocab_size: int) -> Distribution:
+    """Return q with ids inside the vocabulary; those outside get NaN, which the core rejects."""
+    if isinstance(q, (PointMass, Dense)):
+        return q
+    outside = (q.ids < 0) | (q.ids >= vocab_size)
+    weights = q.probabilities.masked_fill(outside, float("nan"))
+    return replace(q, ids=q.ids.clamp(0, vocab_size - 1), probabilities=weights)

@@ -1,0 +1,142 @@
+"""Texts to train on: a file, the Python standard library, or token ids."""
+
+from __future__ import annotations
+
+import json
+import re
+import sysconfig
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.builtin import PROMPTS
+from specdec_core.interface import ConfigError, reading
+from specdec_drafters.common import BUILTIN_STDLIB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+BUILTIN_STDLIB_BYTES = 4_000_000
+MAX_DIGITS = 9  # fits int32 and any vocabulary
+
+
+def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
+    """Return the documents of a text: one for a file, many for `builtin:stdlib`.
+
+    Args:
+        text: A path, or `builtin:stdlib`.
+        folder: Base for relative paths.
+        max_bytes: The most bytes to read.
+
+    Raises:
+        ConfigError: The file cannot be read, is not UTF-8, or is empty.
+    """
+    if text == BUILTIN_STDLIB:
+        return _library_modules(max_bytes or BUILTIN_STDLIB_BYTES)
+    path = folder / Path(text).expanduser()
+    with reading(path, ConfigError, "a text to count"), path.open("rb") as file:
+        raw = file.read(-1 if max_bytes is None else max_bytes)
+        document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
+    if not document.strip():
+        raise ConfigError(f"the text {path} is empty; give a non-empty text.")
+    return [document]
+
+
+def split_lines(documents: list[str]) -> list[str]:
+    """Return the lines of all documents with their newlines, which a drafter must predict too."""
+    return [line for document in documents for line in re.split(r"(?<=\n)", document) if line]
+
+
+def read_ids(path: Path) -> list[NDArray[np.int32]]:
+    """Return the sentences of a file of decimal token ids, one per line, as for `lmplz`.
+
+    Args:
+        path: The file. An empty line is an empty sentence.
+
+    Raises:
+        ConfigError: The file cannot be read, is empty, or has something other than token ids in it.
+    """
+    import numpy as np  # not at the top: the settings of trainers import this module
+
+    with reading(path, ConfigError, "token ids"):
+        lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    sentences = []
+    for number, line in enumerate(lines, start=1):
+        words = line.split()
+        wrong = next((word for word in words if not word.isdigit() or len(word) > MAX_DIGITS), None)
+        if wrong is not None:
+            raise ConfigError(
+                f"{path}:{number}: expected token ids in decimal; found {wrong[:40].decode(errors='replace')!r}. "
+                "Separate token ids by blanks, or give the file as --text."
+            )
+        sentences.append(np.array([int(word) for word in words], dtype=np.int32))
+    if not any(map(len, sentences)):
+        raise ConfigError(f"{path} is empty; give a non-empty text.")
+    return sentences
+
+
+def tokenize_documents(documents: list[str], tokenizer: Any) -> list[NDArray[np.int32]]:
+    """Return the token ids of each document, without special tokens: one array `[T]` per document.
+
+    Args:
+        documents: The texts.
+        tokenizer: A Hugging Face tokenizer.
+    """
+    import numpy as np  # not at the top: the settings of trainers import this module
+
+    # verbose=False: a text longer than the model's context is fine here.
+    encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
+    return [np.array(ids, dtype=np.int32) for ids in encoded]
+
+
+def _decode(raw: bytes, *, cut: bool) -> str:
+    """Decode UTF-8; if a limit cut the bytes, drop an incomplete last character."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        if cut and error.reason == "unexpected end of data":
+            return raw[: error.start].decode()
+        raise
+
+
+def _library_modules(max_bytes: int) -> list[str]:
+    """Return the top-level modules of the Python standard library in order of name, up to a size.
+
+    The modules that the built-in prompts come from are left out: a drafter that has read the continuation of a
+    prompt would be measured on its memory.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    held_out = _prompt_sources()
+    documents: list[str] = []
+    left = max_bytes
+    for path in sorted(root.glob("*.py")):
+        if path.name in held_out:
+            continue
+        size = path.stat().st_size
+        if size > left:
+            break
+        left -= size
+        with tokenize.open(path) as file:
+            documents.append(file.read())
+    if not documents:
+        raise ConfigError(
+            f"{BUILTIN_STDLIB}: no library source of at most {max_bytes} bytes in {root}. "
+            "Raise max_bytes (--max-bytes), or give a text file."
+        )
+    return documents
+
+
+def _prompt_sources() -> set[str]:
+    """Return the file names of the modules that the built-in prompts come from."""
+    return set(_sources(PROMPTS.read_text(encoding="utf-8").splitlines()))
+
+
+def _sources(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        name, _, _ = json.loads(line)["source"].rpartition(":")
+        yield name

@@ -1,0 +1,42 @@
+"""Settings of the heads drafter and its trainer. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from specdec_core.interface import PluginConfig
+from specdec_drafters.training.config import LossName, TrainingConfig
+
+
+class HeadsConfig(PluginConfig):
+    """The heads to draft with."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """Heads that `specdec train heads` wrote for this target: a file, a folder with `heads.safetensors`, or
+    `builtin:heads`."""
+    count: Annotated[int, Field(ge=1)] | None = None
+    """Number of heads to use, from the first; by default all in the file."""
+
+
+class HeadsTrainerConfig(TrainingConfig):
+    """Train heads that draft several tokens at once from the target's hidden state. The target is frozen.
+
+    For the built-in target, this takes about twenty minutes:
+
+    ```
+    specdec train heads --text builtin:stdlib --samples 100000 --minutes 15 --output heads.safetensors
+    ```
+    """
+
+    heads: Annotated[int, Field(ge=1)] = 4
+    """Number of heads, the longest draft."""
+    width: Annotated[int, Field(ge=1)] | None = None
+    """Width of each head's feed-forward layer; by default the target's hidden size."""
+    reads_token: bool = True
+    """Feed the heads the last token in addition to the hidden state it was sampled from. Without it, they are the
+    heads of Stern et al. (2018) for greedy decoding, in which the hidden state determines the token."""
+    loss: LossName = "kl-then-tv"
+    """The loss: `ce`, cross-entropy on the tokens of the text; `kl`, KL(p || q); `tv`, total variation, which is
+    1 - alpha; `kl-then-tv`, KL first, then increasingly total variation."""

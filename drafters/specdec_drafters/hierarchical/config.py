@@ -1,0 +1,45 @@
+"""Settings of the hierarchical drafter. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import model_validator
+
+from specdec_core.interface import ModelSettings, Nested, NestedGamma, PluginConfig
+from specdec_core.registry import nested_settings
+
+
+class HierarchicalConfig(PluginConfig, ModelSettings):
+    """The model that drafts for the target, how to load it, and the drafter for that model."""
+
+    drafter: Annotated[Any, Nested("drafter", same_target=False)]
+    """The drafter for the middle model: a name, or a mapping with `name` and settings."""
+    gamma: NestedGamma
+    """Draft tokens per forward pass of the middle model: a number, a controller's name, or a mapping."""
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> HierarchicalConfig:
+        if _place(self.model) in map(_place, _models_in(self)):
+            raise ValueError(
+                f"{self.model!r} appears again below itself; each level drafts for the one above it and must be "
+                "cheaper: name a smaller model there"
+            )
+        return self
+
+
+def _place(model: str) -> str:
+    """Return a normalised name of a model: the same for equivalent spellings of a path."""
+    return os.path.normpath(Path(model).expanduser())
+
+
+def _models_in(config: PluginConfig) -> Iterator[str]:
+    """Yield the models named by nested plugins, at any depth."""
+    for nested in nested_settings(config):
+        model = getattr(nested.config, "model", None)
+        if isinstance(model, str):
+            yield model
+        yield from _models_in(nested.config)

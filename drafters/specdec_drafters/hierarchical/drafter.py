@@ -1,0 +1,74 @@
+"""The hierarchical drafter: a draft model that is itself accelerated by another drafter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specdec_core.interface import (
+    Drafter,
+    DraftLoop,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    Outcome,
+    PluginError,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
+from specdec_drafters.common.loading import load_draft_model, make_nested
+from specdec_drafters.hierarchical.config import HierarchicalConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class HierarchicalDrafter(Drafter):
+    """Drafts with a model, as `transformer` does, and accelerates that model with another drafter.
+
+    The level below makes the middle model faster without changing its distribution: each draft token is a sample
+    from the middle model's own adjusted distribution, so q is exact, to any depth. Tokens that the target rejects
+    are rolled back on every level.
+
+    In Python, the settings may contain a drafter and a controller instead of their settings.
+
+    References:
+        Section 6 of arXiv 2211.17192 (a hierarchical version of the algorithm), with Algorithm 1 on each level.
+    """
+
+    Config = HierarchicalConfig
+
+    def __init__(self, config: HierarchicalConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        self.loaded = load_draft_model(config, target, "hierarchical")
+        # Every level drafts in the target's vocabulary, even if the middle model pads its own.
+        own = self.loaded.info(target.folder)
+        below = replace(own, vocab_size=target.vocab_size, build=target.build)
+        self.drafter: Drafter = make_nested("drafter", config.drafter, below, "hierarchical")
+        self.gamma: GammaController = make_nested("gamma", config.gamma, below, "hierarchical")
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch with empty caches on this level and below."""
+        if session.loop is None:
+            raise PluginError(
+                "drafter 'hierarchical' needs an inner loop, which a Decoder opens for it (SessionInfo.loop)."
+            )
+        return _HierarchicalSession(session.loop(self.loaded, self.drafter, self.gamma))
+
+
+class _HierarchicalSession(DraftSession):
+    def __init__(self, loop: DraftLoop) -> None:
+        self._loop = loop
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return self._loop.propose(request)
+
+    def commit(self, outcome: Outcome) -> None:
+        self._loop.commit(outcome)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self._loop.rollback(lengths)
+
+    def close(self) -> None:
+        self._loop.close()

@@ -1,0 +1,92 @@
+"""Settings of the ngram drafter and its trainer. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
+from specdec_core.interface import ModelError, PluginConfig, TrainerConfig
+from specdec_drafters.common import BUILTIN_TEXTS
+
+
+class NgramConfig(PluginConfig):
+    """The source of the n-grams: either `arpa` or `text`."""
+
+    arpa: Path | None = None
+    """An ARPA file over decimal token ids, written by `specdec train ngram` or by `lmplz` from token ids; or a
+    built-in one, such as `builtin:translation-bigram`."""
+    text: Annotated[str, Field(min_length=1)] | None = None
+    """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    order: Annotated[int, Field(ge=1)] | None = None
+    """The longest n-grams to use: 1 is a unigram model, 2 a bigram model.
+    By default all in `arpa`, 2 for `text`."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of text to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> NgramConfig:
+        if (self.arpa is None) == (self.text is None):
+            given = "neither" if self.arpa is None else "both"
+            raise ValueError(f"give either 'arpa' (an ARPA file) or 'text' (a text to count); got {given}")
+        if self.arpa is not None and str(self.arpa).startswith(BUILTIN_PREFIX):
+            try:
+                builtin_arpa(str(self.arpa))
+            except ModelError as error:
+                raise ValueError(str(error)) from error
+        if self.arpa is not None and self.max_bytes is not None:
+            raise ValueError("'max_bytes' applies to 'text', not to 'arpa'")
+        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
+            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
+        return self
+
+
+class NgramTrainerConfig(TrainerConfig):
+    """Estimate an n-gram model from one of `text`, `ids` and `samples`, and write it as an ARPA file.
+
+    For example, from the Python standard library:
+
+    ```
+    specdec train ngram --text builtin:stdlib --order 3 --output stdlib.3.arpa
+    ```
+    """
+
+    text: Annotated[str, Field(min_length=1)] | None = None
+    """A UTF-8 text to count with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    ids: Path | None = None
+    """A file of the target's token ids, one sentence per line, as for `lmplz`."""
+    samples: Annotated[int, Field(ge=1)] | None = None
+    """Number of tokens to sample from the target at temperature 1, to be counted."""
+    sources: Path | None = None
+    """For `samples` from a target with an encoder: a JSONL file with a `source` per line."""
+    order: Annotated[int, Field(ge=1)] = 3
+    """The longest n-grams: 1 is a unigram model, 2 a bigram model."""
+    split: Literal["document", "line"] = "document"
+    """The sentences of `text`; no n-gram crosses the end of a sentence."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of `text` to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """The seed for `samples`."""
+    device: str = "auto"
+    """The device for `samples`: `cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> NgramTrainerConfig:
+        sources = {"text": self.text, "ids": self.ids, "samples": self.samples}
+        given = [name for name, value in sources.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "give one of 'text' (a text to count), 'ids' (a file of token ids) and 'samples' (tokens to "
+                f"sample from the target); got {' and '.join(given) or 'none'}"
+            )
+        if self.sources is not None and self.samples is None:
+            raise ValueError(f"'sources' applies to 'samples', not to {given[0]!r}")
+        if self.text is None:
+            for name, is_set in (("max_bytes", self.max_bytes is not None), ("split", self.split != "document")):
+                if is_set:
+                    raise ValueError(f"{name!r} applies to 'text', not to {given[0]!r}")
+        elif self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
+            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
+        return self

@@ -1,0 +1,1 @@
+"""The prompt-copy drafter (prompt lookup)."""

@@ -1,0 +1,76 @@
+"""The prompt-copy drafter: copies the continuation of an earlier match (prompt lookup)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo
+from specdec_drafters.prompt_copy.config import PromptCopyConfig
+from specdec_drafters.prompt_copy.suffix_automaton import FrequentContinuations, LatestPlaces, SuffixAutomaton
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# An enclosing loop may roll back its own draft and a little more; beyond this, a sequence is read again.
+_SPARE_UNDO = 64
+
+
+class PromptCopyDrafter(Drafter):
+    """Finds the longest suffix of the sequence that occurred before and copies the tokens that followed it.
+
+    It searches the prompt, the output and, for encoder-decoder targets, the source. Of equally long matches (at
+    most `max_match` tokens are compared), those in prompt and output come first; `prefer` decides between the
+    rest. q is a point mass.
+
+    References:
+        Section 3.6 of arXiv 2211.17192 (copying tokens from the context as a negligible-cost drafter). The paper
+        leaves open how to find matches; here, suffix automata do, one per sequence and one per source.
+    """
+
+    Config = PromptCopyConfig
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch: one automaton per sequence and one per source."""
+        return _PromptCopySession(self.config, session)
+
+
+class _PromptCopySession(DraftSession):
+    def __init__(self, config: PromptCopyConfig, session: SessionInfo) -> None:
+        undo = session.max_gamma + _SPARE_UNDO
+        self._config = config
+        self._rows = [_automaton(config, undo) for _ in range(session.batch_size)]
+        self._sources = [tuple(source) for source in session.sources or ()]
+        self._source_automata = [_automaton(config, source=True) for _ in self._sources]
+        for automaton, source in zip(self._source_automata, self._sources, strict=True):
+            automaton.extend(source)
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        pairs = enumerate(zip(request.tokens, request.budget, strict=True))
+        return Proposal.from_rows([self._draft(row, tokens, budget) for row, (tokens, budget) in pairs])
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        for automaton, length in zip(self._rows, lengths, strict=True):
+            automaton.rollback(length)
+
+    def _draft(self, row: int, tokens: Sequence[int], budget: int) -> Sequence[int]:
+        config = self._config
+        if config.max_tokens is not None:
+            budget = min(budget, config.max_tokens)
+        if budget == 0:
+            return ()
+        # The automaton reads committed tokens here rather than in `commit`: by the next proposal they are at the
+        # end of `tokens`, and a sequence that is never asked for a draft costs nothing.
+        automaton = self._rows[row]
+        automaton.extend(tokens)
+        match = automaton.match()
+        if self._sources and match[0] < config.max_match:
+            source_match = self._source_automata[row].locate(tokens)
+            if source_match[0] > match[0]:
+                automaton, tokens, match = self._source_automata[row], self._sources[row], source_match
+        return automaton.continuation(tokens, match, budget) if match[0] >= config.min_match else ()
+
+
+def _automaton(config: PromptCopyConfig, undo: int = 0, *, source: bool = False) -> SuffixAutomaton:
+    if config.prefer == "frequent":
+        return FrequentContinuations(config.max_match, undo, min_match=config.min_match)
+    return LatestPlaces(config.max_match, undo, endless=not source)

@@ -1,0 +1,94 @@
+"""Settings shared by the gradient-based trainers. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from specdec_core.interface import TrainerConfig
+from specdec_drafters.common import BUILTIN_TEXTS
+
+DEFAULT_MINUTES = 10.0
+"""Default length of a training run."""
+
+LossName = Literal["ce", "kl", "tv", "kl-then-tv"]
+"""Name of a training loss."""
+
+
+class TrainingConfig(TrainerConfig):
+    """Training data, length and pace of a training run."""
+
+    resume: bool = False
+    """Continue from the last checkpoint of the same training run."""
+    text: Annotated[str, Field(min_length=1)] | None = None
+    """A UTF-8 text to train on, or `builtin:stdlib`, the Python standard library."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of text to read; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    samples: Annotated[int, Field(ge=1)] | None = None
+    """Tokens to sample from the target for training, continuing `text` or answering `sources` if given."""
+    sources: Path | None = None
+    """For a target with an encoder: a JSONL file with a `source` and optionally a `target` per line."""
+    held_out: Annotated[int, Field(ge=1)] = 4096
+    """Number of tokens to sample from the target for evaluation; they are not trained on."""
+    length: Annotated[int, Field(ge=2)] = 256
+    """Tokens per training sequence: a window of text, or a sample from the target with its prompt."""
+    batch_tokens: Annotated[int, Field(ge=1)] = 2048
+    """Tokens per step."""
+    steps: Annotated[int, Field(ge=1)] | None = None
+    """Number of training steps."""
+    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Minutes to train, instead of `steps`; 10 by default."""
+    learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The peak learning rate; by default one that suits the model."""
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """The temperature the pair will decode at; used for samples and for both distributions."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """The seed of the initial weights, the order of the data and the samples."""
+    evaluate_every: Annotated[int, Field(ge=1)] = 50
+    """Steps between two evaluations."""
+    checkpoint_minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
+    """Minutes between two checkpoints."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of matrix products; `auto` is bfloat16 if the hardware supports it."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU if there is one."""
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> TrainingConfig:
+        if self.steps is not None and self.minutes is not None:
+            raise ValueError(f"give 'steps' or 'minutes', not both; got {self.steps} and {self.minutes:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_data(self) -> TrainingConfig:
+        if self.text is None and self.sources is None and self.samples is None:
+            raise ValueError(
+                "give training data: 'samples' (tokens to sample from the target), 'text' (a file, or "
+                "builtin:stdlib), or, for a target with an encoder, 'sources' (a JSONL file)"
+            )
+        if self.text is not None and self.sources is not None:
+            raise ValueError("give 'text' or 'sources', not both: 'sources' is for targets with an encoder")
+        if self.text is None and self.max_bytes is not None:
+            raise ValueError("'max_bytes' limits 'text'; give 'text' too, or remove it")
+        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
+            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
+        return self
+
+    @property
+    def seconds(self) -> float | None:
+        """Length of the run in seconds, or None if it is given in steps."""
+        return None if self.steps is not None else 60.0 * (self.minutes or DEFAULT_MINUTES)
+
+
+def usage(drafter: str, key: str, path: Path) -> str:
+    """Return how a study names a trained drafter: a YAML mapping in one line.
+
+    Args:
+        drafter: Name of the drafter.
+        key: The setting that takes the path.
+        path: The file or folder that was written. Quoted as JSON, so that YAML reads any path.
+    """
+    return f"{{name: {drafter}, {key}: {json.dumps(str(path), ensure_ascii=False)}}}"

@@ -1,0 +1,1 @@
+"""The transformer drafter and its trainer."""

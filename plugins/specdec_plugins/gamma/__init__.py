@@ -1,0 +1,1 @@
+"""Gamma controllers, one per module, each with its settings."""

@@ -1,0 +1,1 @@
+"""Lenience controllers, one per module, each with its settings."""

@@ -1,0 +1,38 @@
+"""The greedy lenience controller: lenient in greedy decoding, lossless when tokens are sampled."""
+
+from __future__ import annotations
+
+from specdec_core.interface import BatchInfo, LenienceConfig, LenienceController, LenienceSession
+from specdec_plugins.lenience.constant import ConstantLenienceSession, Lenience
+
+
+class GreedyLenienceConfig(LenienceConfig):
+    """The lenience of greedy decoding."""
+
+    lenience: Lenience
+    """l: a draft token is accepted if it is at least l times as probable as the most probable token; 1 is
+    lossless."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether l is 1."""
+        return self.lenience == 1
+
+
+class GreedyLenience(LenienceController):
+    """Accepts a draft token in greedy decoding if p(x) >= l max p, p before the argmax; l is 1 when sampling.
+
+    l applies before standardisation: it compares a token with the most probable one, not p with q. In logits it is
+    a margin of log(1 / l) below the best. `constant` does the same in greedy decoding, but also multiplies q when
+    tokens are sampled; this controller keeps sampling exact.
+
+    References:
+        Appendix A.5 of arXiv 2211.17192, which prints the inequality the other way round.
+    """
+
+    Config = GreedyLenienceConfig
+
+    def open(self, batch: BatchInfo) -> LenienceSession:
+        """Start a batch."""
+        lenience = float(self.config.lenience) if batch.greedy else 1.0
+        return ConstantLenienceSession(lenience, batch.batch_size)

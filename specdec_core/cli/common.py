@@ -1,0 +1,88 @@
+"""Shared by the commands: consoles, common options, and validation of options."""
+
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from specdec_core.cli.console import error_console as error_console
+from specdec_core.cli.console import output_console as output_console
+from specdec_core.interface.errors import ConfigError
+from specdec_core.registry import describe
+from specdec_core.study.progress import quieten_libraries as quieten_libraries
+from specdec_core.study.report.formats import visible_json
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, by convention of the shells."""
+
+StudyFile: TypeAlias = Annotated[Path, typer.Argument(help="YAML file of the study.", metavar="STUDY")]
+TopK: TypeAlias = Annotated[int | None, typer.Option(help="Sample from the k most probable tokens only.")]
+TopP: TypeAlias = Annotated[
+    float | None, typer.Option(help="Sample from the smallest set of tokens with this probability.")
+]
+MinP: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Sample from tokens with at least this probability, relative to the most probable one."),
+]
+Settings: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Override a value of the study, e.g. generation.seed=1; may be repeated.",
+        metavar="KEY=VALUE",
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+Wide: TypeAlias = Annotated[
+    bool, typer.Option("--wide", help="Show all columns of the tables, however narrow the terminal is.")
+]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def validated(model: type[_Model], options: Mapping[str, Any]) -> _Model:
+    """Return a settings model from options, each under the name of its setting.
+
+    Raises:
+        ConfigError: With one line per invalid option.
+    """
+    try:
+        return model.model_validate(options)
+    except ValidationError as error:
+        messages = describe(error, model, options, lambda path, _: option_of(path), written=lambda path: path[1:])
+        raise ConfigError("\n".join(messages)) from error
+
+
+def option_of(path: Sequence[str | int]) -> str:
+    """Return the option for a setting, given its keys."""
+    return f"--{path[0]}".replace("_", "-")
+
+
+@contextmanager
+def as_config_error() -> Iterator[None]:
+    """Turn a ValueError, with which a formula refuses its arguments, into a ConfigError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from error
+
+
+def print_json(value: object) -> None:
+    """Print JSON, with null for infinity and NaN, which JSON cannot express."""
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
+    typer.echo(visible_json(json.dumps(_finite(value), indent=2, ensure_ascii=ascii_only)))
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

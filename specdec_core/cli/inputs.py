@@ -1,0 +1,93 @@
+"""Options that name a model or prompts: a plain name, or YAML as in a study, on the command line or in a file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from pydantic import BaseModel
+
+from specdec_core.cli.common import validated
+from specdec_core.interface.errors import ConfigError
+from specdec_core.study.config.schema import AnyPrompts, AnyTarget, PromptsConfig, TargetConfig
+from specdec_core.study.config.yaml_source import parse_value, read_document
+
+Device: TypeAlias = Annotated[
+    str | None, typer.Option(help="Device of the target: cpu, cuda, cuda:1 ...  [default: auto]")
+]
+Dtype: TypeAlias = Annotated[
+    str | None, typer.Option(help="Number format of the target: float32, bfloat16, float16.  [default: auto]")
+]
+TARGET_HELP = (
+    "The target: a folder, a hub name or builtin:target; or settings as in a study, as YAML or as a .yaml file."
+)
+PROMPTS_HELP = (
+    "Prompts: a file (.jsonl, .json, .csv, .tsv, .parquet, .txt with one per line), or settings as in a study, as "
+    "YAML or as a .yaml file."
+)
+
+
+class _Target(BaseModel):
+    target: AnyTarget
+
+
+class _Prompts(BaseModel):
+    prompts: AnyPrompts
+
+
+def read_target(text: str, device: str | None = None, dtype: str | None = None) -> TargetConfig:
+    """Return the target that `--target` names.
+
+    Args:
+        text: The option's value.
+        device: The value of `--device`.
+        dtype: The value of `--dtype`.
+
+    Raises:
+        ConfigError: The settings are invalid, or an option repeats one of them.
+    """
+    data = _settings(text, "--target", ("model", "adapter", "offload_folder")) or {"model": text}
+    for name, value in (("device", device), ("dtype", dtype)):
+        if value is not None:
+            if name in data:
+                raise ConfigError(f"--{name}: --target sets {name!r} too; use one of them.")
+            data[name] = value
+    return validated(_Target, {"target": data}).target
+
+
+def read_prompts_option(text: str) -> PromptsConfig:
+    """Return the prompts that `--prompts` names.
+
+    Raises:
+        ConfigError: The settings are invalid.
+    """
+    data = _settings(text, "--prompts", ("file", "dataset", "chat_template"))
+    return validated(_Prompts, {"prompts": data or {"file": text}}).prompts
+
+
+def _settings(text: str, option: str, paths: tuple[str, ...]) -> dict[str, Any] | None:
+    """Return the settings that a text holds or a YAML file has; None for a plain name.
+
+    Args:
+        text: The option's value.
+        option: The option, for messages.
+        paths: Keys that may hold paths, which are relative to the YAML file.
+    """
+    if Path(text).suffix in (".yaml", ".yml"):
+        return _relative_to(Path(text).parent, read_document(Path(text)).data, paths)
+    if not text.lstrip().startswith("{") and ": " not in text and "\n" not in text:
+        return None
+    found = parse_value(text, option)
+    if not isinstance(found, Mapping) or not found:
+        raise ConfigError(f"{option}: expected a name or a mapping of settings; given {text!r}.")
+    return dict(found)
+
+
+def _relative_to(folder: Path, settings: Mapping[str, Any], paths: tuple[str, ...]) -> dict[str, Any]:
+    """Return settings with the paths that exist in a folder; others may be names on the hub."""
+    there = {
+        key: str(folder / settings[key])
+        for key in paths
+        if isinstance(settings.get(key), str) and (key == "offload_folder" or (folder / settings[key]).exists())
+    }
+    return {**settings, **there}

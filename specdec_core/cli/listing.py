@@ -1,0 +1,152 @@
+"""`specdec plugins`, `specdec validate` and `specdec schema`: commands that run no model."""
+
+from dataclasses import asdict
+
+from specdec_core.cli.common import AsJson, Settings, StudyFile, Wide, output_console, print_json
+from specdec_core.registry import PluginRecord, default_registry
+from specdec_core.study import Run, Study, Task, load_study, study_schema
+from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+
+_SHOWN = 160
+"""Characters of the first prompt that are shown."""
+
+
+def plugins(as_json: AsJson = False, wide: Wide = False) -> None:
+    """List the installed plugins: drafters, gamma and lenience controllers, and trainers.
+
+    A plugin that cannot be loaded, or whose name two distributions claim, is listed with the reason. A second
+    name is an alias. Set the environment variable SPECDEC_PLUGINS to a comma-separated list of distributions or
+    entry points to load no others.
+
+    For example:
+
+    ```
+    specdec plugins
+    specdec plugins --json
+    SPECDEC_PLUGINS=specdec-core specdec plugins
+    ```
+    """
+    records = default_registry().records()
+    if as_json:
+        print_json([asdict(record) for record in records])
+        return
+    console = output_console(wide=wide)
+    console.print(for_terminal(_plugins_table(records)))
+    for record in records:
+        if record.reason:
+            console.print(f"{record.name}: {record.reason}", soft_wrap=True)
+
+
+def _plugins_table(records: list[PluginRecord]) -> ReportTable:
+    columns = (
+        Column("kind", numeric=False),
+        Column("name", numeric=False),
+        Column("distribution", numeric=False, spare=1),
+        Column("version", numeric=False, spare=3),
+        # Below the table stands why a plugin is not ready.
+        Column("state", numeric=False, spare=2 if all(one.state == "ready" for one in records) else 0),
+        Column("summary", numeric=False, wraps=True),
+    )
+    styles = {"ready": "", "off": "dim"}
+    rows = [
+        Row(
+            (
+                one.kind or "unknown",
+                ", ".join((one.name, *one.aliases)),
+                one.distribution,
+                one.version,
+                one.state,
+                one.summary,
+            ),
+            styles.get(one.state, "red"),
+        )
+        for one in records
+    ]
+    return ReportTable(columns, tuple(rows))
+
+
+def validate(study: StudyFile, settings: Settings = None, wide: Wide = False) -> None:
+    """Check a study without loading a model, and list its runs with grids expanded.
+
+    All problems are reported at once, as file:line:column, with exit code 2.
+
+    For example:
+
+    ```
+    specdec validate examples/quickstart.yaml
+    specdec validate study.yaml --set batch_size=4 --set runs.0.gamma=2
+    ```
+    """
+    loaded = load_study(study, settings or ())
+    console = output_console(wide=wide)
+    for line in _headlines(loaded):
+        console.print(Prose(line))
+    columns = (Column(name, numeric=False) for name in ("run", "drafter", "gamma", "lenience", "draft sampling"))
+    rows = (Row(tuple(_run_cells(run))) for run in loaded.runs)
+    console.print(for_terminal(ReportTable(tuple(columns), tuple(rows))))
+
+
+def _headlines(study: Study) -> list[str]:
+    count = study.config.repeats
+    often = f"{count.min}" if count.min == count.max else f"{count.min} to {count.max}"
+    repeats = f"{often} repeat(s), batch size {study.config.batch_size}"
+    if study.config.tasks is None:
+        return [f"{study.path}: {_describe(study.tasks[0])}, {repeats}.", _first_prompt(study.tasks[0])]
+    tasks = [task.with_task(line) for task in study.tasks for line in (f"{_describe(task)}.", _first_prompt(task))]
+    return [f"{study.path}: {len(study.tasks)} tasks, {repeats}.", *tasks]
+
+
+def _first_prompt(task: Task) -> str:
+    """Return the first prompt on one line: a text, or the last message of a chat."""
+    first = task.prompts[0]
+    text = first.text or str(first.messages[-1]["content"] if first.messages else "")
+    kind = "first prompt" if first.messages is None else "first chat, last message"
+    return f"{kind}: {text if len(text) <= _SHOWN else f'{text[:_SHOWN]} ...'!r}"
+
+
+def _describe(task: Task) -> str:
+    scored = " with references" if task.prompts[0].references else ""
+    return (
+        f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "
+        f"temperature {task.sampling.temperature:g}, at most {task.generation.max_new_tokens} new tokens, "
+        f"seed {task.generation.seed}"
+    )
+
+
+def _run_cells(run: Run) -> list[str]:
+    if run.drafter is None:
+        return [run.name, "none (target alone)", "", "", ""]
+    settings = run.resolved()
+    shown = [_settings_text(settings[key]) for key in ("drafter", "gamma")]
+    lenience = "1 (lossless)" if run.lenience is None else _settings_text(settings["lenience"])
+    sampling = "as the target" if run.draft_sampling is None else _settings_text(settings["draft_sampling"])
+    return [run.name, *shown, lenience, sampling]
+
+
+def _settings_text(settings: dict[str, object]) -> str:
+    pairs = ((key, value) for key, value in settings.items() if key != "name" and value is not None)
+    text = ", ".join(f"{key}={_value_text(value)}" for key, value in pairs)
+    name = str(settings.get("name", ""))
+    return f"{name}({text})" if name else text
+
+
+def _value_text(value: object) -> str:
+    """Return a setting as text; nested plugins have the form of the outer one."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value_text, value))}]"
+    return _settings_text(value) if isinstance(value, dict) and "name" in value else str(value)
+
+
+def schema() -> None:
+    """Print the JSON schema of a study, including the settings of all installed plugins.
+
+    Editors use it to complete and check a study that begins with
+    `# yaml-language-server: $schema=specdec.schema.json`.
+
+    For example:
+
+    ```
+    specdec schema > specdec.schema.json
+    ```
+    """
+    print_json(study_schema(default_registry()))

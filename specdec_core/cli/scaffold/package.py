@@ -1,0 +1,166 @@
+"""Renders the files of a new plugin package, then writes all of them or none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from specdec_core._version import installed_version
+from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.files import check_output, writing_folder
+from specdec_core.registry import HOOKS_BY_KIND, KIND_LABELS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from specdec_core.cli.scaffold.names import Names
+
+Kind: TypeAlias = Literal["drafter", "gamma", "lenience"]
+"""The kinds of plugins that a package can be for."""
+Style: TypeAlias = Literal["deterministic", "autoregressive", "session"]
+"""How a drafter is written."""
+STYLES: tuple[Style, ...] = ("deterministic", "autoregressive", "session")
+
+_NO_TEXT_IN_YAML = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+"""Names that some version of YAML reads as booleans or null."""
+_MAX_LISTED = 5
+"""Maximum number of existing files that an error lists."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the shared files say about one kind and style of plugin.
+
+    Attributes:
+        summary: One line for listings.
+        setting: One of its settings, as in a study.
+        temperature: Sampling temperature of its study.
+    """
+
+    summary: str
+    setting: str
+    temperature: int
+
+
+_SHAPES = {
+    "deterministic": _Shape("Proposes the tokens that have followed most often so far.", "min_count: 2", 0),
+    "autoregressive": _Shape("Samples tokens by how often they followed the last one.", "unseen_weight: 0.5", 1),
+    "session": _Shape("Samples tokens by how often they followed the last one.", "unseen_weight: 0.5", 1),
+    "gamma": _Shape("Drafts one token more than were accepted on average lately.", "max_gamma: 8", 1),
+    "lenience": _Shape("Lenient while a sequence has deviated little from the target.", "max_deviation: 0.05", 1),
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of a package.
+
+    Attributes:
+        path: Path in the package, with '/' between folders.
+        about: Description in a few words.
+        text: Content.
+    """
+
+    path: str
+    about: str
+    text: str
+
+
+def package_files(names: Names, kind: Kind, style: Style = "deterministic") -> tuple[File, ...]:
+    """Return the files of a package with a working plugin.
+
+    Args:
+        names: The plugin's names.
+        kind: The kind of plugin.
+        style: The drafter's interface: `deterministic`, a function from tokens to tokens; `autoregressive`, a
+            function from a prefix to logits; `session`, with state for each batch. Controllers ignore it.
+    """
+    module = f"{names.module}.py"
+    template = style if kind == "drafter" else kind
+    sources = (
+        (module, f"{template}.py.jinja", f"the {KIND_LABELS[kind]}; start here"),
+        (
+            f"tests/test_{names.module.removeprefix('specdec_')}.py",
+            "test.py.jinja",
+            "the conformance kit, and a test of its behaviour",
+        ),
+        ("pyproject.toml", "pyproject.toml.jinja", "the package and its entry point"),
+        ("study.yaml", "study.yaml.jinja", "compares it with others"),
+        ("README.md", "README.md.jinja", "how to use it"),
+        (".gitignore", "gitignore.jinja", "what git leaves out"),
+    )
+    context: dict[str, Any] = {
+        "names": names,
+        "written": f'"{names.name}"' if names.name in _NO_TEXT_IN_YAML else names.name,
+        "kind": kind,
+        "style": template,
+        "word": KIND_LABELS[kind],
+        "hook": HOOKS_BY_KIND[kind],
+        "shape": _SHAPES[template],
+        "core": _version_range(installed_version()),
+    }
+    environment = _environment()
+    return tuple(
+        File(path, about, environment.get_template(name).render(context)) for path, name, about in sources
+    )
+
+
+def write_package(folder: Path, files: Sequence[File]) -> None:
+    """Write a package into a new or empty folder.
+
+    Args:
+        folder: The folder. Missing parents are created.
+        files: Its files.
+
+    Raises:
+        ConfigError: The folder cannot be written. Nothing was changed.
+    """
+    _check_empty(folder)
+    check_output(folder, overwrite=False, folder_with="pyproject.toml")
+    with writing_folder(folder) as place:
+        for file in files:
+            path = place / file.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(file.text, encoding="utf-8", newline="\n")
+
+
+def _check_empty(folder: Path) -> None:
+    try:
+        there = sorted(entry.name for entry in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return  # check_output reports it
+    except OSError as error:
+        raise ConfigError(f"output {folder} cannot be read: {error.strerror}. Choose another --output.") from error
+    if there:
+        more = f" and {len(there) - _MAX_LISTED} more" if len(there) > _MAX_LISTED else ""
+        raise ConfigError(
+            f"output {folder} is not empty: it contains {', '.join(there[:_MAX_LISTED])}{more}. Nothing was "
+            "written; choose another --output."
+        )
+
+
+def _version_range(version: str) -> str:
+    """Return the versions of specdec-core that share the plugin interface with this one, as `>=0.1,<0.2`.
+
+    Before 1.0 a minor release may change the interface, after it only a major release.
+    """
+    release = re.match(r"(\d+)\.(\d+)", version)
+    if release is None:
+        return ""
+    major, minor = map(int, release.groups())
+    return f">={major}.{minor},<{f'0.{minor + 1}' if major == 0 else major + 1}"
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("specdec_core.cli.scaffold", "templates"),
+        autoescape=False,  # Python, TOML and YAML with validated names
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

@@ -1,0 +1,201 @@
+"""What users pass to a decoder, made into what it works with: plugins by name, settings as keywords."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from specdec_core.interface import (
+    ArgumentError,
+    ConfigError,
+    Drafter,
+    GammaController,
+    LenienceController,
+    ModelSettings,
+    PluginConfig,
+    PluginError,
+    PluginKind,
+    unknown_name,
+)
+from specdec_core.models import LoadedModel
+from specdec_core.registry import (
+    KIND_LABELS,
+    Registry,
+    default_registry,
+    describe,
+    dotted,
+    plugin_settings,
+    unmet_requirements,
+)
+
+PluginName: TypeAlias = str | Mapping[str, Any] | PluginConfig
+"""A plugin's name, a mapping with `name` and settings, or its validated settings with its name."""
+DrafterLike: TypeAlias = Drafter | PluginName
+"""A drafter, or what names an installed one."""
+GammaLike: TypeAlias = GammaController | int | PluginName
+"""A gamma controller, the number of tokens to draft, or what names an installed controller."""
+LenienceLike: TypeAlias = LenienceController | float | PluginName
+"""A lenience controller, the factor l, or what names an installed controller."""
+
+_Settings = TypeVar("_Settings", bound=BaseModel)
+
+
+def make_drafter(
+    target: LoadedModel,
+    given: DrafterLike,
+    *,
+    registry: Registry | None = None,
+    batch_size: int | None = None,
+    folder: Path = Path(),
+) -> Drafter:
+    """Return the drafter that was given, or load the one that was named.
+
+    Args:
+        target: The loaded target.
+        given: A drafter, or what names one.
+        registry: Where plugins come from; by default the installed ones.
+        batch_size: Number of prompts that will be decoded together; None if it is not known.
+        folder: Base for relative paths in its settings.
+
+    Raises:
+        ArgumentError: It is neither a drafter nor what names one.
+        ConfigError: Its name or settings are invalid.
+        PluginError: It cannot be loaded, or its requirements are not met.
+    """
+    if isinstance(given, Drafter):
+        return given
+    registry = registry or default_registry()
+    config = _settings(registry, "drafter", given)
+    unmet = unmet_requirements(
+        registry,
+        config,
+        encoder_decoder=target.encoder_decoder,
+        batch_size=batch_size,
+        has_tokenizer=target.tokenizer is not None,
+        has_hidden_states=target.features is not None,
+        folder=folder,
+    )
+    for keys, error in unmet:
+        raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
+    drafter: Drafter = registry.create("drafter", _name(config), config, target.info(folder))
+    return drafter
+
+
+def make_gamma(given: GammaLike | None, registry: Registry | None = None) -> GammaController | None:
+    """Return the gamma controller that was given, or create the one that was named; None for None.
+
+    Raises:
+        ArgumentError: It is neither a gamma controller nor what names one.
+        ConfigError: Its name or settings are invalid.
+        PluginError: It cannot be created.
+    """
+    if given is None or isinstance(given, GammaController):
+        return given
+    made: GammaController = _controller("gamma", given, registry or default_registry())
+    return made
+
+
+def make_lenience(given: LenienceLike | None, registry: Registry | None = None) -> LenienceController | None:
+    """Return the lenience controller that was given, or create the one that was named; None for None.
+
+    Raises:
+        ArgumentError: It is neither a lenience controller nor what names one.
+        ConfigError: Its name or settings are invalid.
+        PluginError: It cannot be created.
+    """
+    if given is None or isinstance(given, LenienceController):
+        return given
+    made: LenienceController = _controller("lenience", given, registry or default_registry())
+    return made
+
+
+def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str) -> _Settings:
+    """Return settings in which keyword arguments replace the fields of the same name.
+
+    Args:
+        settings: The settings.
+        options: The keyword arguments.
+        elsewhere: What to say of a keyword that none of the fields resembles.
+
+    Raises:
+        ArgumentError: There is no such keyword; with near misses.
+        ConfigError: A value is invalid.
+    """
+    if not options:
+        return settings
+    kind = type(settings)
+    for name in options:
+        if name not in kind.model_fields:
+            raise ArgumentError(f"{unknown_name('keyword argument', name, kind.model_fields)} {elsewhere}")
+    try:
+        return kind.model_validate({**settings.model_dump(), **options})
+    except ValidationError as error:
+        lines = describe(error, kind, options, lambda path, _: str(path[0]), written=lambda path: path[1:])
+        raise ConfigError("\n".join(lines)) from error
+
+
+def settings_or_default(kind: type[_Settings], given: object, argument: str) -> _Settings:
+    """Return settings that were given, the default ones for None.
+
+    Raises:
+        ArgumentError: Something else was given.
+    """
+    if given is None:
+        return kind()
+    if not isinstance(given, kind):
+        raise ArgumentError(
+            f"{argument}={given!r} was given; it takes {kind.__name__}. Its fields are keyword arguments too: "
+            f"{', '.join(f'{name}=...' for name in kind.model_fields)}."
+        )
+    return given
+
+
+def _controller(kind: PluginKind, given: object, registry: Registry) -> Any:
+    config = _settings(registry, kind, given)
+    return registry.create(kind, _name(config), config)
+
+
+def _settings(registry: Registry, kind: PluginKind, given: object) -> PluginConfig:
+    if isinstance(given, PluginConfig) and hasattr(given, "name"):
+        return given
+    if isinstance(given, Real) and not isinstance(given, bool):
+        number = int(given) if isinstance(given, Integral) else float(given)
+        if registry.shorthand(kind) is not None:
+            return plugin_settings(registry, kind, number)
+    elif isinstance(given, str | Mapping):
+        return plugin_settings(registry, kind, given)
+    raise ArgumentError(_not_a_plugin(registry, kind, given))
+
+
+def _not_a_plugin(registry: Registry, kind: PluginKind, given: object) -> str:
+    """Return a message that says what was given where a plugin was expected, and what is allowed."""
+    bases = {"drafter": Drafter, "gamma": GammaController, "lenience": LenienceController}
+    base = bases[kind]
+    if isinstance(given, type) and issubclass(given, base):
+        arguments = "config, target.info()" if kind == "drafter" else "config"
+        return f"{kind}: the class {given.__name__} was given; pass an object, {given.__name__}({arguments})."
+    text = repr(given)
+    shown = f"{text} of type" if len(text) <= 60 and "\n" not in text else "an object of type"
+    with_model = [
+        spec.name
+        for spec in registry.specs(kind)
+        if issubclass(spec.config, ModelSettings)
+        and [name for name, field in spec.config.model_fields.items() if field.is_required()] == ["model"]
+    ]
+    number = "" if registry.shorthand(kind) is None else " a number,"
+    names = ", ".join(registry.names(kind)) or "none is installed"
+    message = (
+        f"{kind}: {shown} {type(given).__name__} was given; pass{number} the name of a "
+        f'{KIND_LABELS[kind]} ({names}), a mapping {{"name": ..., ...}} with its settings, or a {base.__name__}.'
+    )
+    return message + "".join(f' To draft with a model: {{"name": "{name}", "model": ...}}.' for name in with_model)
+
+
+def _name(config: PluginConfig) -> str:
+    # The registry adds the plugin's name to its settings.
+    name: str = getattr(config, "name")  # noqa: B009  (mypy knows no such field)
+    return name

@@ -1,0 +1,217 @@
+"""The record of one step's draft: its tokens, and the q of each, combined into one form for the proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Backoff, Dense, Distribution, PointMass, Proposal
+from specdec_core.sampling.backoff import TemperedRow
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class _Certain:
+    """The tokens at this position were certain."""
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The q at this position is in the buffer."""
+
+
+# Rows that drew no token at a position have None.
+_Place: TypeAlias = "_Certain | _Written | list[TemperedRow | None]"
+
+
+class DraftRecord:
+    """The tokens of a step, one per row and position, with the q that each was drawn from.
+
+    Args:
+        batch_size: B.
+        max_gamma: Maximum number of positions.
+        vocab_size: V.
+        device: Device of the proposal.
+    """
+
+    def __init__(self, batch_size: int, max_gamma: int, vocab_size: int, device: torch.device) -> None:
+        self._batch = batch_size
+        self._shape = (batch_size, max_gamma, vocab_size)
+        self._device = device
+        self._buffer: Tensor | None = None
+        self._backoffs = _BackoffBuilder(self._shape, device)
+        self.clear()
+
+    def clear(self) -> None:
+        """Discard the record; the buffer for dense q is reused."""
+        self._tokens: list[Tensor | list[int]] = []
+        self._places: list[_Place] = []
+        self._extension: list[list[int]] = []
+        self._extended_q = False
+
+    @property
+    def extended(self) -> bool:
+        """Whether tokens came by `extend`, any number of them per row."""
+        return bool(self._extension)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def buffer(self) -> Tensor:
+        """Buffer for dense q, `[B, max_gamma, V]` float32, allocated when it is first needed."""
+        if self._buffer is None:
+            self._buffer = torch.zeros(self._shape, device=self._device)
+        return self._buffer
+
+    def next_q(self) -> Tensor:
+        """Return the buffer for the q of the next position, `[B, V]` float32."""
+        return self.buffer[:, len(self)]
+
+    def add_written(self, tokens: Tensor) -> None:
+        """Record a position whose q was written to `next_q()`."""
+        self._add(tokens, _Written())
+
+    def add_certain(self, tokens: Tensor | list[int]) -> None:
+        """Record a position whose tokens `[B]` were certain."""
+        self._add(tokens, _Certain())
+
+    def add_backoff(self, tokens: list[int], rows: list[TemperedRow | None]) -> None:
+        """Record a position drawn from back-off distributions; None in rows that drew nothing."""
+        self._add(tokens, rows)
+
+    def extend(self, rows: Sequence[Sequence[int]], q: Tensor | None) -> None:
+        """Record further tokens of each row, any number of them. Cannot be combined with the `add_` methods.
+
+        Args:
+            rows: B sequences of tokens.
+            q: `[B, K, V]`, the distribution of each, K at least the longest row; None where they were certain.
+        """
+        if not self._extension:
+            self._extension = [[] for _ in range(self._batch)]
+        for index, (had, new) in enumerate(zip(self._extension, rows, strict=True)):
+            if q is not None:
+                self.buffer[index, len(had) : len(had) + len(new)] = q[index, : len(new)]
+            had.extend(new)
+        self._extended_q = self._extended_q or q is not None
+
+    def _add(self, tokens: Tensor | list[int], place: _Place) -> None:
+        self._tokens.append(tokens)
+        self._places.append(place)
+
+    def tokens(self) -> Tensor:
+        """Return all tokens, `[B, K]` int64."""
+        if self._extension:
+            return self._send(Proposal.from_rows(self._extension).tokens)
+        if not self._tokens:
+            return torch.zeros(self._batch, 0, dtype=torch.long, device=self._device)
+        lists = [tokens for tokens in self._tokens if isinstance(tokens, list)]
+        if len(lists) == len(self._tokens):
+            return self._send(torch.from_numpy(np.array(lists, dtype=np.int64).T.copy()))
+        return torch.stack([self._column(tokens) for tokens in self._tokens], dim=1)
+
+    def _column(self, tokens: Tensor | list[int]) -> Tensor:
+        return self._send(tokens if isinstance(tokens, Tensor) else torch.tensor(tokens))
+
+    def _send(self, tensor: Tensor) -> Tensor:
+        """Move to the device without synchronising it."""
+        return tensor.to(self._device, non_blocking=True)
+
+    def rows(self) -> list[list[int]]:
+        """Return the tokens of each row."""
+        rows: list[list[int]] = self.tokens().tolist()
+        return rows
+
+    def q(self) -> Distribution:
+        """Return q of all positions in the cheapest form, in memory that the next step overwrites."""
+        places = self._places
+        if self._extended_q:
+            return Dense(self.buffer[:, : max(map(len, self._extension))])
+        if all(isinstance(place, _Certain) for place in places):
+            return PointMass()
+        backoffs = [place for place in places if isinstance(place, list)]
+        if len(backoffs) == len(places):
+            q = self._backoffs.build(backoffs)
+            if q is not None:
+                return q
+        for number, place in enumerate(places):
+            self._write(number, place)
+        return Dense(self.buffer[:, : len(places)])
+
+    def _write(self, number: int, place: _Place) -> None:
+        """Write the q of a position to the buffer, unless it is there."""
+        if isinstance(place, _Certain):
+            tokens = self._column(self._tokens[number])
+            self.buffer[:, number].zero_().scatter_(1, tokens[:, None], 1.0)
+        elif isinstance(place, list):
+            written = np.zeros((self._batch, self._shape[2]), dtype=np.float32)
+            for out, row in zip(written, place, strict=True):
+                if row is not None:
+                    row.write(out)
+            self.buffer[:, number].copy_(torch.from_numpy(written), non_blocking=True)
+
+
+class _BackoffBuilder:
+    """Combines back-off distributions of several positions, in memory that is reused in every step.
+
+    Allocating memory of this size would cost more than filling it.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], device: torch.device) -> None:
+        self._batch, _, self._vocab = shape
+        self._device = device
+        self._ids = np.empty(0, dtype=np.int32)
+        self._probabilities = np.empty(0, dtype=np.float32)
+
+    def build(self, places: Sequence[list[TemperedRow | None]]) -> Backoff | None:
+        """Return the combined form of K positions; None if dense q takes no more memory."""
+        drawn = [row for place in places for row in place if row is not None]
+        lower_order = drawn[0].lower_order
+        widest = max([len(row.ids) for row in drawn])
+        if 2 * widest > self._vocab or any(row.lower_order is not lower_order for row in drawn):
+            return None
+        ids, probabilities = self._reserve(len(places), widest)
+        backoff_weight = np.zeros((self._batch, len(places)), dtype=np.float32)
+        for number, place in enumerate(places):
+            for index, row in enumerate(place):
+                if row is None:
+                    ids[index, number], probabilities[index, number] = 0, 0
+                else:
+                    backoff_weight[index, number] = row.backoff_weight
+                    _list(row, ids[index, number], probabilities[index, number])
+        return Backoff(
+            self._tensor(ids),
+            self._tensor(probabilities),
+            lower_order.tensor(self._device),
+            self._tensor(backoff_weight),
+        )
+
+    def _reserve(self, places: int, widest: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        shape = self._batch, places, widest
+        count = self._batch * places * widest
+        if len(self._ids) < count:
+            self._ids = np.empty(2 * count, dtype=np.int32)
+            self._probabilities = np.empty(2 * count, dtype=np.float32)
+        return self._ids[:count].reshape(shape), self._probabilities[:count].reshape(shape)
+
+    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
+
+
+def _list(row: TemperedRow, ids: NDArray[np.int32], probabilities: NDArray[np.float32]) -> None:
+    """Write the ids and probabilities that a row lists, `[S]`, and pad as `Backoff` requires."""
+    count = len(row.ids)
+    if not count:
+        ids[:], probabilities[:] = 0, row.probability(0)
+        return
+    ids[:count], probabilities[:count] = row.ids, row.probabilities
+    if count < len(ids):
+        ids[count:], probabilities[count:] = row.ids[-1], row.probabilities[-1]

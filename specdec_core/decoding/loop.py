@@ -1,0 +1,168 @@
+"""Opening a batch: the outer loop of a decoder, and the loop inside the loop of a hierarchy.
+
+In a hierarchy the drafter is itself a model that a further drafter accelerates. Algorithm 1 draws each token of
+that model from its own adjusted distribution, whatever the level below proposes. That distribution is therefore q
+for the level above, and nothing is approximated, to any depth.
+
+References:
+    Leviathan et al. 2023, section 6 and Algorithm 1 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from specdec_core.decoding.batch import Batch, Row
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.stopping import StopRule
+from specdec_core.interface import (
+    BatchInfo,
+    Drafter,
+    DraftRequest,
+    GammaController,
+    LenienceController,
+    Outcome,
+    Proposal,
+    SessionInfo,
+)
+from specdec_core.models import LoadedModel, ModelSession
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification.acceptance import AcceptanceRule, SpeculativeSampling
+
+
+@dataclass(frozen=True)
+class LoopContext:
+    """What the loops of all levels share.
+
+    Attributes:
+        draft_to_probs: The sampling settings for drafts, at every level below the target.
+        generators: The sequences' random generators.
+        guard: Records plugin failures.
+    """
+
+    draft_to_probs: LogitsToProbs
+    generators: RowGenerators
+    guard: PluginGuard
+
+    def with_loop(self, info: SessionInfo) -> SessionInfo:
+        """Return the same information for drafters, with the means to open an inner loop."""
+        return replace(info, loop=lambda model, drafter, gamma: InnerLoop(self, info, model, drafter, gamma))
+
+
+def open_batch(
+    context: LoopContext,
+    model: LoadedModel,
+    rows: Sequence[Row],
+    info: SessionInfo,
+    drafter: Drafter | None,
+    gamma: GammaController | None,
+    lenience: LenienceController | None = None,
+    *,
+    to_probs: LogitsToProbs,
+    stops: StopRule,
+    rule: AcceptanceRule,
+) -> Batch:
+    """Open a batch: the model's cache, the drafter's and the controllers' sessions.
+
+    Args:
+        context: Shared with the loops of other levels.
+        model: The model whose distribution is sampled.
+        rows: The sequences.
+        info: What drafters know about the batch; the means to open an inner loop is added.
+        drafter: Drafts for the model; None for autoregressive decoding.
+        gamma: Decides how many tokens are drafted.
+        lenience: Decides how strictly drafts are verified; None for l = 1.
+        to_probs: The model's sampling settings.
+        stops: Decides when a sequence ends.
+        rule: Verifies drafts.
+    """
+    info = context.with_loop(info)
+    room = tuple(row.limit - len(row.tokens) for row in rows)
+    recorder = DraftRecorder(
+        context.draft_to_probs, context.generators, info.batch_size, info.vocab_size, info.max_gamma, info.device
+    )
+    batch_info = BatchInfo(info.batch_size, info.max_gamma, room, to_probs.greedy)
+    proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
+    session = ModelSession(
+        model,
+        info.batch_size,
+        info.capacity,
+        info.sources if model.encoder_decoder else None,
+        vocab_size=info.vocab_size,
+        keep_hidden=drafter is not None and drafter.needs_hidden_states,
+    )
+    return Batch(rows, session, proposer, to_probs, context.generators, stops, rule)
+
+
+class InnerLoop:
+    """Drafts for one batch with a model that a further drafter accelerates.
+
+    Args:
+        context: Shared with the loop above.
+        above: What drafters know about the batch above.
+        model: The model in the middle.
+        drafter: Drafts for it.
+        gamma: Decides how many tokens that drafter drafts.
+    """
+
+    def __init__(
+        self,
+        context: LoopContext,
+        above: SessionInfo,
+        model: LoadedModel,
+        drafter: Drafter,
+        gamma: GammaController,
+    ) -> None:
+        # A row holds drafted tokens before the level above has verified them.
+        capacity = above.capacity + above.max_gamma
+        self._positions = min(capacity, model.max_positions or capacity)
+        self._rows = [Row([], 0, capacity, "length") for _ in range(above.batch_size)]
+        self._batch = open_batch(
+            replace(context, guard=context.guard.child()),
+            model,
+            self._rows,
+            replace(above, capacity=capacity, max_gamma=gamma.max_gamma, device=model.device),
+            drafter,
+            gamma,
+            to_probs=context.draft_to_probs,
+            stops=StopRule(frozenset()),  # the target decides when a sequence ends
+            rule=SpeculativeSampling(),
+        )
+        for row in self._rows:
+            row.reason = "length"  # until the first request
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        """Decode with the middle model until no row wants more."""
+        for row, tokens, budget in zip(self._rows, request.tokens, request.budget, strict=True):
+            row.tokens += tokens[len(row.tokens) :]
+            row.begin = len(row.tokens)
+            row.limit = min(row.begin + budget, self._positions)
+            row.reason = "length" if row.begin >= row.limit else None
+        while not self._batch.done:
+            report = self._batch.step()
+            wanted = request.extend(report.outcome.committed, self._batch.p)
+            for row, more in zip(self._rows, wanted, strict=True):
+                row.reason = row.reason if more else "length"
+        return request.proposal()
+
+    def commit(self, outcome: Outcome) -> None:
+        """Roll back rejected tokens and append the committed ones, here and below."""
+        if not any(row.tokens for row in self._rows):
+            return  # nothing was drafted yet, and the first request brings all tokens
+        accepted = outcome.accepted if outcome.used else (0,) * len(outcome.accepted)
+        self.rollback([row.begin + n for row, n in zip(self._rows, accepted, strict=True)])
+        new = tuple(tokens[n:] for tokens, n in zip(outcome.committed, accepted, strict=True))
+        nothing = (0,) * len(new)
+        self._batch.commit(Outcome(nothing, nothing, new, outcome.finished, used=False))
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Keep only the first `lengths[b]` tokens of each row b, here and below."""
+        self._batch.rollback(lengths)
+
+    def close(self) -> None:
+        """Free the caches, here and below."""
+        self._batch.close()

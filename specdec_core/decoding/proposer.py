@@ -1,0 +1,221 @@
+"""The proposer: asks the drafter for a proposal, as the controllers allow, and reports the outcome to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.validation import FAULTS, validate
+from specdec_core.interface import (
+    BatchInfo,
+    Drafter,
+    DraftSession,
+    GammaController,
+    GammaSession,
+    LenienceController,
+    LenienceSession,
+    Outcome,
+    PluginError,
+    Proposal,
+    SessionInfo,
+    StepReport,
+)
+
+T = TypeVar("T")
+
+
+class Proposer:
+    """Drafter and controllers during one batch. A plugin that fails costs speed, never a token.
+
+    Args:
+        drafter: The drafter; None for autoregressive decoding.
+        gamma: Decides how many tokens are drafted.
+        lenience: Decides how strictly drafts are verified; None for l = 1.
+        recorder: Draws draft tokens and records their q.
+        info: What drafters know about the batch.
+        batch: What controllers know about the batch.
+        guard: Records plugin failures.
+
+    Attributes:
+        asked: The budget of this step; zeros if the drafter was not asked.
+        seconds: Wall time of the drafter since the last `observe`.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter | None,
+        gamma: GammaController | None,
+        lenience: LenienceController | None,
+        recorder: DraftRecorder,
+        info: SessionInfo,
+        batch: BatchInfo,
+        guard: PluginGuard,
+    ) -> None:
+        self._drafter, self._gamma, self._lenience = drafter, gamma, lenience
+        self._recorder = recorder
+        self._info = info
+        self._device = torch.device(info.device)
+        self._guard = guard
+        self._draft_session: DraftSession | None = None
+        self._gamma_session: GammaSession | None = None
+        self._lenience_session: LenienceSession | None = None
+        self._last_gamma: Sequence[int] = (0,) * info.batch_size
+        self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * info.batch_size
+        self.asked = self._nothing_asked = (0,) * info.batch_size
+        self.seconds = 0.0
+        if drafter is not None and gamma is not None:
+            with guard.calling(drafter):
+                self._draft_session = _opened(drafter.open(info))
+            with guard.calling(gamma):
+                self._gamma_session = _opened(gamma.open(batch))
+        if lenience is not None:
+            with guard.calling(lenience):
+                self._lenience_session = _opened(lenience.open(batch))
+
+    def propose(
+        self, tokens: Sequence[Sequence[int]], room: Sequence[int], hidden: Tensor | None = None
+    ) -> tuple[Proposal, Tensor | None]:
+        """Ask the drafter for a proposal.
+
+        Args:
+            tokens: The committed tokens of each sequence.
+            room: The number of tokens each sequence has room for before its last one; 0 for finished sequences.
+            hidden: `[B, D]`, what each sequence's last token was predicted from, if hidden states are kept.
+
+        Returns:
+            The proposal on the target's device, and `[B]` int64, what is wrong with it; see `validate`.
+        """
+        self.asked = self._nothing_asked
+        session = self._draft_session
+        if session is not None:
+            budget = tuple(map(min, self._next_gamma(), room))
+            if any(budget):
+                self.asked = budget
+                begun = perf_counter()
+                recorder = self._recorder
+                with self._guard.calling(self._drafter, self._drop_drafter):
+                    recorder.start(tokens, budget, hidden, self._keep_drafting())
+                    made = session.propose(recorder)
+                    self.seconds += perf_counter() - begun
+                    recorded = recorder.made(made)
+                    return validate(made, budget, self._info.vocab_size, self._device, recorded=recorded)
+        return Proposal.empty(len(tokens), self._device), None
+
+    def reject(self, fault: int) -> None:
+        """Switch the drafter off: its proposal turned out to be wrong when it was verified.
+
+        Args:
+            fault: One of the codes in `FAULTS`.
+        """
+        self._guard.fail(self._drafter, PluginError(FAULTS[fault].format(last=self._info.vocab_size - 1)))
+        self._drop_drafter()
+
+    def _drop_drafter(self) -> None:
+        session, self._draft_session = self._draft_session, None
+        if session is not None:
+            with self._guard.calling(self._drafter):
+                session.close()
+
+    def _next_gamma(self) -> Sequence[int]:
+        session = self._gamma_session
+        if session is not None:
+            with self._guard.calling(self._gamma):
+                self._last_gamma = self._legal_gamma(session.gamma())
+        return self._last_gamma
+
+    def _legal_gamma(self, asked: Sequence[int]) -> Sequence[int]:
+        batch, limit = self._info.batch_size, self._info.max_gamma
+        if len(asked) != batch or not all(isinstance(n, int) and 0 <= n <= limit for n in asked):
+            raise PluginError(
+                f"gamma {list(asked)} was asked for; expected {batch} whole numbers from 0 to max_gamma "
+                f"({limit}). The last valid gamma is used."
+            )
+        return tuple(asked)
+
+    def _keep_drafting(self) -> KeepDrafting | None:
+        """Return the callback that asks the controller after each draft token, or None if it does not use that."""
+        session = self._gamma_session
+        if session is None or not session.uses_confidence:
+            return None
+
+        def keep_drafting(confidence: Sequence[float]) -> Sequence[bool]:
+            # Guarded by itself: what the controller does wrong is not the drafter's failure.
+            with self._guard.calling(self._gamma):
+                answer = session.keep_drafting(confidence)
+                if len(answer) == self._info.batch_size:
+                    return answer
+                raise PluginError(
+                    f"keep_drafting() answered for {len(answer)} rows; the batch has {self._info.batch_size}. All "
+                    "sequences keep drafting."
+                )
+            return [True] * len(confidence)
+
+        return keep_drafting
+
+    def lenience(self, width: int) -> list[list[float]] | None:
+        """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""
+        session = self._lenience_session
+        if session is None or not width:
+            return None
+        with self._guard.calling(self._lenience):
+            self._last_lenience = self._legal_lenience(session.lenience())
+        rows = [[*row[:width], *[row[-1]] * (width - len(row))] for row in self._last_lenience]
+        return rows if any(value < 1 for row in rows for value in row) else None
+
+    def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> Sequence[Sequence[float]]:
+        rows = tuple(tuple(row) if isinstance(row, Sequence) else (row,) for row in asked)
+        if len(rows) != self._info.batch_size or not all(row and all(0 < x <= 1 for x in row) for row in rows):
+            raise PluginError(
+                f"lenience {list(asked)} was asked for; expected, for each of {self._info.batch_size} rows, a "
+                "number in (0, 1] or a sequence of them. The last valid lenience is used."
+            )
+        return rows
+
+    def commit(self, outcome: Outcome) -> None:
+        """Report to the drafter what was committed."""
+        session = self._draft_session
+        if session is not None:
+            begun = perf_counter()
+            with self._guard.calling(self._drafter, self._drop_drafter):
+                session.commit(outcome)
+            self.seconds += perf_counter() - begun
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Have the drafter keep only the first `lengths[b]` committed tokens of each sequence b."""
+        session = self._draft_session
+        if session is not None:
+            with self._guard.calling(self._drafter, self._drop_drafter):
+                if not session.can_roll_back:
+                    raise PluginError(
+                        "inside a hierarchy, commits are rolled back when the level above rejects them; this "
+                        "drafter keeps state (it has a commit()) and must also have a rollback(lengths)."
+                    )
+                session.rollback(lengths)
+
+    def observe(self, report: StepReport) -> None:
+        """Report the step to the controllers."""
+        self._guard.step = report.step + 1
+        self.seconds = 0.0
+        if self._gamma_session is not None:
+            with self._guard.calling(self._gamma):
+                self._gamma_session.observe(report)
+        if self._lenience_session is not None:
+            with self._guard.calling(self._lenience):
+                self._lenience_session.observe(report)
+
+    def close(self) -> None:
+        """Close the drafter's session."""
+        self._drop_drafter()
+
+
+def _opened(session: T | None) -> T:
+    """Return a plugin's session, which must exist."""
+    if session is None:
+        raise PluginError("open() returned None; it must return a session.")
+    return session

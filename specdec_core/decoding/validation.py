@@ -1,0 +1,197 @@
+"""What a proposal must satisfy before it is verified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Backoff, Dense, PluginError, PointMass, Proposal, Sparse
+from specdec_core.verification.distributions import density
+
+TOLERANCE = 1e-3
+"""How far the sum of q may be from 1; half-precision softmaxes stay well below."""
+
+# What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
+FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER = range(5)
+FAULTS = {
+    BAD_ID: "a draft token, or an id of its q, is outside the vocabulary (0 to {last}).",
+    BAD_SUM: "q does not sum to 1 at a drafted position, or holds a negative number or NaN.",
+    BAD_TOKEN: "q gives 0 (or NaN) to the very token that was drafted, so it was not drawn from q.",
+    BAD_ORDER: "q lists ids out of order, or one id with two probabilities.",
+}
+
+
+def validate(
+    proposal: object, budget: tuple[int, ...], vocab_size: int, device: torch.device, *, recorded: bool
+) -> tuple[Proposal, Tensor | None]:
+    """Check a proposal and bring it to the target's device, without synchronising the device.
+
+    Args:
+        proposal: What the drafter returned.
+        budget: The budget it was given, B numbers.
+        vocab_size: V.
+        device: The target's device.
+        recorded: Whether the core drew its tokens from logits, so that ids are legal and q sums to 1.
+
+    Returns:
+        The proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64, one of the
+        codes above per sequence; None if nothing can be wrong.
+
+    Raises:
+        PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
+    """
+    checked = trim(check_form(proposal, budget, vocab_size), device)
+    # The core refuses NaN before it draws from a back-off distribution, and a point mass holds no numbers.
+    if recorded and isinstance(checked.q, PointMass | Backoff):
+        return checked, None
+    return _check_recorded(checked) if recorded else _check_values(checked, vocab_size)
+
+
+def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Proposal:
+    """Return the proposal if its types, shapes and lengths are right.
+
+    Raises:
+        PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
+    """
+    if not isinstance(proposal, Proposal):
+        raise PluginError(f"propose() returned {type(proposal).__name__}; it must return a Proposal.")
+    if not isinstance(proposal.tokens, Tensor):
+        raise PluginError(
+            f"tokens are a {type(proposal.tokens).__name__}; expected a tensor [{len(budget)}, K] int64."
+        )
+    shape = tuple(proposal.tokens.shape)
+    if len(shape) != 2 or shape[0] != len(budget) or proposal.tokens.dtype != torch.long:
+        raise PluginError(
+            f"tokens of shape {shape} and dtype {proposal.tokens.dtype} were proposed; expected int64 "
+            f"[{len(budget)}, K]."
+        )
+    if len(proposal.lengths) != len(budget):
+        raise PluginError(f"{len(proposal.lengths)} lengths were proposed; there are {len(budget)} rows.")
+    for row, (length, limit) in enumerate(zip(proposal.lengths, budget, strict=True)):
+        if not 0 <= length <= limit:
+            raise PluginError(f"{length} tokens were proposed for row {row}; its budget was {limit}.")
+        if length > shape[1]:
+            raise PluginError(f"row {row} claims {length} tokens, but tokens has only {shape[1]} columns.")
+    _check_q_form(proposal, shape, vocab_size)
+    return proposal
+
+
+def _check_q_form(proposal: Proposal, shape: tuple[int, ...], vocab_size: int) -> None:
+    q = proposal.q
+    if isinstance(q, Dense):
+        got, expected = tuple(q.probabilities.shape), (*shape, vocab_size)
+        if got != expected:
+            raise PluginError(f"dense q has shape {got}; [B, K, V] is {expected} here.")
+    elif isinstance(q, Sparse):
+        ids, weights = tuple(q.ids.shape), tuple(q.probabilities.shape)
+        if ids != weights or len(ids) != 3 or ids[:2] != shape:
+            raise PluginError(f"sparse q has ids {ids} and probabilities {weights}; both must be {[*shape, 'S']}.")
+    elif isinstance(q, Backoff):
+        _check_backoff_form(q, shape, vocab_size)
+    elif not isinstance(q, PointMass):
+        raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse, Dense or Backoff.")
+
+
+def _check_backoff_form(q: Backoff, shape: tuple[int, ...], vocab_size: int) -> None:
+    ids, weights = tuple(q.ids.shape), tuple(q.probabilities.shape)
+    lower, backoff = tuple(q.lower_order.shape), tuple(q.backoff_weight.shape)
+    if ids != weights or len(ids) != 3 or ids[:2] != shape or lower != (vocab_size,) or backoff != shape:
+        raise PluginError(
+            f"back-off q has ids {ids}, probabilities {weights}, lower_order {lower} and backoff_weight {backoff};"
+            f" expected {[*shape, 'S']} for the first two, {[vocab_size]} and {list(shape)}."
+        )
+    if q.ids.dtype not in (torch.int32, torch.long):
+        raise PluginError(f"back-off q has ids of dtype {q.ids.dtype}; expected int32 or int64.")
+
+
+def trim(proposal: Proposal, device: torch.device) -> Proposal:
+    """Return the proposal on a device, cut to its longest draft."""
+    width = proposal.longest
+    q = proposal.q
+    if isinstance(q, Dense):
+        q = Dense(q.probabilities[:, :width].to(device, torch.float32, non_blocking=True))
+    elif isinstance(q, Sparse):
+        weights = q.probabilities[:, :width].to(device, torch.float32, non_blocking=True)
+        q = Sparse(q.ids[:, :width].to(device, non_blocking=True), weights)
+    elif isinstance(q, Backoff):
+        q = Backoff(
+            q.ids[:, :width].to(device, non_blocking=True),
+            q.probabilities[:, :width].to(device, torch.float32, non_blocking=True),
+            q.lower_order.to(device, torch.float32, non_blocking=True),
+            q.backoff_weight[:, :width].to(device, torch.float32, non_blocking=True),
+        )
+    tokens = proposal.tokens[:, :width].to(device, non_blocking=True)
+    return Proposal(tokens, proposal.lengths, q, proposal.parents)
+
+
+def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor]:
+    """Check the one thing that can be wrong with tokens drawn by the core: NaN logits."""
+    impossible = ~(density(proposal.q, proposal.tokens) > 0)  # negated, so that NaN fails
+    if min(proposal.lengths) < proposal.tokens.shape[1]:
+        impossible &= _drafted(proposal)
+    return proposal, impossible.any(dim=1).long() * BAD_TOKEN
+
+
+def _check_values(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
+    """Check ids and probabilities on the device; return the proposal made safe, and a code per sequence."""
+    drafted = _drafted(proposal)
+    proposal, outside = _clamp_ids(proposal, vocab_size)
+    fault = (outside & drafted).any(dim=1).long() * BAD_ID
+    if isinstance(proposal.q, PointMass):
+        return proposal, fault
+    # Both conditions are negated, so that NaN fails them.
+    impossible = ~(density(proposal.q, proposal.tokens) > 0) & drafted
+    fault = torch.where((fault == FINE) & impossible.any(dim=1), BAD_TOKEN, fault)
+    sums = _wrong_sums(proposal.q)
+    fault = torch.where((fault != BAD_ID) & (sums & drafted).any(dim=1), BAD_SUM, fault)
+    if isinstance(proposal.q, Backoff):
+        disorder = _out_of_order(proposal.q)
+        fault = torch.where((fault != BAD_ID) & (disorder & drafted).any(dim=1), BAD_ORDER, fault)
+    return replace(proposal, q=_zero_beyond(proposal.q, drafted)), fault
+
+
+def _drafted(proposal: Proposal) -> Tensor:
+    """Return `[B, K]` bool, the positions within each sequence's draft."""
+    lengths = torch.tensor(proposal.lengths, device=proposal.tokens.device)
+    return torch.arange(proposal.tokens.shape[1], device=lengths.device) < lengths[:, None]
+
+
+def _wrong_sums(q: Sparse | Dense | Backoff) -> Tensor:
+    """Return `[B, K]` bool, where q does not sum to 1, is negative somewhere, or NaN."""
+    weights = q.probabilities
+    sums, negative = weights.sum(dim=2), (weights < 0).any(dim=2)
+    if isinstance(q, Backoff):
+        ids = q.ids.long()
+        repeated = torch.zeros_like(ids, dtype=torch.bool)
+        repeated[..., 1:] = ids[..., 1:] == ids[..., :-1]
+        listed = q.lower_order[ids].masked_fill(repeated, 0).sum(dim=2)
+        sums = weights.masked_fill(repeated, 0).sum(dim=2) + q.backoff_weight * (q.lower_order.sum() - listed)
+        negative = negative | (q.backoff_weight < 0) | (q.lower_order < 0).any()
+    return ~((sums - 1).abs() <= TOLERANCE) | negative
+
+
+def _out_of_order(q: Backoff) -> Tensor:
+    """Return `[B, K]` bool, where ids are not ascending, or repeated with another probability."""
+    left, right = q.ids[..., :-1], q.ids[..., 1:]
+    unlike = (left == right) & (q.probabilities[..., :-1] != q.probabilities[..., 1:])
+    return ((left > right) | unlike).any(dim=2)
+
+
+def _zero_beyond(q: Sparse | Dense | Backoff, drafted: Tensor) -> Sparse | Dense | Backoff:
+    """Return q with zeros beyond each draft, where anything is allowed but acceptance needs finite numbers."""
+    weights = q.probabilities.masked_fill(~drafted[..., None], 0)
+    if isinstance(q, Backoff):
+        return replace(q, probabilities=weights, backoff_weight=q.backoff_weight.masked_fill(~drafted, 0))
+    return replace(q, probabilities=weights)
+
+
+def _clamp_ids(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
+    """Bring all ids into the vocabulary; return also `[B, K]` bool, where one was outside."""
+    outside = (proposal.tokens < 0) | (proposal.tokens >= vocab_size)
+    q = proposal.q
+    if isinstance(q, Sparse | Backoff):
+        outside = outside | ((q.ids < 0) | (q.ids >= vocab_size)).any(dim=2)
+        q = replace(q, ids=q.ids.clamp(0, vocab_size - 1))
+    return replace(proposal, tokens=proposal.tokens.clamp(0, vocab_size - 1), q=q), outside

@@ -1,0 +1,355 @@
+"""The drafter's side of the plugin interface: a request comes in, a proposal goes out, the outcome comes back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from specdec_core.interface.errors import PluginError
+from specdec_core.interface.proposal import Proposal
+from specdec_core.interface.spec import PluginConfig, PluginKind
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from specdec_core.interface.controllers import GammaController
+    from specdec_core.interface.proposal import BackoffRow
+
+
+class TargetFeatures(Protocol):
+    """Read-only view of the target's weights, for drafters that work on its hidden states."""
+
+    @property
+    def hidden_size(self) -> int:
+        """D, the size of the hidden state that the output embedding reads."""
+
+    @property
+    def input_embeddings(self) -> Tensor:
+        """Weights `[V', E]` of the (decoder's) input embedding; V' may exceed V."""
+
+    @property
+    def output_embeddings(self) -> Tensor:
+        """Weights `[V, D]` of the language-model head."""
+
+    def fingerprint(self) -> str:
+        """Return a digest that identifies the model's weights, independent of dtype and device."""
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What a drafter knows about the target when its weights or tables are loaded.
+
+    Attributes:
+        vocab_size: V, the number of logits the target returns.
+        eos_ids: Ids that end a sequence.
+        device: Device the target computes on.
+        tokenizer: The target's Hugging Face tokenizer, or None when token ids are passed directly.
+        encoder_decoder: Whether the target reads a source with an encoder.
+        folder: Base for relative paths in a config.
+        features: The target's weights, for drafters that work on its hidden states; None if it has no output
+            embedding.
+        build: Creates a nested plugin from its settings, for drafters composed of others. Takes the kind
+            (`drafter` or `gamma`), the settings, and the target that the nested drafter works for. None for a
+            drafter that is constructed directly.
+    """
+
+    vocab_size: int
+    eos_ids: tuple[int, ...] = ()
+    device: torch.device | str = "cpu"
+    tokenizer: Any = None
+    encoder_decoder: bool = False
+    folder: Path = Path()
+    features: TargetFeatures | None = None
+    build: Callable[[PluginKind, PluginConfig, TargetInfo], Any] | None = None
+
+
+class DraftLoop(Protocol):
+    """Drafts with a model that is itself accelerated by a drafter. Implemented by the core.
+
+    Its tokens are drawn from the model's own adjusted distribution, which is therefore q.
+    """
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        """Decode with the model until every sequence has spent its budget or a controller has stopped it."""
+
+    def commit(self, outcome: Outcome) -> None:
+        """Roll back rejected tokens and append the committed ones."""
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Keep only the first `lengths[b]` committed tokens of each sequence b."""
+
+    def close(self) -> None:
+        """Free the caches."""
+
+
+class LoopFactory(Protocol):
+    """Opens a `DraftLoop` for a batch."""
+
+    def __call__(self, model: Any, drafter: Drafter, gamma: GammaController) -> DraftLoop:
+        """Return a loop in which `drafter` proposes for a `LoadedModel`, as many tokens as `gamma` allows."""
+
+
+@dataclass(frozen=True)
+class SessionInfo:
+    """What a drafter knows about a batch when it starts.
+
+    Attributes:
+        batch_size: B.
+        vocab_size: V.
+        capacity: Maximum number of committed tokens of a sequence, prompt included.
+        max_gamma: Maximum number of draft tokens of a proposal in this session.
+        device: Device the target computes on.
+        sources: The encoder's input ids of each sequence for encoder-decoder targets, else None.
+        loop: Opens an inner decoding loop, for hierarchies; None for a session opened directly.
+    """
+
+    batch_size: int
+    vocab_size: int
+    capacity: int
+    max_gamma: int
+    device: torch.device | str
+    sources: Sequence[Sequence[int]] | None = None
+    loop: LoopFactory | None = None
+
+
+class DraftRequest(Protocol):
+    """What the core asks of a drafter in one step, and the means to draw draft tokens. Implemented by the core.
+
+    Draw tokens with `sample` (from logits), `draw` (from probabilities) or `sample_backoff` (from a back-off
+    distribution), then return `proposal()`. Each method draws one token per sequence and records the distribution
+    q that it came from, so the draw and q cannot disagree. Propose every token that you draw: withholding one
+    because of its value changes q. A deterministic drafter ignores these methods and returns
+    `Proposal.from_rows`.
+
+    Attributes:
+        tokens: The committed tokens of each sequence, prompt first (read only). For encoder-decoder targets these
+            are the decoder's tokens, start token first.
+        budget: The maximum number of tokens to draft for each sequence in this step; 0 is legal.
+        hidden: `[B, D]` float on the target's device, for drafters that declare `needs_hidden_states`: the hidden
+            state that each sequence's last committed token was predicted from, which is that of the token before
+            it. None in the first step, before the target has read anything.
+    """
+
+    tokens: Sequence[Sequence[int]]
+    budget: tuple[int, ...]
+    hidden: Tensor | None
+
+    def sample(self, logits: Tensor) -> Tensor:
+        """Draw the next draft token of every sequence from a model's logits.
+
+        Applies the run's sampling settings for drafts (section 2.2) with each sequence's own prefix, and draws
+        with the sequence's own random generator.
+
+        Args:
+            logits: `[B, V]`, any float type.
+
+        Returns:
+            The drawn tokens `[B]` int64, on the device of the logits.
+        """
+
+    def draw(self, probabilities: Tensor) -> Tensor:
+        """Draw the next draft token of every sequence from q itself, `[B, V]`; return tokens `[B]` int64."""
+
+    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+        """Draw the next draft token of every sequence from a back-off distribution, without materialising it.
+
+        Equivalent to `sample` on the dense log weights. The cost does not grow with V for greedy decoding or when
+        temperature is the only sampling setting; other settings need the dense row and build it.
+
+        Args:
+            rows: B rows of log weights; None for sequences whose budget is spent.
+
+        Returns:
+            B tokens; 0 for sequences that take no further token.
+        """
+
+    def wants_more(self) -> bool:
+        """Return whether any sequence can take another token: budget is left and no controller stopped it."""
+
+    def proposal(self) -> Proposal:
+        """Return everything drawn in this step, ready to be returned from `propose`."""
+
+    def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:
+        """Record tokens that an inner decoding loop drew with the sequences' own generators.
+
+        Args:
+            tokens: The next tokens of each sequence, any number of them. Tokens beyond the budget, or after the
+                one at which a controller stops the sequence, are dropped.
+            q: `[B, K, V]`, the distribution of each token; None where it was one-hot (greedy).
+
+        Returns:
+            Whether each sequence can take more.
+        """
+
+    def fork(self, budget: Sequence[int]) -> DraftRequest:
+        """Return a request to pass on to another drafter, with a record and a budget of its own.
+
+        Args:
+            budget: The maximum number of tokens of each sequence, at most this request's.
+        """
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of one step: the only truth about which tokens were committed.
+
+    Attributes:
+        drafted: Number of draft tokens verified in each sequence.
+        accepted: Number of them that were accepted.
+        committed: Tokens appended to each sequence: the accepted ones, then the recovered or bonus token. Empty
+            for a sequence that had already finished; shorter when an end of sequence came first.
+        finished: Whether each sequence has ended. Inside a hierarchy it may resume after a `rollback`; the next
+            commit says so.
+        used: False when another drafter's proposal, or none, was verified in this step. Where drafters share a
+            batch sequence by sequence, `drafted` and `accepted` are 0 for the sequences of others.
+    """
+
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    committed: tuple[tuple[int, ...], ...]
+    finished: tuple[bool, ...]
+    used: bool = True
+
+
+class DraftSession(ABC):
+    """A drafter's state for one batch: caches, positions in tables."""
+
+    @abstractmethod
+    def propose(self, request: DraftRequest) -> Proposal:
+        """Return at most `request.budget[b]` draft tokens for each sequence b."""
+
+    def commit(self, outcome: Outcome) -> None:  # noqa: B027  (most drafters keep no state)
+        """Learn which tokens were committed. Called after every step, even one without a request."""
+
+    def rollback(self, lengths: Sequence[int]) -> None:  # noqa: B027  (most drafters keep no state)
+        """Undo commits: keep only the first `lengths[b]` committed tokens of each sequence b.
+
+        Called only inside a hierarchy, where the level above may reject tokens that were committed here. A
+        `commit` with `used=False` and the replacement tokens follows. Override this in every session that keeps
+        state between steps, that is, one that overrides `commit` or remembers `request.tokens`.
+        """
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether commits can be undone: not if the session overrides `commit` without `rollback`."""
+        kind = type(self)
+        return kind.commit is DraftSession.commit or kind.rollback is not DraftSession.rollback
+
+    def close(self) -> None:  # noqa: B027
+        """Free everything the session holds."""
+
+
+class Drafter(ABC):
+    """Weights or tables that propose tokens: loaded once and shared by all sequences.
+
+    Attributes:
+        Config: The pydantic model of the drafter's settings in a study.
+        config: Its validated settings.
+        target: The target it drafts for.
+    """
+
+    Config: ClassVar[type[PluginConfig]] = PluginConfig
+
+    needs_hidden_states: bool = False
+    """Whether requests must carry the target's hidden states; declare the same in the plugin's `Capabilities`."""
+
+    def __init__(self, config: Any, target: TargetInfo) -> None:
+        self.config = config
+        self.target = target
+
+    @abstractmethod
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch."""
+
+
+class DeterministicDrafter(Drafter):
+    """A drafter that proposes the same tokens after the same prefix. Implement `draft`; nothing else is needed.
+
+    Its q is a point mass: a draft token x is accepted with probability p(x), and the residual is p without x.
+    """
+
+    @abstractmethod
+    def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
+        """Return at most `budget` tokens expected to follow `tokens`; an empty sequence is legal."""
+
+    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002  (others need it)
+        """Start a batch; nothing is kept between steps."""
+        return _DeterministicSession(self)
+
+
+class _DeterministicSession(DraftSession):
+    def __init__(self, drafter: DeterministicDrafter) -> None:
+        self._drafter = drafter
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        pairs = zip(request.tokens, request.budget, strict=True)
+        rows = [self._drafter.draft(row, n) if n else () for row, n in pairs]
+        try:
+            return Proposal.from_rows(rows)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise PluginError(
+                f"{type(self._drafter).__name__}.draft returned {_short(_no_ids(rows))}; it must return at most "
+                "`budget` token ids, such as [5, 2], and [] where it has no draft."
+            ) from error
+
+
+class AutoregressiveDrafter(Drafter):
+    """A drafter that scores the next token after a prefix. Implement `logits`; nothing else is needed.
+
+    The core applies the sampling settings, draws the token and records q.
+    """
+
+    @abstractmethod
+    def logits(self, prefix: Sequence[int]) -> Tensor:
+        """Return the logits `[V]` of the token that follows `prefix`."""
+
+    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002  (others need it)
+        """Start a batch; nothing is kept between steps."""
+        return _AutoregressiveSession(self)
+
+
+class _AutoregressiveSession(DraftSession):
+    def __init__(self, drafter: AutoregressiveDrafter) -> None:
+        self._drafter = drafter
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        import torch
+
+        prefixes = [list(row) for row in request.tokens]
+        while request.wants_more():
+            scored = [self._drafter.logits(prefix) for prefix in prefixes]
+            if not all(isinstance(one, torch.Tensor) for one in scored):
+                raise PluginError(
+                    f"{type(self._drafter).__name__}.logits returned {_short(_no_tensor(scored))}; it must return "
+                    "a float tensor [V]: a number for each token id."
+                )
+            drawn = request.sample(torch.stack(scored))
+            for prefix, token in zip(prefixes, drawn.tolist(), strict=True):
+                prefix.append(token)
+        return request.proposal()
+
+
+def _no_ids(rows: Sequence[Any]) -> object:
+    """Return the first of some rows that is no sequence of token ids."""
+    for row in rows:
+        try:
+            Proposal.from_rows([row])
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            return row
+    return rows
+
+
+def _no_tensor(values: Sequence[Any]) -> object:
+    """Return the first value that is no tensor."""
+    import torch
+
+    return next(value for value in values if not isinstance(value, torch.Tensor))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,85 @@
+"""Errors the user can fix: each says what was given, what is allowed and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class SpecdecError(Exception):
+    """Base of every error that the user can fix.
+
+    The command line prints its message without a traceback and exits with `exit_code`.
+    """
+
+    exit_code = 2
+
+
+class ConfigError(SpecdecError):
+    """A study, prompt file or option holds an invalid value."""
+
+
+class ArgumentError(ConfigError, TypeError):
+    """An argument of a Python function is of a type that it does not take, or is unknown."""
+
+
+class ModelError(SpecdecError):
+    """A model cannot be loaded, or cannot be decoded by this framework; the reason is in the message."""
+
+
+class PromptError(SpecdecError):
+    """A prompt is empty, too long for the model, or not readable."""
+
+
+class PluginError(SpecdecError):
+    """A plugin is missing, broken, in conflict with another, or broke the rules of the interface."""
+
+
+class NumericsError(SpecdecError):
+    """The target returned logits that are not a distribution (NaN, or minus infinity everywhere)."""
+
+
+class PluginWarning(RuntimeWarning):
+    """A plugin failed while text was generated and was switched off or overruled. No token was lost."""
+
+
+def unknown_name(what: str, given: str, available: Iterable[str]) -> str:
+    """Return a message for an unknown name, with near misses and all available names.
+
+    Args:
+        what: Kind of the named thing, such as `drafter`.
+        given: The unknown name.
+        available: All valid names.
+    """
+    names = sorted(available)
+    near = get_close_matches(given, names, n=3, cutoff=0.5)
+    hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
+    return f"unknown {what} {given!r}.{hint} Available: {', '.join(names) or 'none'}."
+
+
+@contextmanager
+def reading(
+    path: Path, error: type[SpecdecError], expected: str, nearby: Callable[[], str] = lambda: ""
+) -> Iterator[None]:
+    """Turn an exception raised while a text file is read into an error the user can fix.
+
+    Args:
+        path: The file.
+        error: The error to raise.
+        expected: Description of the expected content.
+        nearby: Returns a hint for a missing file, such as similar names.
+
+    Raises:
+        SpecdecError: The file is missing, is not UTF-8 text, or cannot be read.
+    """
+    try:
+        yield
+    except FileNotFoundError as cause:
+        raise error(f"{path}: there is no such file.{nearby()}") from cause
+    except UnicodeDecodeError as cause:
+        place = f"byte {cause.start} is not UTF-8"
+        raise error(f"{path}: this is no text file ({place}); expected {expected}.") from cause
+    except OSError as cause:
+        raise error(f"{path}: cannot be read: {cause.strerror or cause}.") from cause

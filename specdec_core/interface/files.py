@@ -1,0 +1,169 @@
+"""Write a file or folder completely or not at all. Importing this imports no torch.
+
+A trainer calls `check_output` before it starts and writes inside `writing_file` or `writing_folder`::
+
+    check_output(config.output, config.overwrite)
+    ...  # the work
+    with writing_file(config.output) as place:
+        place.write_text(table)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from specdec_core.interface.errors import ConfigError
+
+# What a full or failing disk says; such an error often names no file.
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+
+
+def check_output(path: Path, overwrite: bool, *, folder_with: str | None = None) -> None:
+    """Reject an output path that cannot be written, or that holds something that must not be replaced.
+
+    Call it before work that may take hours.
+
+    Args:
+        path: Path of the result.
+        overwrite: Whether an existing result may be replaced.
+        folder_with: None when the result is a file. For a folder, the name of a file that every such result
+            holds: a folder without it is something else and is never replaced. An empty folder may be used.
+
+    Raises:
+        ConfigError: With what is in the way and what to do.
+    """
+    wanted = path.resolve()
+    if wanted.is_dir():
+        _check_folder(path, overwrite, folder_with)
+    elif wanted.exists() and (folder_with is not None or not wanted.is_file()):
+        found = "a file" if wanted.is_file() else "neither a file nor a folder"
+        kind = "file" if folder_with is None else "folder"
+        raise ConfigError(f"output {path} is {found}, and a {kind} goes there; give another --output.")
+    elif wanted.exists() and not overwrite:
+        raise ConfigError(_there(path))
+    _check_writable(path)
+
+
+def _check_folder(path: Path, overwrite: bool, folder_with: str | None) -> None:
+    if folder_with is None:
+        raise ConfigError(f"output {path} is a folder, and a file goes there; give the name of a file in it.")
+    if Path.cwd().is_relative_to(path.resolve()):
+        raise ConfigError(f"output {path} is the folder you are in, or holds it; give one of its own.")
+    if not any(path.iterdir()):
+        return
+    if not (path / folder_with).is_file():
+        raise ConfigError(
+            f"output {path} is a folder with other things in it (there is no {folder_with}), which stay; "
+            "give another --output."
+        )
+    if not overwrite:
+        raise ConfigError(_there(path))
+
+
+def _check_writable(path: Path) -> None:
+    there = next(parent for parent in path.resolve().parents if parent.exists())
+    if not there.is_dir():
+        raise ConfigError(f"output {path}: {there} is no folder; give another --output.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"output {path}: nothing may be written in {there}; give another --output.")
+
+
+def _there(path: Path) -> str:
+    return f"output {path} is there already; --overwrite replaces it, or give another --output."
+
+
+@contextmanager
+def writing_file(path: Path) -> Iterator[Path]:
+    """Yield a path for a file that is moved to its final name when the block succeeds.
+
+    The place has the same file name, in a hidden folder beside `path`; folders above are made. What is at `path`
+    stays until it is replaced in one go. When anything is raised, Ctrl-C included, nothing is left behind.
+
+    Args:
+        path: The file to write or replace. A link is followed.
+
+    Raises:
+        ConfigError: It cannot be written: what the system said, and what to do.
+    """
+    with _beside(path) as (place, final):
+        yield place
+        _open_up([place])
+        place.replace(final)
+
+
+@contextmanager
+def writing_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder that is moved to its final name when the block succeeds.
+
+    As `writing_file`, but a folder cannot be replaced in one go: between taking the old one away and putting the
+    new one there, there is none. All of the old one is deleted, so ask `check_output` first.
+
+    Args:
+        path: The folder to write or replace. A link is followed.
+
+    Raises:
+        ConfigError: It cannot be written: what the system said, and what to do.
+    """
+    with _beside(path) as (place, final):
+        place.mkdir()
+        yield place
+        _open_up([file for file in place.rglob("*") if file.is_file()])
+        old = place.with_name("old") if place.name != "old" else place.with_name("older")
+        replaces = final.exists()
+        if replaces:
+            final.rename(old)
+        try:
+            place.rename(final)
+        except BaseException:
+            if replaces:
+                old.rename(final)
+            raise
+
+
+def _open_up(files: list[Path]) -> None:
+    """Give files the default permissions: some libraries write files that only the owner can read."""
+    for file in files:
+        probe = file.with_name(f"{file.name}.rights")
+        probe.touch()
+        file.chmod(probe.stat().st_mode)
+        probe.unlink()
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield a temporary path on the same file system and the final path; clean up on success and failure."""
+    final = path.resolve()
+    missing = [parent for parent in final.parents if not parent.exists()]
+    hidden: Path | None = None
+    whole = False
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=".part", dir=final.parent))
+        yield hidden / final.name, final
+        whole = True
+    except OSError as error:
+        if hidden is not None and not _is_ours(error, hidden):
+            raise
+        reason = error.strerror or error
+        raise ConfigError(
+            f"output {path} cannot be written: {reason}; make room for it or give another --output."
+        ) from error
+    finally:
+        if hidden is not None:
+            shutil.rmtree(hidden, ignore_errors=True)
+        if not whole:
+            for parent in missing:
+                with suppress(OSError):
+                    parent.rmdir()
+
+
+def _is_ours(error: OSError, hidden: Path) -> bool:
+    """Whether an error is about the output, rather than about something that was read meanwhile."""
+    named = [name for name in (error.filename, error.filename2) if isinstance(name, (str, os.PathLike))]
+    return error.errno in _DISK or any(Path(name).is_relative_to(hidden) for name in named)

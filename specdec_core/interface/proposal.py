@@ -1,0 +1,158 @@
+"""What a drafter returns: draft tokens and the distribution q that each was drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PointMass:
+    """q puts all its mass on the draft token, as a deterministic drafter's does."""
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """q on a few ids, zero elsewhere.
+
+    Attributes:
+        ids: `[B, K, S]` int64, no id twice at a position. Pad unused places with any listed id and probability 0.
+        probabilities: `[B, K, S]` float, summing to 1 at each drafted position.
+    """
+
+    ids: Tensor
+    probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class Dense:
+    """q on the whole vocabulary.
+
+    Attributes:
+        probabilities: `[B, K, V]` float, summing to 1 at each drafted position.
+    """
+
+    probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """q on a few ids, and a scaled lower-order distribution, shared by all positions, on all others.
+
+    At position k of sequence b, q(w) is `probabilities[b, k, s]` if `ids[b, k, s] == w`, and
+    `backoff_weight[b, k] * lower_order[w]` for ids that are not listed.
+
+    Attributes:
+        ids: `[B, K, S]` int32 or int64, ascending at each position. Pad unused places with the last id and its
+            probability; with nothing to list, pad with any id and the probability it has anyway. S may be 0.
+        probabilities: `[B, K, S]` float.
+        lower_order: `[V]` float, not negative.
+        backoff_weight: `[B, K]` float, such that q sums to 1 at each drafted position.
+    """
+
+    ids: Tensor
+    probabilities: Tensor
+    lower_order: Tensor
+    backoff_weight: Tensor
+
+
+Distribution: TypeAlias = PointMass | Sparse | Dense | Backoff
+"""The four forms of q."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The draft of one step for a batch of B sequences. Sequences may differ in length and may be empty.
+
+    It holds new tokens only, never the prefix. Everything beyond a sequence's length is ignored.
+
+    Attributes:
+        tokens: `[B, K]` int64, the draft tokens x_1 ... x_gamma of Algorithm 1 (arXiv 2211.17192).
+        lengths: B numbers from 0 to K: the number of draft tokens of each sequence.
+        q: The distribution the tokens were sampled from, after the sampling settings (section 2.2).
+        parents: Reserved for token trees; None means that each token follows the one before it.
+    """
+
+    tokens: Tensor
+    lengths: tuple[int, ...]
+    q: Distribution
+    parents: Tensor | None = None
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest draft."""
+        return max(self.lengths, default=0)
+
+    @classmethod
+    def empty(cls, batch_size: int, device: torch.device | str = "cpu") -> Proposal:
+        """Return a proposal without tokens: a step of autoregressive decoding."""
+        import torch
+
+        return cls(torch.zeros(batch_size, 0, dtype=torch.long, device=device), (0,) * batch_size, PointMass())
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[int]]) -> Proposal:
+        """Return the proposal of a deterministic drafter: a list of tokens per sequence, q a point mass.
+
+        Args:
+            rows: B sequences of token ids, of any lengths.
+
+        Raises:
+            TypeError: An id is no integer, or a row is no sequence.
+        """
+        import torch
+
+        lengths = tuple(len(row) for row in rows)
+        longest = max(lengths, default=0)
+        padded = [[*row, *[0] * (longest - len(row))] for row in rows]
+        tokens = torch.tensor(padded)
+        if longest and tokens.ndim != 2:
+            raise TypeError("rows are sequences of token ids; given nested ones.")
+        if longest and (tokens.is_floating_point() or tokens.is_complex()):
+            raise TypeError(f"token ids are integers; given {str(tokens.dtype).removeprefix('torch.')}.")
+        return cls(tokens.long().view(len(rows), longest), lengths, PointMass())
+
+
+@dataclass(frozen=True, eq=False)
+class LowerOrder:
+    """Log weights of the lower-order distribution that many `BackoffRow`s share.
+
+    Create it once and keep it: values derived from it are cached with it.
+
+    Attributes:
+        log_weights: `[V]` float, on any scale; minus infinity for ids that are never drawn. Do not modify.
+        prepared: Cache of the core; not for drafters.
+    """
+
+    log_weights: NDArray[np.floating]
+    prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class BackoffRow:
+    """Log weights of all V tokens: their own for the listed ids, the scaled lower-order ones for all others.
+
+    They need not sum to 1; the core normalises them. A row that is passed again is drawn from faster, since
+    derived values are cached with it: keep rows that recur.
+
+    Attributes:
+        lower_order: The lower-order distribution.
+        ids: `[S]` int, ascending, no id twice; may be empty. Do not modify.
+        log_weights: `[S]` float, on the scale of the lower-order log weights plus `log_backoff_weight`. Do not
+            modify.
+        log_backoff_weight: Added to the lower-order log weights of the ids that are not listed.
+        prepared: Cache of the core; not for drafters.
+    """
+
+    lower_order: LowerOrder
+    ids: NDArray[np.integer]
+    log_weights: NDArray[np.floating]
+    log_backoff_weight: float = 0.0
+    prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)

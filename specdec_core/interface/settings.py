@@ -1,0 +1,152 @@
+"""Settings of a generation, as a study may state them. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+class SamplingSettings(BaseModel):
+    """How logits become the distribution that is sampled (standardised sampling, section 2.2).
+
+    Each setting maps to the Hugging Face logits processor of the same name, applied in the order of the fields
+    with `repetition_penalty` first, as the library's own `generate` does. Nothing is applied unasked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    """0 is argmax; 1 leaves the model's distribution as it is."""
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    """Keep the k most probable tokens."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Keep the smallest set of tokens whose probabilities sum to at least this (nucleus sampling)."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Keep tokens at least this fraction as probable as the most probable one."""
+    repetition_penalty: Annotated[float, Field(gt=0)] = 1.0
+    """Divide the scores of tokens that stand in the prefix; 1 is off."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is taken always."""
+        return self.temperature == 0
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingSettings` as keyword arguments."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float
+
+
+class GenerationSettings(BaseModel):
+    """How long to decode and from which seed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    """The most tokens appended to a prompt."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Strings that end a sequence; the token that completes one is the last one kept."""
+    ignore_eos: bool = False
+    """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Each sequence has a generator of its own, seeded with this and the sequence's number."""
+
+
+class GenerationOptions(TypedDict, total=False):
+    """The fields of `GenerationSettings` as keyword arguments."""
+
+    max_new_tokens: int
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    seed: int
+
+
+AttentionName: TypeAlias = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"]
+"""Attention implementations of transformers that a model may be loaded with."""
+
+_NO_ATTENTION = {
+    "flex_attention": "it compiles a kernel for each new number of tokens, and every step has another; use sdpa",
+    "paged": "it needs the cache of continuous batching, which cannot be rolled back; use sdpa",
+    "/": "it is code from the hub, and a config runs no code; use sdpa, or flash_attention_2 with the package "
+    "flash-attn",
+}
+"""Attention implementations of transformers that are refused, with the reason."""
+
+
+def check_attention(value: Any) -> Any:
+    """Return the name of an attention implementation.
+
+    Raises:
+        ValueError: It exists in transformers but cannot work here; the message has the reason.
+    """
+    for part, reason in _NO_ATTENTION.items():
+        if isinstance(value, str) and part in value:
+            raise ValueError(f"{value!r} is refused: {reason}")
+    return value
+
+
+class ModelSettings(BaseModel):
+    """Which model, and how it is loaded: passed through to `load_model`.
+
+    A drafter whose settings derive from these drafts with that model, which must then have an encoder where the
+    target has one, and only there; that is checked when a study is read.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    model: Annotated[str, Field(min_length=1)]
+    """A folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Number format of the weights; `auto` is float32 on a CPU, else the format they were saved in."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1` ...; `auto` is a GPU where there is one, and the target's device for a drafter."""
+    device_map: str | dict[str, Any] | None = None
+    """How to spread the weights over devices, instead of `device`: `auto`, `balanced`, `sequential`, or a mapping
+    of modules to devices. Needs accelerate."""
+    max_memory: dict[str, int | str] | None = None
+    """What each device may hold under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
+    offload_folder: Path | None = None
+    """Folder for weights that `device_map` leaves on disk; relative to the study file."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    subfolder: str | None = None
+    """Folder of the model within `model`."""
+    attn_implementation: Annotated[AttentionName, BeforeValidator(check_attention)] | None = None
+    """Implementation of attention; by default the model's own choice, mostly sdpa."""
+    quantization_config: dict[str, Any] | None = None
+    """Quantize the weights while loading: `{load_in_4bit: true}` for bitsandbytes, or `quant_method` with the
+    settings of another method."""
+    adapter: Annotated[str, Field(min_length=1)] | None = None
+    """A PEFT adapter (LoRA) for the model: a folder or a hub name. Needs peft."""
+    packed: bool | Literal["auto"] = "auto"
+    """On a CPU, pack the weights for its library: a draft is verified in little more than the time of one token,
+    for twice the memory. `auto` packs where that works, unless the model is tiny or memory is short."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_code(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "trust_remote_code" in data:
+            raise ValueError(
+                "'trust_remote_code' is refused: a config runs no code. Remove it; in Python, "
+                "load_model(..., trust_remote_code=True) runs the model's code"
+            )
+        return data
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> Self:
+        if self.device_map is not None and self.device != "auto":
+            raise ValueError("'device' and 'device_map' are both given; use one of them")
+        for name in ("max_memory", "offload_folder"):
+            if getattr(self, name) is not None and self.device_map is None:
+                raise ValueError(f"{name!r} requires 'device_map', e.g. device_map: auto")
+        if self.packed is True and self.quantization_config is not None:
+            raise ValueError("quantized weights cannot be packed; remove 'packed' or 'quantization_config'")
+        return self

@@ -1,0 +1,85 @@
+"""Plugin specifications: everything that listing, validation and help need, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "trainer"]
+"""What a plugin is; `gamma` and `lenience` are controllers."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """Marks a setting that holds a plugin.
+
+    In a study it takes what a run takes for that kind: a name, or a mapping with `name` and settings. It may stand
+    for the whole setting, for the entries of a tuple or the values of a dict, or beside None.
+
+    Attributes:
+        kind: What plugs in there.
+        same_target: Whether it works for the target of the plugin around it, so that the target must have what it
+            needs. False where it works for a model that the plugin around it brings.
+    """
+
+    kind: PluginKind
+    same_target: bool = True
+
+
+NestedDrafter: TypeAlias = Annotated[Any, Nested("drafter")]
+"""A setting that names a drafter; holds its settings, to be made with `TargetInfo.build`."""
+NestedGamma: TypeAlias = Annotated[Any, Nested("gamma")]
+"""A setting that names a gamma controller; holds its settings, to be made with `TargetInfo.build`."""
+
+
+class PluginConfig(BaseModel):
+    """Base of every plugin's settings: unknown keys are errors, and values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a drafter requires or does not support; checked when the config is read.
+
+    Attributes:
+        max_batch: The largest batch it can draft for, or None for any.
+        decoder_only: Works for decoder-only targets.
+        encoder_decoder: Works for encoder-decoder targets.
+        needs_tokenizer: Reads text, so the target must come with a tokenizer.
+        needs_hidden_states: Works on the target's hidden states, `DraftRequest.hidden`.
+    """
+
+    max_batch: int | None = None
+    decoder_only: bool = True
+    encoder_decoder: bool = True
+    needs_tokenizer: bool = False
+    needs_hidden_states: bool = False
+
+
+@dataclass(frozen=True)
+class PluginSpec:
+    """One plugin, as a hook returns it.
+
+    Attributes:
+        kind: What it plugs into.
+        name: The name used in a study.
+        factory: `package.module:Class`, imported only when a run needs it.
+        config: The pydantic model of its settings. Its module must import without torch.
+        summary: One line for listings.
+        capabilities: What it needs or cannot do.
+        shorthand: The setting that a bare value in a study fills: with `gamma`, `gamma: 5` means
+            `gamma: {name: fixed, gamma: 5}`. None where a bare value has no meaning.
+        aliases: Other names that a study may use. Results, tables and listings show `name`.
+    """
+
+    kind: PluginKind
+    name: str
+    factory: str
+    config: type[PluginConfig] = PluginConfig
+    summary: str = ""
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    shorthand: str | None = None
+    aliases: tuple[str, ...] = ()

@@ -1,0 +1,72 @@
+"""Trainers: what `specdec train NAME` runs to make the weights or tables of a drafter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from specdec_core.interface.spec import PluginConfig
+
+
+class TrainerConfig(PluginConfig):
+    """Options of every trainer; each field is an option of the command, and its docstring is the help."""
+
+    target: str = "builtin:target"
+    """The target that the drafter will draft for: a folder, a hub name, or builtin:target."""
+    output: Path
+    """Where the result goes."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+class TrainingObserver(Protocol):
+    """Receives progress, for display on a terminal and for learning curves."""
+
+    def stage(self, what: str, total: float | None = None) -> None:
+        """A stage of the work starts, of `total` units if that is known."""
+
+    def advance(self, done: float, note: str = "") -> None:
+        """`done` more units of the stage are complete; the note shows a loss or a rate."""
+
+    def measured(self, point: Mapping[str, float]) -> None:
+        """A point of the learning curve: names and values."""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """The result of a trainer.
+
+    Attributes:
+        written: The files or folders it wrote.
+        facts: Facts to print, in order: sizes, losses, rates, seconds.
+        usage: The value of `drafter:` in a study that uses the result, as YAML.
+    """
+
+    written: tuple[Path, ...]
+    facts: Mapping[str, str | int | float]
+    usage: str
+
+
+class Trainer(ABC):
+    """Creates the weights or tables of a drafter.
+
+    Attributes:
+        Config: The pydantic model of its options.
+        config: The validated options.
+    """
+
+    Config: ClassVar[type[TrainerConfig]] = TrainerConfig
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def train(self, observer: TrainingObserver) -> TrainingReport:
+        """Train, and write the result completely or not at all.
+
+        Raises:
+            SpecdecError: The input cannot be trained on; nothing is left behind.
+        """

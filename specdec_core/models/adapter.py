@@ -1,0 +1,139 @@
+"""PEFT adapters: load one for a model that is in memory."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.packages import require
+from specdec_core.models.resolve import model_folder
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter that can be loaded.
+
+    Attributes:
+        name: As the user named it.
+        folder: Where its config and weights are.
+        config: Its `PeftConfig`.
+    """
+
+    name: str
+    folder: Path
+    config: Any
+
+
+def read_adapter(name: str, folder: Path = Path()) -> Adapter:
+    """Find an adapter and read its config, before the model is loaded.
+
+    Args:
+        name: A folder with `adapter_config.json` and `adapter_model.safetensors`, or a hub name.
+        folder: Base for relative paths.
+
+    Raises:
+        ModelError: peft is missing, the adapter cannot be read, or it acts on more than the weights.
+    """
+    require("peft", "an adapter", "specdec-core[peft]")
+    from peft import PeftConfig
+
+    place = adapter_folder(name, folder)
+    with _loading(name):
+        config = PeftConfig.from_pretrained(str(place))
+    if config.is_prompt_learning or getattr(config, "alora_invocation_tokens", None):
+        kind = str(config.peft_type.value).lower()
+        raise ModelError(
+            f"{name}: adapters of type {kind} are refused: they act on tokens or on "
+            "the cache, not on the weights, and a cache with draft tokens is rolled back. Use LoRA, or another "
+            "adapter of the weights."
+        )
+    return Adapter(name, place, config)
+
+
+def with_adapter(model: Any, adapter: Adapter) -> Any:
+    """Return a model with a PEFT adapter.
+
+    The adapter is merged into the weights, so that it costs nothing. Quantized weights cannot hold the sum without
+    rounding it; there, the adapter stays beside them.
+
+    Args:
+        model: A Hugging Face model. Changed in place.
+        adapter: The adapter.
+
+    Raises:
+        ModelError: The adapter does not fit the model.
+    """
+    from peft import PeftModel
+
+    with _loading(adapter.name), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # names that peft still uses and transformers will drop
+        adapted = PeftModel.from_pretrained(model, str(adapter.folder), config=adapter.config)
+        quantized = getattr(model, "hf_quantizer", None) is not None
+        return adapted.get_base_model() if quantized else adapted.merge_and_unload()
+
+
+@contextmanager
+def _loading(adapter: str) -> Iterator[None]:
+    """Turn an exception of peft into a ModelError."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
+        reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])
+        raise ModelError(f"{adapter}: this adapter cannot be loaded: {reason}") from error
+
+
+def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
+    """Return the folder of an adapter, after downloading its config and weights if it is on the hub.
+
+    Args:
+        adapter: A folder or a hub name.
+        folder: Base for relative paths.
+
+    Raises:
+        ModelError: There is no such folder, or it holds no adapter, or no safetensors.
+    """
+    place = model_folder(adapter, folder)
+    if place is None:
+        from huggingface_hub import snapshot_download
+
+        try:
+            place = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS]))
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"{adapter}: there is no such folder, and loading this adapter from the hub failed: "
+                f"{str(error).splitlines()[0]} Check the name and the network (HF_HUB_OFFLINE?)."
+            ) from error
+    for name in (_CONFIG, _WEIGHTS):
+        if not (place / name).is_file():
+            raise ModelError(
+                f"{adapter}: this adapter has no {name}. Pass what PeftModel.save_pretrained() wrote; weights are "
+                "read from safetensors only."
+            )
+    return place
+
+
+def refuse_adapter_folder(model: str, place: Path) -> None:
+    """Refuse a folder that is named as a model but holds an adapter, with what to write instead.
+
+    Raises:
+        ModelError: The folder has an `adapter_config.json`.
+    """
+    if not (place / _CONFIG).is_file():
+        return
+    try:
+        base = json.loads((place / _CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        base = None
+    whose = f" ({base})" if base else ""
+    raise ModelError(
+        f"{model}: this folder holds a PEFT adapter ({_CONFIG}). Set `model` to its base model{whose}, in a "
+        "folder without an adapter, and `adapter` to this folder."
+    )

@@ -1,0 +1,106 @@
+"""Devices and number formats: settings, descriptions, synchronisation, inference mode.
+
+Other modules pass a `torch.device` along and copy tensors with `tensor.to(device, non_blocking=True)`.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import torch
+
+from specdec_core.interface.errors import ModelError, unknown_name
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def parse_device(device: str) -> torch.device:
+    """Return the device that a setting names.
+
+    Args:
+        device: `auto` (a GPU if there is one, else the CPU), `cpu`, `cuda` or `cuda:N`.
+
+    Raises:
+        ModelError: torch does not know the device, or there is no GPU.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        parsed = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(f"device {device!r} is not known to torch: use auto, cpu, cuda or cuda:N.") from error
+    if parsed.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {device!r} was requested, but torch finds no GPU: use cpu or auto.")
+    return parsed
+
+
+def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
+    """Return the `dtype` argument of `from_pretrained` for a setting.
+
+    Args:
+        dtype: A floating-point torch dtype, or `auto`: float32 on a CPU, where half precision is slow, else the
+            format of the stored weights.
+        device: Where the model will run.
+
+    Raises:
+        ModelError: There is no such floating-point dtype.
+    """
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    parsed = getattr(torch, dtype, None)
+    if not isinstance(parsed, torch.dtype) or not parsed.is_floating_point:
+        raise ModelError(unknown_name("dtype", dtype, ("float32", "float16", "bfloat16", "auto")))
+    return parsed
+
+
+def describe_device(device: torch.device) -> str:
+    """Return a device with its hardware, for results: `cuda:0 (NVIDIA H100)`, `cpu (x86_64, 2 threads)`."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def available_memory() -> int | None:
+    """Return the bytes of main memory that this process can still use, or None where the system does not tell.
+
+    On Linux that is `MemAvailable`, or less where a control group (a container) sets a limit.
+    """
+    try:
+        free = int(re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())[1]) * 1024  # type: ignore[index]
+    except (OSError, TypeError):
+        return None
+    try:
+        group = Path("/sys/fs/cgroup")
+        free = min(free, int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):  # no control group, or one without a limit ("max")
+        pass
+    return free
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished all queued work. Does nothing for a CPU, which runs synchronously."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def inference_only(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Run a function under `torch.inference_mode`.
+
+    The mode is entered only if it is not on already. One step calls a dozen such functions inside one another, and
+    entering the mode has a cost.
+    """
+
+    @wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode():
+            return function(*args, **kwargs)
+
+    return run

@@ -1,0 +1,156 @@
+"""Pack linear layers for a CPU, so that verifying a few tokens costs little more than decoding one.
+
+PyTorch's default float32 matrix product is not tuned for a handful of rows: verifying four tokens can take twice
+as long as decoding one, although both read the weights once. oneDNN, which ships with PyTorch, stays close to the
+cost of reading the weights if it may rearrange ("pack") them beforehand.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.device import available_memory, describe_device
+from specdec_core.models.loaded import LoadedModel
+
+DTYPES = (torch.float32, torch.bfloat16)
+"""Dtypes that can be packed."""
+SMALLEST = 8 * 2**20
+"""Size of the linear layers, in bytes, from which `packed: auto` packs. Smaller models spend their time on calls,
+not on products."""
+_ROWS = 8
+"""Number of rows (tokens) that the layout is optimised for. Other numbers give the same results."""
+
+
+class PackedLinear(nn.Module):
+    """A linear layer that multiplies with a packed copy of its weights.
+
+    Attributes:
+        weight: `[out, in]`, the original weights, shared with the original layer.
+        bias: `[out]`, or None.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        # In a tuple, so that Module.to does not find it: a packed tensor cannot be converted.
+        self._packed = (torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _ROWS),)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Apply the layer to `rows` `[..., in]`; return `[..., out]`."""
+        if rows.dtype is not self.weight.dtype:  # under autocast
+            return nn.functional.linear(rows, self.weight, self.bias)
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, *self._packed, self.bias, "none", [], "")
+        return product
+
+    def train(self, mode: bool = True) -> PackedLinear:
+        """Refuse to be trained: the packed copy would not follow the weights."""
+        if mode:
+            raise ModelError("packed weights cannot be trained. Load the model with packed=False.")
+        return super().train(mode)
+
+    def unpacked(self) -> nn.Linear:
+        """Return an ordinary layer with the same weights."""
+        layer = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        layer.weight, layer.bias = self.weight, self.bias
+        return layer
+
+    def extra_repr(self) -> str:
+        """Describe the layer in a printed model."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+def pack(loaded: LoadedModel) -> LoadedModel:
+    """Return a copy of a model whose linear layers use packed weights, for a CPU.
+
+    Its logits are the same up to rounding, since sums are added in another order. The packed weights take as much
+    memory again as the linear layers. The original weights are shared with `loaded`, which is not changed. The
+    copy cannot be trained: its packed weights would not follow.
+
+    Args:
+        loaded: A model on a CPU, in float32 or bfloat16.
+
+    Raises:
+        ModelError: The model is on another device, has another dtype or is quantized, or PyTorch was built without
+            oneDNN.
+    """
+    loaded.check_plain("packed")
+    reason = _why_not(loaded)
+    if reason is not None:
+        raise ModelError(f"{loaded.name}: {reason}. Remove `packed`.")
+    return _with_layers(loaded, {id(layer): PackedLinear(layer) for layer in _linear_layers(loaded.model)})
+
+
+def unpack(loaded: LoadedModel) -> LoadedModel:
+    """Return a copy of a packed model with ordinary linear layers that share its weights.
+
+    Args:
+        loaded: A model; one that is not packed is returned as it is.
+    """
+    if not is_packed(loaded):
+        return loaded
+    packed = (layer for layer in loaded.model.modules() if isinstance(layer, PackedLinear))
+    return _with_layers(loaded, {id(layer): layer.unpacked() for layer in packed})
+
+
+def is_packed(loaded: LoadedModel) -> bool:
+    """Return whether the model's linear layers use packed weights."""
+    return any(isinstance(layer, PackedLinear) for layer in loaded.model.modules())
+
+
+def describe_hardware(loaded: LoadedModel) -> str:
+    """Return where a model runs, for results: `cpu (x86_64, 2 threads), packed weights`."""
+    return describe_device(loaded.device) + (", packed weights" if is_packed(loaded) else "")
+
+
+def pack_as_set(loaded: LoadedModel, packed: bool | Literal["auto"]) -> LoadedModel:
+    """Apply the setting `packed` to a model.
+
+    Args:
+        loaded: A model.
+        packed: `auto` packs a model for which `pack` works, whose linear layers have at least `SMALLEST` bytes,
+            and whose packed copy takes at most half of the memory that is free.
+
+    Raises:
+        ModelError: `packed` is True and the model cannot be packed.
+    """
+    if packed == "auto":
+        packed = not loaded.quantized and not loaded.spread and _why_not(loaded) is None and _pays(loaded)
+    return pack(loaded) if packed else loaded
+
+
+def _with_layers(loaded: LoadedModel, layers: Mapping[int, nn.Module]) -> LoadedModel:
+    """Return a copy of a model that shares its weights; `layers` replace those whose `id` they have."""
+    shared: dict[int, Any] = {id(t): t for t in (*loaded.model.parameters(), *loaded.model.buffers())}
+    model = copy.deepcopy(loaded.model, {**shared, **layers})
+    features = loaded.features.of_copy(model) if loaded.features is not None else None
+    return replace(loaded, model=model, features=features)
+
+
+def _why_not(loaded: LoadedModel) -> str | None:
+    """Return why a model cannot be packed, or None."""
+    weight = next(loaded.model.parameters())
+    if weight.device.type != "cpu" or weight.dtype not in DTYPES:
+        dtypes = " or ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        found = f"{weight.device}, in {str(weight.dtype).removeprefix('torch.')}"
+        return f"weights can be packed on a CPU, in {dtypes}; these are on {found}"
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return "this PyTorch was built without oneDNN"
+    return None
+
+
+def _pays(loaded: LoadedModel) -> bool:
+    size = sum(layer.weight.nbytes for layer in _linear_layers(loaded.model))
+    free = available_memory()
+    return size >= SMALLEST and free is not None and 2 * size <= free
+
+
+def _linear_layers(model: Any) -> list[nn.Linear]:
+    return [layer for layer in model.modules() if type(layer) is nn.Linear]

@@ -1,0 +1,110 @@
+"""Positions per sequence for encoder-decoder models, whose decoders take no `position_ids`.
+
+Such a decoder derives positions from the length of its cache and assumes that all sequences are at the same one.
+It uses positions in one of two ways: as a relative position bias on the attention scores (T5), or as a learned or
+sinusoidal embedding added to the token embedding (BART, Marian, M2M100). For a ragged forward pass, the module
+that computes the bias or embedding is patched: it is asked once for all positions, and each sequence gets its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+PositionPatch: TypeAlias = Callable[[Tensor, int], AbstractContextManager[None]]
+"""Context manager in which a forward pass sees its tokens at positions `[B, T]` int64, all below `end`."""
+
+
+def position_patch(model: Any) -> PositionPatch | None:
+    """Return the patch for an encoder-decoder model, or None if it computes positions in an unknown way."""
+    decoder = model.get_decoder()
+    biased = [module for module in decoder.modules() if _has_relative_bias(module)]
+    if biased:
+        return lambda positions, end: _patched_biases(biased, positions, end)
+    embedding = getattr(decoder, "embed_positions", None)
+    embed = _EMBED_BY_SIGNATURE.get(_parameters(embedding, "forward"))
+    if embed is None:
+        return None
+    return lambda positions, end: _patched_embedding(embedding, embed(embedding, end), positions)
+
+
+def _has_relative_bias(module: Any) -> bool:
+    has_table = isinstance(getattr(module, "relative_attention_bias", None), torch.nn.Embedding)
+    return has_table and _parameters(module, "compute_bias") == _COMPUTE_BIAS_SIGNATURE
+
+
+def _parameters(module: Any, method: str) -> tuple[str, ...]:
+    """Return the parameter names of a method; empty if there is no such method."""
+    found = getattr(module, method, None)
+    return tuple(inspect.signature(found).parameters) if callable(found) else ()
+
+
+@contextmanager
+def _patched_biases(layers: Sequence[Any], positions: Tensor, end: int) -> Iterator[None]:
+    # Keys after the query are masked, so any distance will do for them.
+    distances = (positions[:, :, None] - torch.arange(end, device=positions.device)).clamp(min=0)
+    with ExitStack() as stack:
+        for layer in layers:
+            weight = layer.relative_attention_bias.weight
+            # An offloaded weight is on "meta" until its module is called.
+            device = positions.device if weight.is_meta else weight.device
+            # Seen from the last of `end` positions, the keys are at distances end - 1, ..., 1, 0: all that occur.
+            biases: Tensor = layer.compute_bias(1, end, device=device, past_seen_tokens=end - 1)[0, :, 0]
+            # [H, end] -> [B, H, T, end]
+            bias = biases[:, (end - 1 - distances).to(biases.device)].transpose(0, 1)
+            stack.enter_context(_patched(layer, "compute_bias", lambda *_, bias=bias, **__: bias))
+        yield
+
+
+def _patched_embedding(embedding: Any, vectors: Tensor, positions: Tensor) -> AbstractContextManager[None]:
+    result = vectors[positions.to(vectors.device)]  # [end, D] -> [B, T, D]
+    if not hasattr(embedding, "make_weights"):
+        return _patched(embedding, "forward", lambda *_, **__: result)
+
+    def forward(input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+        # M2M100 gives padding tokens a zero embedding at any position.
+        padding = (input_ids == embedding.padding_idx).to(result.device)
+        return result.masked_fill(padding[:, :, None], 0.0)
+
+    return _patched(embedding, "forward", forward)
+
+
+@contextmanager
+def _patched(module: Any, method: str, replacement: Callable[..., Tensor]) -> Iterator[None]:
+    """Replace a method of a module for the duration of the block."""
+    own = vars(module).get(method)  # accelerate sets an instance attribute when it spreads a model over devices
+    setattr(module, method, replacement)
+    try:
+        yield
+    finally:
+        if own is None:
+            delattr(module, method)  # uncovers the method of the class
+        else:
+            setattr(module, method, own)
+
+
+def _embed_by_ids(embedding: Any, end: int) -> Any:
+    return embedding(torch.zeros(1, end, dtype=torch.long))[0]  # only the shape matters
+
+
+def _embed_by_inputs(embedding: Any, end: int) -> Any:
+    device = embedding.weights.device
+    return embedding(inputs_embeds=torch.zeros(1, end, 1, device=device))[0]
+
+
+def _embed_by_shape(embedding: Any, end: int) -> Any:
+    return embedding(torch.Size((1, end)))
+
+
+_COMPUTE_BIAS_SIGNATURE = ("query_length", "key_length", "device", "past_seen_tokens")
+_EMBED_BY_SIGNATURE: dict[tuple[str, ...], Callable[[Any, int], Any]] = {
+    ("input_ids", "past_key_values_length", "position_ids"): _embed_by_ids,  # BART, mBART, MVP
+    ("input_ids", "inputs_embeds", "past_key_values_length"): _embed_by_inputs,  # M2M100, NLLB
+    ("input_ids_shape", "past_key_values_length", "position_ids"): _embed_by_shape,  # Marian, Pegasus, Blenderbot
+}
+"""How to get the embeddings of positions 0 to `end - 1`, `[end, D]`, by the parameters of the module's forward."""

@@ -1,0 +1,60 @@
+"""Find a model's folder and read its config before the model is loaded. Importing this does not import torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from specdec_core.builtin import BUILTIN_PREFIX, builtin_model
+from specdec_core.interface.errors import ModelError
+
+_DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+"""Suffixes of the class names of decoder-only models."""
+
+
+def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
+    """Return the folder of a local or built-in model, or None for a hub name.
+
+    Args:
+        model: A folder, a hub name, or a built-in model such as `builtin:target`.
+        folder: Base for relative paths.
+
+    Raises:
+        ModelError: There is no such built-in model, or the name can only be a path and there is no such folder.
+    """
+    if str(model).startswith(BUILTIN_PREFIX):
+        return builtin_model(str(model))
+    path = (folder / Path(model).expanduser()).resolve()
+    if path.is_dir():
+        return path
+    # Hub names are `name` or `owner/name`; anything else is a path.
+    if path.is_file() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1:
+        raise ModelError(
+            f"{model}: there is no such folder ({path}). Give a folder written by save_pretrained(), a hub name "
+            "such as owner/name, or builtin:target."
+        )
+    return None
+
+
+def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None = None) -> bool | None:
+    """Return whether a model has an encoder, or None if its config is not on this machine or does not tell.
+
+    Args:
+        model: A folder, a hub name, or a built-in model.
+        folder: Base for relative paths.
+        subfolder: Folder of the model within `model`.
+    """
+    try:
+        path = model_folder(model, folder)
+        text = "{}" if path is None else (path / (subfolder or "") / "config.json").read_text(encoding="utf-8")
+        config: Any = json.loads(text)
+        encoder_decoder, classes = config.get("is_encoder_decoder"), config.get("architectures")
+    except (ModelError, OSError, ValueError, AttributeError):
+        return None
+    if isinstance(encoder_decoder, bool):
+        return encoder_decoder
+    # transformers omits the key for decoder-only models, but a handwritten config may omit it for any model.
+    if isinstance(classes, list) and classes and all(str(c).endswith(_DECODER_ONLY_SUFFIXES) for c in classes):
+        return False
+    return None

@@ -1,0 +1,151 @@
+"""Check a plugin's declared requirements against the target and the batch, before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from specdec_core.interface.errors import PluginError
+from specdec_core.interface.settings import ModelSettings
+from specdec_core.models.resolve import has_encoder
+from specdec_core.registry.hookspecs import KIND_LABELS
+from specdec_core.registry.nesting import Keys, nested_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from specdec_core.interface import PluginConfig, PluginKind, PluginSpec
+    from specdec_core.registry.registry import Registry
+
+
+def check_capabilities(
+    spec: PluginSpec,
+    *,
+    encoder_decoder: bool | None = None,
+    batch_size: int | None = None,
+    has_tokenizer: bool | None = None,
+    has_hidden_states: bool | None = None,
+) -> None:
+    """Check that a plugin supports the target and the batch size.
+
+    Pass None for anything that is not known yet; it is not checked.
+
+    Args:
+        spec: The plugin's specification.
+        encoder_decoder: Whether the target is an encoder-decoder model.
+        batch_size: Number of sequences decoded together.
+        has_tokenizer: Whether the target has a tokenizer.
+        has_hidden_states: Whether the target has an output embedding, whose inputs are the hidden states that
+            drafters see.
+
+    Raises:
+        PluginError: The plugin declares that it cannot do this. The message names the plugin, the requirement and
+            the fix.
+    """
+    can = spec.capabilities
+    reason = None
+    if can.max_batch is not None and batch_size is not None and batch_size > can.max_batch:
+        reason = (
+            f"drafts for at most {can.max_batch} sequence(s) at once, but batch_size is {batch_size}; "
+            f"set batch_size to {can.max_batch} or less"
+        )
+    elif encoder_decoder is True and not can.encoder_decoder:
+        reason = "works for decoder-only targets, but this target has an encoder; choose another drafter or target"
+    elif encoder_decoder is False and not can.decoder_only:
+        reason = (
+            "works for encoder-decoder targets, but this target has no encoder; choose another drafter or target"
+        )
+    elif can.needs_tokenizer and has_tokenizer is False:
+        reason = "reads text, but this target has no tokenizer; add the tokenizer's files to the target's folder"
+    elif can.needs_hidden_states and has_hidden_states is False:
+        reason = (
+            "needs hidden states, but this target has no output embedding to read them from; choose another "
+            "drafter or target"
+        )
+    if reason is not None:
+        raise PluginError(f"{KIND_LABELS[spec.kind]} {spec.name!r} {reason}.")
+
+
+def encoder_mismatch(
+    drafter: str, model: str, *, model_has_encoder: bool | None, target_has_encoder: bool | None
+) -> str | None:
+    """Return an error message when only one of a draft model and its target has an encoder.
+
+    Args:
+        drafter: Name of the drafter that uses the draft model.
+        model: The draft model, as the user wrote it.
+        model_has_encoder: Whether the draft model has an encoder; None if unknown.
+        target_has_encoder: Whether the target has an encoder; None if unknown.
+
+    Returns:
+        The message, or None if they match or either is unknown.
+    """
+    if model_has_encoder is None or target_has_encoder is None or model_has_encoder == target_has_encoder:
+        return None
+    if model_has_encoder:
+        return (
+            f"drafter {drafter!r}: {model} has an encoder, which needs a source to read, but the target has none. "
+            "Choose a decoder-only model of the target's family."
+        )
+    return (
+        f"drafter {drafter!r}: {model} has no encoder, so it cannot read the source that the target is "
+        "conditioned on. Choose an encoder-decoder model of the target's family, or a drafter without a model of "
+        "its own: one that copies from the source, or looks up n-grams."
+    )
+
+
+def unmet_requirements(
+    registry: Registry,
+    config: PluginConfig,
+    kind: PluginKind = "drafter",
+    *,
+    encoder_decoder: bool | None = None,
+    batch_size: int | None = None,
+    has_tokenizer: bool | None = None,
+    has_hidden_states: bool | None = None,
+    folder: Path = Path(),
+) -> Iterator[tuple[Keys, PluginError]]:
+    """Yield the unmet requirements of a plugin and of the plugins nested in its settings.
+
+    A config that derives from `ModelSettings` names a draft model, which must have an encoder exactly when the
+    target has one. Nested plugins with `Nested.same_target=False` draft for that model instead of the target. Only
+    whether it has an encoder is known before it is loaded, so nothing else is checked for them.
+
+    Args:
+        registry: Where to look up plugins.
+        config: The plugin's settings, including its name.
+        kind: The plugin's kind.
+        encoder_decoder: See `check_capabilities`.
+        batch_size: See `check_capabilities`.
+        has_tokenizer: See `check_capabilities`.
+        has_hidden_states: See `check_capabilities`.
+        folder: Base for relative paths.
+
+    Yields:
+        The keys that lead to the plugin in the settings, and the error.
+    """
+    target: dict[str, bool | None] = {
+        "encoder_decoder": encoder_decoder,
+        "has_tokenizer": has_tokenizer,
+        "has_hidden_states": has_hidden_states,
+    }
+    name: str = cast("Any", config).name
+    try:
+        check_capabilities(registry.spec(kind, name), batch_size=batch_size, **target)
+    except PluginError as error:
+        yield (), error
+    draft_model: dict[str, bool | None] = {}
+    if isinstance(config, ModelSettings):
+        encoder = has_encoder(config.model, folder, config.subfolder)
+        mismatch = encoder_mismatch(
+            name, config.model, model_has_encoder=encoder, target_has_encoder=encoder_decoder
+        )
+        if mismatch is not None:
+            yield ("model",), PluginError(mismatch)
+        draft_model["encoder_decoder"] = encoder_decoder if encoder is None else encoder
+    for nested in nested_settings(config):
+        known = target if nested.marker.same_target else draft_model
+        unmet = unmet_requirements(
+            registry, nested.config, nested.marker.kind, batch_size=batch_size, folder=folder, **known
+        )
+        yield from (((*nested.keys, *keys), error) for keys, error in unmet)

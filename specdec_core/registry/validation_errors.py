@@ -1,0 +1,147 @@
+"""Readable messages for pydantic validation errors: where, what was given, what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from specdec_core.interface.errors import unknown_name
+from specdec_core.registry.nesting import Keys, dotted
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Where: TypeAlias = Callable[[Keys, bool], str]
+"""Returns the location of a value (or of its key, if True), given the keys that lead to it."""
+
+_KINDS = {
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+}
+"""Names of types in YAML, by pydantic's error type."""
+
+
+def describe(
+    error: ValidationError,
+    model: type[BaseModel],
+    data: Any,
+    where: Where,
+    written: Callable[[Keys], Keys] = lambda path: path,
+) -> list[str]:
+    """Return one message per problem, in pydantic's order, without duplicates.
+
+    Args:
+        error: The validation error.
+        model: The model that the data was validated against.
+        data: The data that was validated.
+        where: Turns keys into a location such as `study.yaml:3:5`.
+        written: Maps keys of expanded data back to the keys that the user wrote.
+    """
+    found = error.errors(include_url=False)
+    schema = model.model_json_schema()
+    locations = [item["loc"] for item in found]
+    messages = []
+    for item in found:
+        loc = item["loc"]
+        # pydantic reports a list as too short if its entries are invalid.
+        if item["type"] == "too_short" and any(len(o) > len(loc) and o[: len(loc)] == loc for o in locations):
+            continue
+        names_key = item["type"] in {"extra_forbidden", "missing"}
+        path, whole = _without_tags(loc, data, names_key=names_key)
+        around = path[:-1] if whole else path
+        key = item["type"] == "extra_forbidden"
+        messages.append(f"{where(path, key)}: {_message(item, written(path), written(around), schema)}")
+    return list(dict.fromkeys(messages))
+
+
+def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any]) -> str:
+    kind, given, context = item["type"], item["input"], item.get("ctx", {})
+    inside = f"{dotted(around)}: " if around else ""
+    if kind == "extra_forbidden":
+        return inside + unknown_name("key", str(item["loc"][-1]), _allowed_keys(schema, item["loc"][:-1]))
+    if kind == "missing":
+        return f"{inside}missing key {str(item['loc'][-1])!r}."
+    if kind == "literal_error":
+        expected = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ").split(", ")
+        return inside + unknown_name(f"value of {item['loc'][-1]}", str(given), expected)
+    reason = item["msg"].removeprefix("Value error, ")
+    named = f"{dotted(path)}: " if path else ""
+    if kind in _KINDS:
+        return f"{named}expected {_KINDS[kind]}; given {_short(given)}."
+    if kind in {"plugin", "value_error"}:
+        return f"{named}{reason}"
+    return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given)}."
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _without_tags(loc: Sequence[str | int], data: Any, *, names_key: bool) -> tuple[Keys, bool]:
+    """Return a location without the names of plugins that pydantic inserts between the keys or after them.
+
+    Args:
+        loc: pydantic's location.
+        data: The data that was validated.
+        names_key: Whether the last part is a key that is missing or unknown, and never the name of a plugin.
+
+    Returns:
+        The location, and False if it was cut at settings written in short form, as a bare value.
+    """
+    path: list[str | int] = []
+    node: Any = data
+    for place, part in enumerate(loc):
+        if not isinstance(node, (dict, list)):
+            return tuple(path), False
+        last = names_key and place == len(loc) - 1
+        if isinstance(node, dict) and part not in node and node.get("name") == part and not last:
+            continue
+        path.append(part)
+        node = _entry(node, part)
+    return tuple(path), True
+
+
+def _entry(node: Any, part: str | int) -> Any:
+    try:
+        return node[part]
+    except (KeyError, IndexError, TypeError):
+        return None
+
+
+def _allowed_keys(schema: dict[str, Any], loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that the JSON schema allows at a location."""
+    nodes = [schema]
+    for part in loc:
+        nodes = [child for node in _alternatives(nodes, schema) for child in _children(node, part, schema)]
+    return sorted({key for node in _alternatives(nodes, schema) for key in node.get("properties", {})})
+
+
+def _alternatives(nodes: Sequence[dict[str, Any]], schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for node in nodes:
+        if "$ref" in node:
+            yield from _alternatives([_resolve(node["$ref"], schema)], schema)
+            continue
+        yield node
+        # A union of plugins is entered by the plugin's name only.
+        if "discriminator" not in node:
+            yield from _alternatives([*node.get("anyOf", []), *node.get("allOf", [])], schema)
+
+
+def _children(node: dict[str, Any], part: str | int, schema: dict[str, Any]) -> list[dict[str, Any]]:
+    if isinstance(part, int):
+        return [node["items"]] if isinstance(node.get("items"), dict) else []
+    mapping = node.get("discriminator", {}).get("mapping", {})
+    if part in mapping:
+        return [_resolve(mapping[part], schema)]
+    properties, others = node.get("properties", {}), node.get("additionalProperties")
+    if part in properties:
+        return [properties[part]]
+    return [others] if isinstance(others, dict) else []
+
+
+def _resolve(reference: str, schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = schema["$defs"][reference.rpartition("/")[2]]
+    return found

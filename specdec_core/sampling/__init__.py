@@ -1,0 +1,1 @@
+"""From logits to tokens: adjusted distributions, random generators, back-off distributions."""

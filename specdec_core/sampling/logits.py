@@ -1,0 +1,148 @@
+"""Standardised sampling: from logits and sampling settings to the distribution that is sampled.
+
+Greedy decoding, temperature, top-k, top-p and so on all sample from an adjusted distribution. The logits
+processors of transformers compute it, for the target and for the drafter.
+
+References:
+    Leviathan et al. 2023, section 2.2 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.generation import logits_process as hf
+
+from specdec_core.interface.settings import SamplingSettings
+
+# Processors that read only the scores. All others are called with the exact prefix of each position, one at a
+# time.
+_PREFIX_FREE = (
+    hf.TemperatureLogitsWarper,
+    hf.TopKLogitsWarper,
+    hf.TopPLogitsWarper,
+    hf.MinPLogitsWarper,
+    hf.TypicalLogitsWarper,
+    hf.EpsilonLogitsWarper,
+    hf.EtaLogitsWarper,
+)
+
+
+class LogitsToProbs:
+    """Turns logits into probabilities according to sampling settings.
+
+    Args:
+        settings: Sampling settings.
+        processors: Further transformers logits processors. They run after the repetition penalty and before the
+            temperature, as in `generate`.
+
+    Attributes:
+        greedy: Whether every distribution is one-hot.
+        temperature_only: Whether only the temperature is applied, or greedy decoding.
+        needs_prefix: Whether the distribution also depends on the preceding tokens.
+    """
+
+    def __init__(self, settings: SamplingSettings, processors: Sequence[hf.LogitsProcessor] = ()) -> None:
+        self.settings = settings
+        self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
+        self.greedy = settings.greedy
+        self.temperature_only = not processors and all(
+            isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
+        )
+        self.needs_prefix = any(not isinstance(one, _PREFIX_FREE) for one in self._chain)
+
+    def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
+        """Apply the processors without the softmax.
+
+        Args:
+            logits: `[N, V]`, any float type.
+            prefixes: The N prefixes; required if `needs_prefix`.
+
+        Returns:
+            Scores `[N, V]` float32; a new tensor if anything changed.
+        """
+        scores = logits.float()
+        for processor in self._chain:
+            if isinstance(processor, _PREFIX_FREE):
+                scores = processor(_NO_PREFIX, scores)
+            else:
+                scores = _with_prefixes(processor, scores, prefixes)
+        return scores
+
+    def __call__(
+        self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """Return the adjusted distribution.
+
+        Args:
+            logits: `[N, V]`, any float type.
+            prefixes: The N prefixes; required if `needs_prefix`.
+            out: Where to write the result, `[N, V]` float32.
+
+        Returns:
+            Probabilities `[N, V]` float32; one-hot if greedy, with the first of equal maxima. If a row's scores
+            have a NaN or no finite value, its probabilities are NaN.
+        """
+        scores = self.scores(logits, prefixes)
+        if not self.greedy:
+            return torch.softmax(scores, dim=-1) if out is None else torch.softmax(scores, dim=-1, out=out)
+        index = argmax(scores)[..., None]
+        largest = scores.gather(-1, index)
+        result = torch.zeros_like(scores) if out is None else out.zero_()
+        # 1 if the maximum is finite; NaN if it is infinite or NaN.
+        return result.scatter_(-1, index, largest - largest + 1)
+
+
+def argmax(scores: Tensor) -> Tensor:
+    """Return the index of the largest score, the first of equal ones. NaN counts as the largest.
+
+    Args:
+        scores: `[..., V]` float32.
+
+    Returns:
+        `[...]` int64.
+    """
+    if scores.device.type == "cpu":
+        # numpy uses vector instructions, torch on a CPU does not: 3 us against 19 us at V = 32,000.
+        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))
+    return scores.argmax(dim=-1)
+
+
+_NO_PREFIX: Tensor = torch.empty(1, 0, dtype=torch.long)
+
+
+def _penalties(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
+    if settings.repetition_penalty == 1:
+        return []
+    return [hf.RepetitionPenaltyLogitsProcessor(penalty=settings.repetition_penalty)]
+
+
+def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
+    """Return the warpers in the order of `generate`. None for greedy decoding: they do not change the argmax."""
+    chain: list[hf.LogitsProcessor] = []
+    if settings.greedy:
+        return chain
+    if settings.temperature != 1:
+        chain.append(hf.TemperatureLogitsWarper(settings.temperature))
+    if settings.top_k is not None:
+        chain.append(hf.TopKLogitsWarper(settings.top_k))
+    if settings.top_p is not None and settings.top_p < 1:
+        chain.append(hf.TopPLogitsWarper(settings.top_p))
+    if settings.min_p:
+        chain.append(hf.MinPLogitsWarper(settings.min_p))
+    return chain
+
+
+def _with_prefixes(
+    processor: hf.LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]] | None
+) -> Tensor:
+    if prefixes is None:
+        raise ValueError(f"{type(processor).__name__} needs the prefix of each position; pass prefixes")
+    # One position at a time: prefixes differ in length, and a processor would read padding as text.
+    rows = [
+        processor(torch.tensor([list(prefix)], device=scores.device), scores[n : n + 1])
+        for n, prefix in enumerate(prefixes)
+    ]
+    return torch.cat(rows)

@@ -1,0 +1,196 @@
+"""A study from Python: run it, and hold what it found. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from specdec_core.interface.errors import ArgumentError
+from specdec_core.study.config.loader import load_study
+from specdec_core.study.config.study import Study, with_task
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from rich.console import RenderableType
+
+    from specdec_core.interface import TrainingObserver
+    from specdec_core.study.report.summary import RunSummary
+    from specdec_core.study.report.verdict import Verdict
+
+StudyLike: TypeAlias = Study | Path | str | Mapping[str, Any]
+"""A study, the path of its YAML file, or a mapping of what the file would hold."""
+
+_WIDTH = 200
+"""Width of the printed tables."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a study found out: printed it is a table, and in a notebook a table with charts.
+
+    Attributes:
+        study: The study that was run.
+        rows: The summary of each run, grouped by task, the baseline first in each.
+        files: The files that were written to the output folder, if there is one.
+    """
+
+    study: Study
+    rows: tuple[RunSummary, ...]
+    files: tuple[Path, ...] = ()
+
+    @property
+    def report(self) -> Path | None:
+        """Path of the HTML report; None without an output folder."""
+        return next((path for path in self.files if path.suffix == ".html"), None)
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """A line for each run that was abandoned, with the reason."""
+        return tuple(with_task(task, line) for task, found in self._verdicts() for line in found.errors)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A line for each run that was abandoned, in which a plugin failed, or that departs from the baseline."""
+        lines = ((task, (*found.failures, *found.departures)) for task, found in self._verdicts())
+        return (*self.errors, *(with_task(task, line) for task, found in lines for line in found))
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of `specdec compare`: 0 unless a run failed or departs from the baseline."""
+        from specdec_core.study.report.verdict import exit_code
+
+        return exit_code(self.rows)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return a mapping for each run: the lines of `results.jsonl`."""
+        return [row.flat() for row in self.rows]
+
+    def to_pandas(self) -> Any:
+        """Return a `pandas.DataFrame` with a row for each run and the columns of `summary.csv`.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_pandas() needs pandas: pip install pandas. to_dicts() needs nothing.") from error
+        from specdec_core.study.report.results import table_row
+
+        return pd.DataFrame([table_row(line) for line in self.to_dicts()])
+
+    def __repr__(self) -> str:
+        tasks = len(self.study.tasks)
+        return f"<Comparison of {self.study.path.name}: {len(self.rows)} rows in {tasks} task{'s' * (tasks != 1)}>"
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, force_jupyter=False)
+        for part in self.printed():
+            console.print(part)
+        for line in self.errors:
+            console.print(line, markup=False, soft_wrap=True)
+        assert isinstance(console.file, io.StringIO)
+        return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+    def printed(self) -> Iterator[RenderableType]:
+        """Yield what `specdec compare` prints: for each task its tables, the verdict and the diagnoses."""
+        from specdec_core.study.report.layout import Prose, for_terminal
+        from specdec_core.study.report.tables import diagnoses, quality_table, results_table
+
+        for number, (task, (_, found)) in enumerate(zip(self._tasks(), self._verdicts(), strict=True)):
+            if number:
+                yield Prose("")
+            yield from (for_terminal(table) for table in (results_table(task), quality_table(task)) if table)
+            yield Prose(f"Verdict: {found.answer}", "bold")
+            yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
+            yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
+            yield from map(Prose, ("", *diagnoses(task)))
+
+    def _repr_html_(self) -> str:
+        from specdec_core.study.report.html_report import report_fragment
+
+        return report_fragment(self.study.path.name, self.rows)
+
+    def _tasks(self) -> list[list[RunSummary]]:
+        from specdec_core.study.report.tables import by_task
+
+        return by_task(self.rows)
+
+    def _verdicts(self) -> list[tuple[str | None, Verdict]]:
+        from specdec_core.study.report.verdict import verdict
+
+        return [(task[0].task, verdict(task)) for task in self._tasks()]
+
+
+def compare(
+    study: StudyLike,
+    output: Path | str | None = None,
+    *,
+    fresh: bool = False,
+    progress: bool | TrainingObserver = True,
+) -> Comparison:
+    """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
+
+    Args:
+        study: The path of a YAML file, a mapping of what it would hold, or a study that was read.
+        output: Folder that receives the results and the report, and from which a stopped study resumes.
+        fresh: Discard what an earlier study left in the folder.
+        progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
+            it.
+
+    Raises:
+        ArgumentError: The study is none of these.
+        SpecdecError: It is invalid, its target cannot be loaded, or the folder cannot be used. A run that fails is
+            in the result, and the others continue.
+    """
+    if isinstance(study, str | Path):
+        study = load_study(Path(study))
+    elif isinstance(study, Mapping):
+        study = load_study(study)
+    elif not isinstance(study, Study):
+        raise ArgumentError(
+            f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "
+            "mapping of what it would hold."
+        )
+    folder = None if output is None else Path(output)
+    if folder is not None:
+        from specdec_core.study.run.folder import make_folder
+
+        make_folder(folder)  # fails before torch and the model are loaded
+    if not isinstance(progress, bool):
+        return _compared(study, folder, fresh, progress)
+    with _display(quiet=not progress) as display:
+        return _compared(study, folder, fresh, display)
+
+
+def _compared(study: Study, output: Path | None, fresh: bool, observer: TrainingObserver) -> Comparison:
+    if "torch" not in sys.modules:
+        observer.stage("loading torch and transformers")
+    from specdec_core.study.progress import quiet_libraries
+    from specdec_core.study.report.results import first_outputs, write_results
+    from specdec_core.study.report.summary import summarise
+    from specdec_core.study.run.runner import run_study
+
+    with quiet_libraries():
+        result = run_study(study, observer, output=output, fresh=fresh)
+    rows = summarise(result)
+    files = [] if output is None else write_results(output, study, rows, first_outputs(result))
+    return Comparison(study, tuple(rows), tuple(files))
+
+
+def _display(*, quiet: bool) -> AbstractContextManager[TrainingObserver]:
+    """Return what shows the progress where Python runs."""
+    from rich.console import Console
+
+    from specdec_core.study.progress import NotebookProgress, StageProgress
+
+    if Console().is_jupyter and not quiet:
+        return NotebookProgress()
+    return StageProgress(Console(stderr=True, highlight=False), quiet=quiet)

@@ -1,0 +1,1 @@
+"""What a study file says, checked and expanded. Importing this imports no torch."""

@@ -1,0 +1,96 @@
+"""Expand grids: a run or a task that is written once and varied."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.interface.errors import ConfigError
+from specdec_core.study.config.overrides import set_dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from specdec_core.study.config.yaml_source import Document, Keys
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """A run or a task after its grid was expanded.
+
+    Attributes:
+        section: The list that holds it: `runs` or `tasks`.
+        data: The entry with the values of the grid.
+        index: Its index in the list as written.
+        choices: The values from the grid, by dotted key.
+        places: The keys of the entry that each dotted key resolves to.
+    """
+
+    section: str
+    data: Any
+    index: int
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    places: Mapping[str, Keys] = field(default_factory=dict)
+
+    def written(self, path: Keys) -> Keys:
+        """Return where in the study a setting of this entry was written.
+
+        Args:
+            path: The keys of the setting, relative to the entry.
+        """
+        for key, place in self.places.items():
+            if path[: len(place)] == place:
+                return (self.section, self.index, "grid", key)
+        return (self.section, self.index, *path)
+
+    @property
+    def suffix(self) -> str:
+        """Suffix for the name that distinguishes this entry from the others of its grid."""
+        last = [key.rpartition(".")[2] for key in self.choices]
+        labels = last if len(set(last)) == len(last) else list(self.choices)
+        pairs = zip(labels, self.choices.values(), strict=True)
+        return "".join(f"-{label}={_label(value)}" for label, value in pairs)
+
+
+def expand(document: Document, section: str) -> list[Expanded]:
+    """Return the entries of a list with grids expanded; malformed grids are left to the validation."""
+    entries = document.data.get(section)
+    if not isinstance(entries, list):
+        return []
+    expanded = []
+    for index, entry in enumerate(entries):
+        grid = entry.get("grid") if isinstance(entry, dict) else None
+        if grid is not None and _well_formed(grid):
+            whole = Expanded(section, entry, index)
+            expanded += [_choose(document, whole, choice) for choice in _choices(grid)]
+        else:
+            expanded.append(Expanded(section, entry, index))
+    return expanded
+
+
+def _well_formed(grid: Any) -> bool:
+    return isinstance(grid, dict) and all(isinstance(values, list) and values for values in grid.values())
+
+
+def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def _choose(document: Document, whole: Expanded, choices: dict[str, Any]) -> Expanded:
+    data = copy.deepcopy({key: value for key, value in whole.data.items() if key != "grid"})
+    places = {}
+    for key, value in choices.items():
+        try:
+            places[key] = set_dotted(data, key, copy.deepcopy(value))
+        except ConfigError as error:
+            where = document.where(whole.written(("grid", key)), key=True)
+            raise ConfigError(f"{where}: {error}") from error
+    return Expanded(whole.section, data, whole.index, choices, places)
+
+
+def _label(value: Any) -> str:
+    if isinstance(value, list):
+        return f"({', '.join(map(_label, value))})"
+    return str(value["name"]) if isinstance(value, dict) and "name" in value else str(value)

@@ -1,0 +1,285 @@
+"""Load a study: read it, expand its grids, and check everything that needs no model. Imports no torch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pydantic import ValidationError
+
+from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
+from specdec_core.models.resolve import has_encoder, model_folder
+from specdec_core.registry import (
+    Registry,
+    default_registry,
+    describe,
+    dotted,
+    nested_settings,
+    unmet_requirements,
+)
+from specdec_core.study.config.grid import Expanded, expand
+from specdec_core.study.config.overrides import apply_overrides
+from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
+from specdec_core.study.config.schema import RunConfig, StudyConfig, TargetConfig, TaskConfig, study_model
+from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
+from specdec_core.study.config.yaml_source import Document, Keys, document_of, read_document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pydantic import BaseModel
+
+    from specdec_core.interface import PluginConfig
+    from specdec_core.study.config.schema import PromptsConfig
+
+
+def load_study(
+    study: Path | Mapping[str, Any], settings: Sequence[str] = (), registry: Registry | None = None
+) -> Study:
+    """Read a study and check everything that can be checked without loading a model.
+
+    Args:
+        study: A YAML file, or a mapping of what it would hold. Relative paths in a mapping start at the current
+            folder.
+        settings: Overrides in the form `key=value`, as passed to `--set`.
+        registry: The plugins that the study may name; by default the installed ones.
+
+    Raises:
+        ConfigError: With one line per problem, each beginning with file, line and column; those of a mapping begin
+            with `study`.
+    """
+    registry = registry or default_registry()
+    if isinstance(study, Mapping):
+        path, document = Path("study"), document_of(study, "study")
+    else:
+        path, document = study, read_document(study)
+    apply_overrides(document, settings)
+    return _Loader(document, registry, path).study()
+
+
+_UNNAMED_TASK = TaskConfig(name="the study")
+"""The only task of a study without `tasks`; it changes no setting of the study."""
+
+
+class _Loader:
+    """Builds a study and collects its problems, so that all of them are reported at once."""
+
+    def __init__(self, document: Document, registry: Registry, path: Path) -> None:
+        self._document = document
+        self._registry = registry
+        self._path = path
+        self._folder = path.parent
+        self._expanded = {section: expand(document, section) for section in ("tasks", "runs")}
+        self._problems: list[str] = []
+
+    def study(self) -> Study:
+        config = self._validated()
+        runs = [self._run(run, origin) for run, origin in zip(config.runs, self._expanded["runs"], strict=True)]
+        self._check_names("runs", [run.name for run in runs])
+        tasks = self._tasks(config, runs)
+        self._check_capabilities(config, runs, tasks)
+        self._check_lossless(config, runs)
+        if self._problems:
+            raise ConfigError("\n".join(dict.fromkeys(self._problems)))
+        return Study(self._path, config, (Run(BASELINE), *runs), tuple(tasks))
+
+    def _where(self, path: Keys, key: bool = False) -> str:
+        origin = self._origin(path)
+        return self._document.where(path if origin is None else origin.written(path[2:]), key=key)
+
+    def _written(self, path: Keys) -> Keys:
+        """Return the keys of a setting as written, before grids were expanded."""
+        origin = self._origin(path)
+        return path if origin is None else (origin.section, origin.index, *path[2:])
+
+    def _origin(self, path: Keys) -> Expanded | None:
+        """Return the entry that holds a setting, if it is in a list that may have grids."""
+        if len(path) < 2 or not isinstance(path[1], int):
+            return None
+        expanded = self._expanded.get(str(path[0]))
+        return expanded[path[1]] if expanded else None
+
+    def _note(self, path: Keys, problem: object) -> None:
+        self._problems.append(f"{self._where(path)}: {problem}")
+
+    def _validated(self) -> StudyConfig:
+        model = study_model(self._registry)
+        data = dict(self._document.data)
+        data |= {
+            section: [one.data for one in expanded] for section, expanded in self._expanded.items() if expanded
+        }
+        missing = list(self._missing(data))
+        try:
+            config = model.model_validate(data, context={"folder": self._folder})
+        except ValidationError as error:
+            messages = describe(error, model, data, self._where, self._written)
+            raise ConfigError("\n".join([*missing, *messages])) from error
+        if missing:
+            raise ConfigError("\n".join(missing))
+        return config
+
+    def _missing(self, data: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a message for each key that neither a task nor the study gives."""
+        tasks = data.get("tasks")
+        places: list[Keys] = [("tasks", place) for place in range(len(tasks))] if isinstance(tasks, list) else [()]
+        for key in ("target", "prompts"):
+            for path in places if data.get(key) is None else ():
+                entry = data["tasks"][path[1]] if path else data
+                if isinstance(entry, Mapping) and entry.get(key) is None:
+                    inside = f"{dotted(self._written(path))}: " if path else ""
+                    other = "; add it here, or to the whole study" if path else ""
+                    yield f"{self._where(path)}: {inside}missing key {key!r}{other}."
+
+    def _run(self, run: RunConfig, origin: Expanded) -> Run:
+        gamma = controller_label(self._registry, "gamma", run.gamma)
+        lenience = 1.0 if run.lenience is None else controller_label(self._registry, "lenience", run.lenience)
+        drafter = drafter_label(run.drafter)
+        name = run.name
+        if name is None:
+            name = f"{drafter}-{gamma}" + ("" if run.lenience is None else f"-lenience={lenience}")
+            labelled = {("gamma",), ("lenience",), *_labelled_keys(run.drafter, ("drafter",))}
+            others = {key: value for key, value in origin.choices.items() if origin.places[key] not in labelled}
+            origin = replace(origin, choices=others)
+        labels = RunLabels(drafter, gamma, lenience)
+        return Run(name + origin.suffix, run.drafter, run.gamma, run.lenience, run.draft_sampling, labels)
+
+    def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
+        """Return the tasks; a study without `tasks` is a single unnamed one."""
+        if config.tasks is None:
+            self._check_choices(config, ())
+            return [self._task(None, (), config, _UNNAMED_TASK, runs)]
+        origins = self._expanded["tasks"]
+        names = [task.name + origin.suffix for task, origin in zip(config.tasks, origins, strict=True)]
+        self._check_names("tasks", names)
+        self._check_choices(config, names)
+        return [
+            self._task(name, ("tasks", place), config, task, _selected_runs(name, config, runs))
+            for place, (name, task) in enumerate(zip(names, config.tasks, strict=True))
+        ]
+
+    def _task(
+        self, name: str | None, keys: Keys, config: StudyConfig, task: TaskConfig, runs: Sequence[Run]
+    ) -> Task:
+        """Return a task; settings that it omits are those of the study."""
+        target, prompts = task.target or config.target, task.prompts or config.prompts
+        assert target is not None, "_missing reports a missing target"
+        assert prompts is not None, "_missing reports missing prompts"
+        self._check_target(target, (*keys, "target") if task.target else ("target",))
+        texts, template = self._prompts(prompts, (*keys, "prompts") if task.prompts else ("prompts",))
+        return Task(
+            name=name,
+            target=target,
+            prompts_config=prompts,
+            prompts=texts,
+            chat_template=template,
+            sampling=_merged(config.sampling, task.sampling),
+            generation=_merged(config.generation, task.generation),
+            runs=(Run(BASELINE), *runs),
+        )
+
+    def _check_names(self, section: str, names: list[str]) -> None:
+        for name, count in Counter(names).items():
+            places = [place for place, other in enumerate(names) if other == name]
+            if name == BASELINE and section == "runs":
+                self._note(
+                    (section, places[0], "name"),
+                    f"the name {BASELINE!r} is taken by the baseline; choose another.",
+                )
+            elif count > 1:
+                give = "give each its own `name`"
+                self._note((section, places[1], "name"), f"{count} {section} are called {name!r}; {give}.")
+
+    def _check_choices(self, config: StudyConfig, names: Sequence[str]) -> None:
+        """Report tasks that runs name but do not exist, and tasks without a run."""
+        for place, run in enumerate(config.runs):
+            for number, pattern in enumerate(run.tasks or ()):
+                if not any(_matches(name, pattern) for name in names):
+                    missing = unknown_name("task", pattern, names) if names else "this study has no `tasks`."
+                    self._note(("runs", place, "tasks", number), missing)
+        for place, name in enumerate(names):
+            if not any(_selects(run, name) for run in config.runs):
+                self._note(("tasks", place), f"task {name!r} has no runs: the `tasks` of every run exclude it.")
+
+    def _check_target(self, target: TargetConfig, keys: Keys) -> None:
+        try:
+            model_folder(target.model, self._folder)
+        except ModelError as error:
+            self._note((*keys, "model"), error)
+
+    def _check_capabilities(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
+        """Report unmet requirements of drafters, with the tasks if only some are affected."""
+        encoders = {
+            task.name: has_encoder(task.target.model, self._folder, task.target.subfolder) for task in tasks
+        }
+        for place, run in enumerate(runs):
+            selected = [task.name for task in tasks if run in task.runs]
+            found: dict[tuple[Keys, str], list[str | None]] = {}
+            for name in selected:
+                unmet = unmet_requirements(
+                    self._registry,
+                    cast("Any", run.drafter),
+                    encoder_decoder=encoders[name],
+                    batch_size=config.batch_size,
+                    folder=self._folder,
+                )
+                for keys, error in unmet:
+                    found.setdefault((keys, str(error)), []).append(name)
+            for (keys, problem), names in found.items():
+                where = "" if names == selected else f"in task {', '.join(map(repr, names))}: "
+                self._note(("runs", place, "drafter", *keys), where + problem)
+
+    def _check_lossless(self, config: StudyConfig, runs: list[Run]) -> None:
+        if not config.lossless:
+            return
+        for place, run in enumerate(runs):
+            if not run.lossless:
+                self._note(
+                    ("runs", place, "lenience"),
+                    f"the lenience of run {run.name!r} may be below 1, but the study requires `lossless: true`; "
+                    "remove the lenience, or set `lossless: false`.",
+                )
+
+    def _prompts(self, config: PromptsConfig, keys: Keys) -> tuple[tuple[PromptText, ...], str | None]:
+        """Return the prompts and the chat template."""
+        try:
+            return read_prompts(config, self._folder), read_chat_template(config, self._folder)
+        except PromptError as error:
+            self._note((*keys, "file" if config.dataset is None else "dataset"), error)
+            return (), None
+
+
+def _selects(run: RunConfig, task: str) -> bool:
+    return run.tasks is None or any(_matches(task, pattern) for pattern in run.tasks)
+
+
+def _matches(task: str, pattern: str) -> bool:
+    """Return whether a pattern matches a task: `*` matches any text, everything else itself."""
+    return fnmatchcase(task, pattern.replace("[", "[[]").replace("?", "[?]"))
+
+
+def _selected_runs(task: str, config: StudyConfig, runs: Sequence[Run]) -> list[Run]:
+    """Return the runs of a task."""
+    return [run for one, run in zip(config.runs, runs, strict=True) if _selects(one, task)]
+
+
+_Settings = TypeVar("_Settings", bound="BaseModel")
+
+
+def _merged(settings: _Settings, changes: _Settings | None) -> _Settings:
+    """Return settings, replaced by the changes that were written."""
+    if changes is None:
+        return settings
+    return settings.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
+
+
+def _labelled_keys(config: PluginConfig, keys: Keys) -> Iterator[Keys]:
+    """Yield the keys of settings that a drafter's label already shows."""
+    yield keys
+    for one in nested_settings(config):
+        if one.marker.kind == "drafter":
+            yield (*keys, one.keys[0])
+            yield from _labelled_keys(one.config, (*keys, *one.keys))

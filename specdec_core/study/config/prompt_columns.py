@@ -1,0 +1,118 @@
+"""Choose what of a row is the prompt: keys of our own, Spec-Bench's, named columns, or a template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from string import Formatter
+from typing import Any
+
+from specdec_core.interface.errors import PromptError, unknown_name
+from specdec_core.study.config.prompt_rows import Row, kind_of
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What to read of each row. With neither, rows have keys of our own, or those of Spec-Bench's questions.
+
+    Attributes:
+        names: Columns by what they hold: `prompt`, `messages`, `reference`, `id` or `source`.
+        template: Makes the prompt: a text with columns in braces.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+
+    def pick(self, row: Row) -> Mapping[str, Any]:
+        """Return a row's values under keys of our own.
+
+        Raises:
+            PromptError: The row lacks a column, or its prompt is no text.
+        """
+        if not self.names and self.template is None:
+            return _own_keys(row)
+        picked = {key: _value(row, column) for key, column in self.names.items()}
+        if self.template is not None:
+            picked["prompt"] = _filled(self.template, row)
+        elif "prompt" in picked:
+            picked["prompt"] = _text(picked["prompt"], self.names["prompt"])
+        return picked
+
+
+def check_template(template: str) -> str:
+    """Return a template.
+
+    Raises:
+        ValueError: It is not a text with the names of columns in braces.
+    """
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"{error}; write a brace that is no column as two: {{{{ or }}}}") from error
+    names = [name for _, name, _, _ in parts if name is not None]
+    # A format or a conversion would be code of a kind, and so would attributes.
+    if not names or any(not name or form or conversion for _, name, form, conversion in parts if name is not None):
+        raise ValueError("write columns in braces, such as 'Question: {question}'; nothing else may be in them")
+    return template
+
+
+def _filled(template: str, row: Row) -> str:
+    pieces = []
+    for literal, column, _, _ in Formatter().parse(template):
+        pieces.append(literal)
+        if column is not None:
+            value = _value(row, column)
+            pieces.append(str(value) if isinstance(value, (int, float)) else _text(value, column))
+    return "".join(pieces)
+
+
+def _value(row: Row, column: str) -> Any:
+    """Return the value of a column; a dot in its name reaches into objects and lists."""
+    if column in row.values:
+        return row.values[column]
+    node: Any = row.values
+    before = ""
+    for part in column.split("."):
+        inside = _inside(node)
+        if part not in inside:
+            names = [before + key for key in inside] or row.values
+            raise PromptError(unknown_name("column", column, names))
+        node = inside[part]
+        before += f"{part}."
+    return node
+
+
+def _inside(node: Any) -> Mapping[str, Any]:
+    """Return the parts of an object or a list by the names that they have in a column's."""
+    if isinstance(node, list):
+        return {str(place): value for place, value in enumerate(node)}
+    return node if isinstance(node, Mapping) else {}
+
+
+def _text(value: Any, column: str) -> str:
+    """Return a text, or the first of several: the first turn of a dialogue."""
+    first = value[0] if isinstance(value, list) and value else value
+    if not isinstance(first, str):
+        raise PromptError(f"column {column!r} must hold a text; given {kind_of(value)}.")
+    return first
+
+
+_SPEC_BENCH = {"id": "question_id", "source": "category"}
+"""Keys of a question of Spec-Bench or MT-Bench, beside its `turns`."""
+
+
+def _own_keys(row: Row) -> Mapping[str, Any]:
+    """Return a row with keys of our own as it is, and the first turn of a question of Spec-Bench or MT-Bench.
+
+    Later turns follow the model's own answers, and references are those of all turns.
+    """
+    values = row.values
+    if {"prompt", "messages"} & set(values):
+        return values
+    if "turns" in values:
+        others = {key: values[name] for key, name in _SPEC_BENCH.items() if name in values}
+        return {"prompt": _text(values["turns"], "turns"), **others}
+    if row.table:
+        columns = ", ".join(map(repr, values))
+        raise PromptError(f"there is no column 'prompt'. Name the one that holds it with `column`: {columns}.")
+    return values

@@ -1,0 +1,199 @@
+"""Check rows and turn them into prompts, each a text or a chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from specdec_core.interface.errors import PromptError
+from specdec_core.study.config.prompt_columns import Columns
+from specdec_core.study.config.prompt_rows import Row, kind_of
+
+Message: TypeAlias = Mapping[str, Any]
+"""A chat message: `role` and `content`, both strings, and anything else that a chat template reads."""
+
+_MAX_PROBLEMS = 5
+_KNOWN = ("prompt", "messages", "id", "reference", "source")
+# Other keys are allowed, so only near matches of these are reported as misspelled.
+_CHECKED_KEYS = ("prompt", "messages", "reference")
+_MIN_SIMILARITY = 0.87
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """A prompt: either a text or a chat.
+
+    Attributes:
+        id: Identifies it in results.
+        text: The text to continue; for encoder-decoder models the source. None for a chat.
+        messages: The messages of a chat; None for a text.
+        references: Reference outputs for quality scores, if there are any.
+        source: Where it comes from; only shown.
+    """
+
+    id: str
+    text: str | None
+    messages: tuple[Message, ...] | None = None
+    references: tuple[str, ...] = ()
+    source: str | None = None
+
+
+def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -> list[PromptText]:
+    """Return the prompts of some rows, none of them empty, with unique ids.
+
+    Args:
+        rows: The rows; the id of a prompt defaults to its row's number.
+        columns: What to read of each row.
+        limit: Read at most this many.
+
+    Raises:
+        PromptError: If rows are invalid, with one line for each of the first problems, beginning with the row's
+            place; or if only some prompts have a reference.
+    """
+    found: list[tuple[Row, PromptText]] = []
+    problems: list[str] = []
+    ids: dict[str, int] = {}
+    for row in rows:
+        if (limit is not None and len(found) >= limit) or len(problems) >= _MAX_PROBLEMS:
+            break
+        try:
+            entry = _Entry(row, columns)
+        except PromptError as error:
+            problems.append(f"{row.where}: {error}")
+            if row.table:  # the others lack the same column
+                break
+            continue
+        prompt = entry.prompt()
+        before = ids.setdefault(prompt.id, row.number)
+        if before != row.number:
+            entry.problem(f"duplicate id {prompt.id!r}, also used in line {before}; ids must be unique.")
+        problems += [f"{row.where}{problem}" for problem in entry.problems]
+        found.append((row, prompt))
+    if not problems:
+        problems += _partly_referenced(found)
+    if problems:
+        raise PromptError("\n".join(problems))
+    return [prompt for _, prompt in found]
+
+
+def _partly_referenced(found: Sequence[tuple[Row, PromptText]]) -> Iterator[str]:
+    without = [row for row, prompt in found if not prompt.references]
+    if without and len(without) < len(found):
+        shown = ", ".join(str(row.number) for row in without[:_MAX_PROBLEMS])
+        shown += ", ..." if len(without) > _MAX_PROBLEMS else ""
+        lines = f"line {shown} has" if len(without) == 1 else f"lines {shown} have"
+        yield (
+            f"{without[0].where}: {len(found) - len(without)} of {len(found)} prompts have a reference; {lines} "
+            "none. Add one to each or to none: a score over some prompts would not describe the run."
+        )
+
+
+class _Entry:
+    """Turns a row into a prompt and collects its problems.
+
+    Raises:
+        PromptError: The row lacks a column.
+    """
+
+    def __init__(self, row: Row, columns: Columns) -> None:
+        self.problems = [] if row.problem is None else [row.problem]
+        self._number = row.number
+        self._entry = {} if self.problems else dict(columns.pick(row))
+
+    def problem(self, text: str) -> None:
+        """Record a problem; the caller prefixes the place."""
+        self.problems.append(f": {text}")
+
+    def prompt(self) -> PromptText:
+        """Return the prompt; if there are problems, only its id is valid."""
+        own_id = self._id()
+        if self.problems:
+            return PromptText(own_id, "")
+        meant = self._misspelled()
+        text, messages = self._text(meant), self._messages()
+        source = self._entry.get("source")
+        if not isinstance(source, str | None):
+            self.problem(f'"source" must be a string; given {kind_of(source)}.')
+        return PromptText(own_id, text, messages, self._references(), source)
+
+    def _id(self) -> str:
+        given = self._entry.get("id", self._number)
+        if isinstance(given, bool) or not isinstance(given, str | int | float) or given == "":
+            self.problem(f'"id" must be a string or a number; given {kind_of(given)}.')
+            return str(self._number)
+        return str(given)
+
+    def _misspelled(self) -> set[str]:
+        """Report misspelled keys; return the keys that they probably stand for."""
+        meant = set()
+        for key in self._entry:
+            small = key.lower()
+            near = [small] if small in _KNOWN else get_close_matches(small, _CHECKED_KEYS, 1, _MIN_SIMILARITY)
+            if key not in _KNOWN and near:
+                self.problem(f"unknown key {key!r}. Did you mean {near[0]!r}? Unrelated keys are allowed.")
+                meant.add(near[0])
+        return meant
+
+    def _text(self, meant: set[str]) -> str | None:
+        if "messages" in self._entry:
+            if "prompt" in self._entry:
+                self.problem('"prompt" and "messages" are both given; use one of them.')
+            return None
+        text = self._entry.get("prompt")
+        if not isinstance(text, str):
+            if not meant & {"prompt", "messages"}:
+                self.problem(
+                    f'expected an object with a string "prompt" or a list "messages"; given {self._given()}. '
+                    "If another key holds the prompt, name it with `column`."
+                )
+        elif not text.strip():
+            self.problem(f"prompt {self._number} is empty; write a text or remove the line.")
+        return text
+
+    def _given(self) -> str:
+        if "prompt" in self._entry:
+            return f"{kind_of(self._entry['prompt'])} as 'prompt'"
+        return f"the keys {', '.join(self._entry)}" if self._entry else "no keys"
+
+    def _messages(self) -> tuple[Message, ...] | None:
+        messages = self._entry.get("messages")
+        if "messages" not in self._entry:
+            return None
+        if not isinstance(messages, list) or not messages:
+            self.problem(f'"messages" must be a list of at least one message; given {kind_of(messages)}.')
+            return None
+        before = len(self.problems)
+        for place, message in enumerate(messages, start=1):
+            self._check_message(f"message {place}", message)
+        if len(self.problems) == before and messages[-1]["role"] == "assistant":
+            self.problem(
+                "the last message is the assistant's, and so is the output. End with a message of another role; "
+                "to continue a text, use `prompt`."
+            )
+        return tuple(messages)
+
+    def _check_message(self, name: str, message: Any) -> None:
+        if not isinstance(message, dict):
+            self.problem(f'{name} must be an object with "role" and "content"; given {kind_of(message)}.')
+            return
+        for key in ("role", "content"):
+            value = message.get(key)
+            if key not in message:
+                self.problem(f"{name} has no {key!r}; it has: {', '.join(message) or 'no keys'}.")
+            elif not isinstance(value, str) or not value.strip():
+                self.problem(f'"{key}" of {name} must be a non-empty string; given {kind_of(value)}.')
+
+    def _references(self) -> tuple[str, ...]:
+        given = self._entry.get("reference", ())
+        references = [given] if isinstance(given, str) else given
+        absent = "reference" not in self._entry
+        texts = isinstance(references, list) and all(isinstance(one, str) and one.strip() for one in references)
+        if absent or (texts and references):
+            return tuple(references)
+        self.problem(
+            f'"reference" must be a non-empty string or a list of them; given {kind_of(given)}. '
+            "Omit the key if there is none."
+        )
+        return ()

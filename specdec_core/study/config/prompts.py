@@ -1,0 +1,190 @@
+"""Read the prompts of a study and apply chat templates. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.builtin import BUILTIN_PROMPTS
+from specdec_core.interface.errors import PromptError, reading
+from specdec_core.study.config.prompt_file import PromptText, read_rows
+from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from specdec_core.study.config.schema import PromptsConfig
+
+__all__ = [
+    "PromptText",
+    "as_chat",
+    "encode_prompts",
+    "fingerprint_prompts",
+    "read_chat_template",
+    "read_prompts",
+    "read_template",
+]
+
+
+def read_prompts(config: PromptsConfig, folder: Path) -> tuple[PromptText, ...]:
+    """Return the prompts of a study: at least one, none of them empty, with unique ids.
+
+    Args:
+        config: Settings of the prompts.
+        folder: Base for relative paths.
+
+    Raises:
+        PromptError: If a file cannot be read or has invalid lines, with one line for each of the first problems,
+            beginning with file and line; or if only some prompts have a reference.
+    """
+    name, found = _read(config, folder)
+    if not found:
+        raise PromptError(f"{name} has no prompts; add at least one.")
+    if config.chat:
+        found = [as_chat(prompt, config.system) for prompt in found]
+    template = read_chat_template(config, folder)
+    if template is not None and all(prompt.messages is None for prompt in found):
+        raise PromptError(
+            f"`chat_template` is set, but no prompt of {name} is a chat. Use prompts with `messages`, or remove "
+            "`chat_template`."
+        )
+    return tuple(found)
+
+
+def read_chat_template(config: PromptsConfig, folder: Path) -> str | None:
+    """Return the chat template that a study sets, or None.
+
+    Args:
+        config: Settings of the prompts.
+        folder: Base for relative paths.
+
+    Raises:
+        PromptError: If the file cannot be read or is empty.
+    """
+    return None if config.chat_template is None else read_template(folder / config.chat_template.expanduser())
+
+
+def read_template(path: Path) -> str:
+    """Read a chat template.
+
+    Args:
+        path: A Jinja template in the format of transformers' tokenizers.
+
+    Raises:
+        PromptError: If it cannot be read or is empty.
+    """
+    with reading(path, PromptError, "a Jinja template"):
+        template = path.read_text(encoding="utf-8")
+    if not template.strip():
+        raise PromptError(f"{path}: this chat template is empty; it must render messages as text.")
+    return template
+
+
+def encode_prompts(
+    prompts: Sequence[PromptText], tokenizer: Any, *, model: str, chat_template: str | None = None
+) -> list[str | list[int]]:
+    """Return prompts in the form that a `Decoder` takes: texts unchanged, chats as token ids.
+
+    The template renders a chat with a generation prompt after the last message. It also writes the special tokens;
+    the tokenizer adds none.
+
+    Args:
+        prompts: The prompts as read.
+        tokenizer: The target's tokenizer, or None.
+        model: Name of the target in messages.
+        chat_template: A Jinja template that replaces the tokenizer's own.
+
+    Raises:
+        PromptError: If a chat has no tokenizer or no template, or the template refuses it.
+    """
+    return [
+        prompt.text if prompt.text is not None else _chat(prompt, tokenizer, model, chat_template)
+        for prompt in prompts
+    ]
+
+
+def as_chat(prompt: PromptText, system: str | None = None) -> PromptText:
+    """Return a text as a user message; a chat is returned unchanged.
+
+    Args:
+        prompt: A text or a chat.
+        system: The system message before it.
+
+    Raises:
+        PromptError: There is a system message, and the prompt is already a chat.
+    """
+    if prompt.text is None:
+        if system is not None:
+            raise PromptError(
+                f"prompt {prompt.id!r} is already a chat; add the system message to its `messages`, and leave "
+                "`system` out."
+            )
+        return prompt
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return replace(prompt, text=None, messages=(*before, {"role": "user", "content": prompt.text}))
+
+
+def fingerprint_prompts(prompts: Sequence[PromptText], chat_template: str | None = None) -> str:
+    """Return a short hash of the prompts and the chat template, which decide the outputs; references do not.
+
+    Args:
+        prompts: The prompts as read.
+        chat_template: The template that replaces the tokenizer's own.
+    """
+    text = json.dumps([chat_template, *((prompt.text, prompt.messages) for prompt in prompts)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) -> list[int]:
+    name = f"prompt {prompt.id!r}"
+    if tokenizer is None:
+        raise PromptError(
+            f"{name} is a chat, but {model} has no tokenizer: add the tokenizer files to the model folder."
+        )
+    if template is None and not getattr(tokenizer, "chat_template", None):
+        raise PromptError(
+            f"{name} is a chat, but the tokenizer of {model} has no chat template. Use an instruction-tuned "
+            "checkpoint, whose tokenizer has one, or provide a template: `chat_template: FILE` in `prompts`, or "
+            "--chat-template FILE on the command line."
+        )
+    whose = f"the chat template of {model}" if template is None else "the given chat template"
+    try:
+        ids = tokenizer.apply_chat_template(
+            [dict(message) for message in prompt.messages or ()],
+            chat_template=template,
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+        )
+    except Exception as error:  # a template is a program and may raise anything
+        line = getattr(error, "lineno", None)
+        place = "" if line is None else f" (line {line} of the template)"
+        raise PromptError(
+            f"{name}: {whose} refuses it: {error}{place}. Change the messages to what the template accepts, "
+            "or provide another template."
+        ) from error
+    if not ids:
+        raise PromptError(f"{name}: {whose} renders it as an empty text; it must render the messages.")
+    return [int(token) for token in ids]
+
+
+def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:
+    """Return the name of the source, for messages, and its prompts."""
+    if config.texts is not None:
+        return "the list of prompts", _from_list(config.texts, config)
+    if config.dataset is not None:
+        rows = dataset_rows(config, folder)
+        return config.dataset, read_rows(rows, config.chosen_columns(), config.limit)
+    path = folder / config.file.expanduser() if config.file else BUILTIN_PROMPTS[config.builtin or "heldout"]
+    return str(path), read_rows(file_rows(path, config.shuffle), config.chosen_columns(), config.limit)
+
+
+def _from_list(texts: Sequence[str], config: PromptsConfig) -> list[PromptText]:
+    order = shuffled(len(texts), config.shuffle)[: config.limit]
+    for place in order:
+        if not texts[place].strip():
+            raise PromptError(f"prompt {place + 1} of {len(texts)} is empty; write a text or remove it.")
+    return [PromptText(str(place + 1), texts[place]) for place in order]

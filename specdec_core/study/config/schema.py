@@ -1,0 +1,297 @@
+"""The settings of a study as pydantic models, with those of the installed plugins. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    create_model,
+    model_serializer,
+    model_validator,
+)
+
+from specdec_core.interface.settings import GenerationSettings, ModelSettings, SamplingSettings
+from specdec_core.registry import plugin_types
+from specdec_core.registry.settings import NO_SOURCE
+from specdec_core.study.config.prompt_columns import Columns, check_template
+
+if TYPE_CHECKING:
+    from specdec_core.registry import Registry
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class InflateConfig(_Part):
+    """Add layers that change the target's cost but not its outputs, to study the c of larger models."""
+
+    layers: Annotated[int, Field(ge=1)]
+    """Number of layers to add; their output projections are zero."""
+    width: Annotated[int, Field(ge=1)] | None = None
+    """Feed-forward size of the added layers; by default that of the model."""
+    encoder_width: Annotated[int, Field(ge=1)] | None = None
+    """Feed-forward size of layers added to an encoder; by default `width`."""
+
+
+class TargetConfig(ModelSettings):
+    """The model whose distribution is preserved, and how it is loaded."""
+
+    inflate: InflateConfig | None = None
+    """Make the model slower without changing its distribution, to study speed."""
+
+
+class ColumnsConfig(_Part):
+    """Columns of a file or dataset, or keys of its JSON objects. Only those that are named are read."""
+
+    prompt: str | None = None
+    """Holds the text; of a list, the first. Same as `column`."""
+    messages: str | None = None
+    """Holds the messages of a chat, instead of a text."""
+    reference: str | None = None
+    """Holds a reference output, or a list of them, to score outputs against."""
+    id: str | None = None
+    """Holds the prompt's name in results; by default its row number."""
+    source: str | None = None
+    """Holds where the prompt comes from; only shown."""
+
+
+class PromptsConfig(_Part):
+    """Source of the prompts: exactly one of `builtin`, `file`, `dataset` and `texts`."""
+
+    builtin: Literal["heldout", "translation", "summarization"] | None = None
+    """Prompts shipped with the built-in models, from text held out of their training."""
+    file: Path | None = None
+    """A file that ends in .jsonl, .json, .csv, .tsv, .parquet or .txt (a prompt per line); relative to the study
+    file."""
+    dataset: Annotated[str, Field(min_length=1)] | None = None
+    """A Hugging Face dataset: a folder, relative to the study file, or a name on the hub. Needs datasets."""
+    texts: tuple[str, ...] | None = None
+    """The prompts themselves; a bare list is short for this."""
+    name: str | None = None
+    """Configuration of the dataset, if it has several."""
+    split: str | None = None
+    """Split of the dataset, such as `test` or `train[:100]`; optional if it has only one."""
+    revision: str | None = None
+    """Branch, tag or commit of a dataset on the hub."""
+    column: str | None = None
+    """Column, or key of a JSON object, that holds the prompt; by default `prompt`, `messages` or `turns`. A dot
+    reaches into objects and lists: `translation.de`, `conversations.0.value`."""
+    template: Annotated[str, AfterValidator(check_template)] | None = None
+    """The prompt with columns in braces, such as `"Question: {question}\\nAnswer:"`."""
+    columns: ColumnsConfig | None = None
+    """Columns that hold the reference, the id and so on, besides the prompt."""
+    chat: bool = False
+    """Treat each text as a user message, for the chat template."""
+    system: Annotated[str, Field(min_length=1)] | None = None
+    """System message before each text; requires `chat`."""
+    shuffle: Annotated[int, Field(ge=0)] | None = None
+    """Seed of a random order; with `limit`, of a random sample. By default the order of the source."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Use only the first prompts, up to this number."""
+    chat_template: Path | None = None
+    """A Jinja file that replaces the tokenizer's chat template; relative to the study file."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PromptsConfig:
+        sources = ("builtin", "file", "dataset", "texts")
+        given = [name for name in sources if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(map(repr, given)) or "none of them"
+            raise ValueError(f"set exactly one of 'builtin', 'file', 'dataset' and 'texts'; given {found}")
+        for keys, owners in _OF_SOURCES.items():
+            for key in keys:
+                if getattr(self, key) is not None and given[0] not in owners:
+                    raise ValueError(f"{key!r} requires {' or '.join(map(repr, owners))}; given {given[0]!r}")
+        held = self.columns or ColumnsConfig()
+        prompts = {"column": self.column, "template": self.template, "columns.prompt": held.prompt}
+        prompts["columns.messages"] = held.messages
+        named = [name for name, value in prompts.items() if value is not None]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(map(repr, named))} are given; the prompt comes from one of them")
+        if self.columns is not None and not named:
+            raise ValueError("'columns' names no prompt; add 'column' or 'template'")
+        if self.system is not None and not self.chat:
+            raise ValueError("'system' requires 'chat: true', which treats each text as a user message")
+        return self
+
+    def chosen_columns(self) -> Columns:
+        """Return what to read of each row."""
+        held = {} if self.columns is None else self.columns.model_dump(exclude_none=True)
+        return Columns(held if self.column is None else {**held, "prompt": self.column}, self.template)
+
+
+_OF_SOURCES = {
+    ("name", "split", "revision"): ("dataset",),
+    ("column", "template", "columns"): ("file", "dataset"),
+}
+"""Keys that only some sources have."""
+
+
+class RepeatsConfig(_Part):
+    """How often each run is timed: until every speed-up is known well enough."""
+
+    min: Annotated[int, Field(ge=1)] = 3
+    """Time each run at least this often."""
+    max: Annotated[int, Field(ge=1)] = 10
+    """Time each run at most this often."""
+    spread: Annotated[float, Field(gt=0)] = 0.05
+    """Stop when half the interval of every run's speed-up is at most this fraction of it."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> RepeatsConfig:
+        if self.max < self.min:
+            raise ValueError(f"'max' ({self.max}) is less than 'min' ({self.min})")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any] | int:
+        plain: dict[str, Any] = serialize(self)
+        return self.min if self.min == self.max else plain
+
+
+def _spell_out_repeats(value: Any) -> Any:
+    """Expand a number of repeats, or `auto`, to a mapping."""
+    if isinstance(value, (Mapping, RepeatsConfig)):
+        return value
+    if value == "auto":
+        return {}
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(
+            f"expected a number of at least 1, 'auto', or a mapping of min, max, spread; given {value!r}."
+        )
+    return {"min": value, "max": value}
+
+
+_Repeats = Annotated[
+    RepeatsConfig,
+    BeforeValidator(
+        _spell_out_repeats,
+        json_schema_input_type=Annotated[int, Field(ge=1)] | Literal["auto"] | RepeatsConfig,
+    ),
+]
+"""Repeats: a mapping, a fixed number, or `auto`."""
+AnyTarget = Annotated[
+    TargetConfig,
+    BeforeValidator(
+        lambda v: {"model": v} if isinstance(v, str) else v, json_schema_input_type=TargetConfig | str
+    ),
+]
+"""A target: a mapping, or only the model."""
+AnyPrompts = Annotated[
+    PromptsConfig,
+    BeforeValidator(
+        lambda v: {"texts": v} if isinstance(v, list) else v,
+        json_schema_input_type=PromptsConfig | list[str],
+    ),
+]
+"""Prompts: a mapping, or only a list of texts."""
+_Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+
+
+class TaskConfig(_Part):
+    """Prompts to decode, with their own baseline; settings here override those of the study."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    """Name of the task in tables and results."""
+    target: AnyTarget | None = None
+    """Target of this task; by default that of the study."""
+    prompts: AnyPrompts | None = None
+    """Prompts of this task; by default those of the study."""
+    sampling: SamplingSettings | None = None
+    """Sampling settings that differ from those of the study; the others are inherited."""
+    generation: GenerationSettings | None = None
+    """Generation settings that differ from those of the study; the others are inherited."""
+    grid: _Grid = Field(default_factory=dict)
+    """Settings to vary: dotted keys of this task with lists of values. Every combination becomes a task."""
+
+
+class RunConfig(_Part):
+    """One way to decode the prompts: a drafter with its gamma and lenience. The baseline is always added."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """Name of the run in tables and results; by default made from drafter and gamma."""
+    drafter: Any
+    """The drafter: the settings of an installed plugin."""
+    gamma: Any
+    """Tokens drafted per step: the settings of a controller."""
+    lenience: Any = None
+    """Lenience of the acceptance rule: the settings of a controller; by default 1, which is lossless."""
+    draft_sampling: SamplingSettings | None = None
+    """Sampling settings of the drafter (section 6); by default those of the target."""
+    tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Names of the tasks to run it on, where `*` matches any text; by default all."""
+    grid: _Grid = Field(default_factory=dict)
+    """Settings to vary: dotted keys of this run with lists of values. Every combination becomes a run."""
+
+
+class StudyConfig(_Part):
+    """A study: a benchmark of drafters that `specdec compare` runs."""
+
+    target: AnyTarget | None = None
+    """The target: a mapping, or only the model. Optional if every task sets its own."""
+    prompts: AnyPrompts | None = None
+    """The prompts: a mapping, or only a list of texts. Optional if every task sets its own."""
+    sampling: SamplingSettings = SamplingSettings()
+    """Sampling settings of the target."""
+    generation: GenerationSettings = GenerationSettings()
+    """Length limits and the seed."""
+    batch_size: Annotated[int, Field(ge=1)] = 1
+    """Number of prompts to decode together."""
+    repeats: _Repeats = RepeatsConfig(min=3, max=3)
+    """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
+    lossless: bool = False
+    """Refuse runs whose lenience may be below 1, so that all outputs have the target's distribution."""
+    tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
+    """Tasks to decode, each with its own baseline and table; without them the study is a single task."""
+    runs: Annotated[tuple[Any, ...], Field(min_length=1)]
+    """The runs to compare with the autoregressive baseline."""
+
+
+@lru_cache(maxsize=8)
+def study_model(registry: Registry) -> type[StudyConfig]:
+    """Return the model of a study that may name exactly the plugins of the registry."""
+    run = run_model(registry)
+    # Made at run time, beyond the reach of a type checker.
+    runs: Any = Annotated[
+        tuple[run, ...],  # type: ignore[valid-type]
+        Field(min_length=1, description="The runs to compare with the autoregressive baseline."),
+    ]
+    return create_model("Study", __base__=StudyConfig, __cls_kwargs__=NO_SOURCE, runs=(runs, ...))
+
+
+@lru_cache(maxsize=8)
+def run_model(registry: Registry) -> type[RunConfig]:
+    """Return the model of a run that may name exactly the plugins of the registry."""
+    drafter = Field(description="The drafter: a name, or a mapping with `name` and settings.")
+    gamma = Field(description="Tokens drafted per step: a number, a name, or a mapping.")
+    lenience = Field(None, description="Lenience l in (0, 1], 1 is lossless: a number, a name, or a mapping.")
+    any_drafter, any_gamma, any_lenience = plugin_types(registry)
+    return create_model(
+        "Run",
+        __base__=RunConfig,
+        __cls_kwargs__=NO_SOURCE,
+        drafter=(any_drafter, drafter),
+        gamma=(any_gamma, gamma),
+        lenience=(any_lenience | None, lenience),
+    )
+
+
+def study_schema(registry: Registry) -> dict[str, Any]:
+    """Return the JSON schema of a study, for editors."""
+    schema = study_model(registry).model_json_schema()
+    run = schema["$defs"]["Run"]
+    # Required keys may come from the grid.
+    run["anyOf"] = [{"required": run.pop("required")}, {"required": ["grid"]}]
+    # Target and prompts may be set by every task instead.
+    schema["anyOf"] = [{"required": ["target", "prompts"]}, {"required": ["tasks"]}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "specdec study"}

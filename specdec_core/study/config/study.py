@@ -1,0 +1,167 @@
+"""A study that is ready to run: its tasks and the runs that each task compares. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from specdec_core.registry import nested_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specdec_core.interface import PluginConfig, PluginKind
+    from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+    from specdec_core.registry import Registry
+    from specdec_core.study.config.prompts import PromptText
+    from specdec_core.study.config.schema import PromptsConfig, StudyConfig, TargetConfig
+
+BASELINE = "baseline"
+"""Name of the autoregressive baseline: the target alone, the first run of every task."""
+
+Label: TypeAlias = str | int | float
+"""How results show a controller: its name, or the number that a study gives instead."""
+
+
+def with_task(task: str | None, text: str) -> str:
+    """Return a text prefixed with the name of its task, if the task has a name."""
+    return text if task is None else f"{task}: {text}"
+
+
+@dataclass(frozen=True)
+class RunLabels:
+    """How tables show the parts of a run; the defaults are those of the baseline.
+
+    Attributes:
+        drafter: Name of the drafter, with those of nested drafters in parentheses.
+        gamma: Tokens drafted per step, or the controller's name.
+        lenience: Factor l, or the controller's name.
+    """
+
+    drafter: str | None = None
+    gamma: Label = 0
+    lenience: Label = 1.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way to decode the prompts.
+
+    Attributes:
+        name: Unique in its study.
+        drafter: Settings of the drafter, including its name; None for the baseline.
+        gamma: Settings of the gamma controller; None for the baseline.
+        lenience: Settings of the lenience controller; None is lossless.
+        draft_sampling: The drafter's own sampling settings; None uses those of the target.
+        labels: How tables show the settings above.
+    """
+
+    name: str
+    drafter: PluginConfig | None = None
+    gamma: PluginConfig | None = None
+    lenience: PluginConfig | None = None
+    draft_sampling: SamplingSettings | None = None
+    labels: RunLabels = RunLabels()
+
+    def __hash__(self) -> int:
+        """Hash the name: settings may hold mappings, which have no hash."""
+        return hash(self.name)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether lenience is 1 in every step, as declared by its controller."""
+        return self.lenience is None or bool(getattr(self.lenience, "lossless", False))
+
+    def resolved(self) -> dict[str, Any]:
+        """Return all settings, including defaults, as plain data."""
+        parts = {
+            "drafter": self.drafter,
+            "gamma": self.gamma,
+            "lenience": self.lenience,
+            "draft_sampling": self.draft_sampling,
+        }
+        settings = {key: part and part.model_dump(mode="json") for key, part in parts.items()}
+        return {"name": self.name, **settings}
+
+
+@dataclass(frozen=True)
+class Task:
+    """Prompts to decode with one target, and the runs to compare on them.
+
+    Attributes:
+        name: Unique in its study; None for the only task of a study without `tasks`.
+        target: The model whose distribution is preserved.
+        prompts_config: Where the prompts come from.
+        prompts: The prompts.
+        chat_template: Replaces the tokenizer's chat template; None uses the tokenizer's own.
+        sampling: Sampling settings of the target.
+        generation: Length limits and the seed.
+        runs: The runs to compare, the baseline first.
+    """
+
+    name: str | None
+    target: TargetConfig
+    prompts_config: PromptsConfig
+    prompts: tuple[PromptText, ...]
+    chat_template: str | None
+    sampling: SamplingSettings
+    generation: GenerationSettings
+    runs: tuple[Run, ...]
+
+    def with_task(self, text: str) -> str:
+        """Return a text prefixed with the name of this task, if it has one."""
+        return with_task(self.name, text)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return all settings except the runs, including defaults, as plain data."""
+        parts = {
+            "target": self.target,
+            "prompts": self.prompts_config,
+            "sampling": self.sampling,
+            "generation": self.generation,
+        }
+        return {"task": self.name, **{key: part.model_dump(mode="json") for key, part in parts.items()}}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A benchmark of drafters that is ready to run.
+
+    Attributes:
+        path: The file it was read from.
+        config: The validated settings.
+        runs: The runs to compare, the baseline first, with grids expanded.
+        tasks: The tasks, with grids expanded; a single unnamed one if the study has no `tasks`.
+    """
+
+    path: Path
+    config: StudyConfig
+    runs: tuple[Run, ...]
+    tasks: tuple[Task, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Base for relative paths: the folder of the study file."""
+        return self.path.parent
+
+    def shared(self) -> dict[str, Any]:
+        """Return the settings shared by all tasks, including defaults, as plain data."""
+        return self.config.model_dump(mode="json", include={"batch_size", "repeats", "lossless"})
+
+
+def drafter_label(config: PluginConfig) -> str:
+    """Return the name of a drafter, with the names of nested drafters in parentheses."""
+    inner = [drafter_label(one.config) for one in nested_settings(config) if one.marker.kind == "drafter"]
+    name: str = cast("Any", config).name
+    return f"{name}({', '.join(inner)})" if inner else name
+
+
+def controller_label(registry: Registry, kind: PluginKind, config: PluginConfig) -> Label:
+    """Return the shorthand value of a controller if it says everything, and its name otherwise."""
+    name: str = cast("Any", config).name
+    field = registry.spec(kind, name).shorthand
+    changed = config.model_dump(exclude_defaults=True, exclude={"name"})
+    if field is None or set(changed) - {field}:
+        return name
+    value: Label = getattr(config, field)
+    return value

@@ -1,0 +1,219 @@
+"""Read YAML with the location of every key; the only module that uses ruamel.yaml."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import TaggedScalar
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
+
+from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.registry.nesting import Keys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Document", "Keys", "document_of", "parse_document", "parse_value", "read_document"]
+
+_MAX_BYTES = 1_000_000
+# Aliases can expand a small file into a huge tree; no study needs this many values.
+_MAX_VALUES = 100_000
+_MAX_LEVELS = 100
+
+
+@dataclass
+class Document:
+    """Data read from YAML, with the location of each part.
+
+    Attributes:
+        name: Name of the file in messages.
+        data: The data, of plain Python types.
+        keys: Line and column of each key, from 1.
+        values: Line and column of each value, from 1.
+        overrides: The `--set` text that replaced a value, by its keys.
+        located: Whether its parts have locations; not if it comes from Python.
+    """
+
+    name: str
+    data: dict[str, Any]
+    keys: dict[Keys, tuple[int, int]] = field(default_factory=dict)
+    values: dict[Keys, tuple[int, int]] = field(default_factory=dict)
+    overrides: dict[Keys, str] = field(default_factory=dict)
+    located: bool = True
+
+    def where(self, path: Keys, *, key: bool = False) -> str:
+        """Return `file:line:column` of a value (or its key), or of the closest part that contains it."""
+        below = [text for place, text in self.overrides.items() if place[: len(path)] == path]
+        if below and path not in self.values:
+            return f"--set {below[0]}"
+        parts = [path[:length] for length in range(len(path), -1, -1)]
+        # Nothing below a replaced value comes from the file.
+        for part in parts:
+            if part in self.overrides:
+                return f"--set {self.overrides[part]}"
+        for part in parts:
+            places = self.keys if key and part == path else self.values
+            if part in places:
+                line, column = places[part]
+                return f"{self.name}:{line}:{column}"
+        return f"{self.name}:1:1" if self.located else self.name
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file whose top level is a mapping.
+
+    Raises:
+        ConfigError: If it cannot be read, is not valid YAML, or has a duplicate key; with line and column.
+    """
+    return parse_document(_read_text(path), str(path))
+
+
+def parse_document(text: str, name: str) -> Document:
+    """Read YAML text whose top level is a mapping; `name` stands for the file in messages."""
+    loaded = _load(text, name)
+    if not isinstance(loaded, Mapping):
+        found = "it is empty" if loaded is None else f"it is a {_kind_of(loaded)}"
+        raise ConfigError(f"{name}:1:1: expected a mapping of keys to values, but {found}.")
+    document = Document(name, {})
+    document.data = _Reader(document).plain(loaded, ())
+    return document
+
+
+def document_of(data: Mapping[str, Any], name: str) -> Document:
+    """Return a mapping of Python as a document; `name` stands for the file in messages.
+
+    Raises:
+        ConfigError: If a key is not a string, or it is nested too deeply.
+    """
+    document = Document(name, {}, located=False)
+    document.data = _Reader(document).plain(data, ())
+    return document
+
+
+def parse_value(text: str, name: str) -> Any:
+    """Read a YAML value, e.g. the right side of `--set key=value`."""
+    return _Reader(Document(name, {})).plain(_load(text, name), ())
+
+
+def _read_text(path: Path) -> str:
+    if path.is_dir():
+        raise ConfigError(f"{path}: this is a folder; pass the YAML file of a study.")
+    with reading(path, ConfigError, "YAML", lambda: _similar_files(path)):
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            raise ConfigError(f"{path}: {size:,} bytes is too large for a study (limit: {_MAX_BYTES:,}).")
+        return path.read_bytes().decode("utf-8-sig")
+
+
+def _similar_files(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" The folder {path.parent} does not exist either."
+    there = sorted(p.name for p in path.parent.iterdir() if p.suffix in {".yaml", ".yml"})
+    near = get_close_matches(path.name, there, n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(str(path.parent / n) for n in near)}?" if near else ""
+
+
+def _load(text: str, name: str) -> Any:
+    try:
+        if "*" in text and "&" in text:
+            _refuse_cycles(text, name)
+        return YAML(typ="rt").load(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise ConfigError(f"{name}{place}: invalid YAML: {error.problem or error.context}.") from error
+    except (YAMLError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{name}: not a YAML file: {reason}.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{name}: nested too deeply.") from error
+
+
+def _refuse_cycles(text: str, name: str) -> None:
+    """Refuse an alias inside its own anchor, which ruamel.yaml would silently read as empty.
+
+    Raises:
+        ConfigError: With the location of the alias and of its anchor.
+    """
+    latest: dict[str, int] = {}  # number of the event that last set each anchor
+    around: list[tuple[int, Any]] = []  # open collections
+    for number, event in enumerate(YAML(typ="rt").parse(text)):
+        if isinstance(event, CollectionEndEvent):
+            around.pop()
+        elif isinstance(event, AliasEvent):
+            within = [start for begun, start in around if begun == latest.get(event.anchor)]
+            if within:
+                place, line = event.start_mark, within[0].start_mark.line + 1
+                raise ConfigError(
+                    f"{name}:{place.line + 1}:{place.column + 1}: this alias is recursive: "
+                    f"*{event.anchor} is inside &{event.anchor}, which begins in line {line}. Write it out."
+                )
+        else:
+            if getattr(event, "anchor", None) is not None:
+                latest[event.anchor] = number
+            if isinstance(event, CollectionStartEvent):
+                around.append((number, event))
+
+
+class _Reader:
+    """Converts what ruamel.yaml returns to plain data and records the location of each part."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._count = 0
+
+    def plain(self, node: Any, path: Keys) -> Any:
+        self._count += 1
+        if self._count > _MAX_VALUES:
+            raise ConfigError(f"{self._document.where(path)}: aliases expand to more than {_MAX_VALUES:,} values.")
+        if len(path) > _MAX_LEVELS:
+            raise ConfigError(f"{self._document.where(path)}: nested too deeply.")
+        if isinstance(node, TaggedScalar):
+            raise ConfigError(f"{self._document.where(path)}: tags such as {node.tag} are not supported.")
+        if not isinstance(node, (Mapping, list, tuple)):
+            return _scalar(node)
+        return self._mapping(node, path) if isinstance(node, Mapping) else self._sequence(node, path)
+
+    def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
+        result = {}
+        for key, value in node.items():
+            if not isinstance(key, str):
+                raise ConfigError(f"{self._document.where(path)}: the key {key!r} is not a string.")
+            here = (*path, str(key))
+            # Keys from a merge (<<) have no location of their own.
+            place = node.lc.data.get(key) if self._document.located else None
+            if place is not None:
+                self._document.keys[here] = (place[0] + 1, place[1] + 1)
+                self._document.values[here] = (place[2] + 1, place[3] + 1)
+            result[str(key)] = self.plain(value, here)
+        return result
+
+    def _sequence(self, node: Any, path: Keys) -> list[Any]:
+        result = []
+        for index, value in enumerate(node):
+            place = node.lc.data.get(index) if self._document.located and node.lc.data else None
+            if place is not None:
+                self._document.values[*path, index] = (place[0] + 1, place[1] + 1)
+            result.append(self.plain(value, (*path, index)))
+        return result
+
+
+def _scalar(node: Any) -> Any:
+    # ruamel's number and string types remember their notation; results should hold plain ones.
+    if node is None or isinstance(node, bool):
+        return node
+    if isinstance(node, (datetime.date, datetime.datetime)):
+        return node.isoformat()
+    for plain in (int, float, str):
+        if isinstance(node, plain):
+            return plain(node)
+    return str(node)
+
+
+def _kind_of(value: Any) -> str:
+    return "list" if isinstance(value, Sequence) and not isinstance(value, str) else "single value"

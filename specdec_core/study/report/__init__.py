@@ -1,0 +1,1 @@
+"""What a study found out: summaries, tables, the report."""

@@ -1,0 +1,48 @@
+"""How certain the numbers of a table are: what rests on little, and what `±` stands for. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from specdec_core.study.report.expectation import MIN_COUNT
+from specdec_core.theory.intervals import MAX_RANGE
+
+if TYPE_CHECKING:
+    from specdec_core.study.report.summary import RunSummary
+
+
+def few_verified(summary: RunSummary) -> bool:
+    """Return whether a run's acceptance rate rests on few tokens. Every repeat verifies the same ones."""
+    verified = sum(summary.counts.verified_by_position or ())
+    return summary.counts.alpha is not None and verified < MIN_COUNT * summary.repeats
+
+
+def few_steps(summary: RunSummary) -> bool:
+    """Return whether c, and what is expected of a run, rest on few steps with a draft."""
+    timed = sum((summary.counts.steps_by_length or ())[1:])
+    return summary.expected.speedup_expected is not None and summary.drafter is not None and timed < MIN_COUNT
+
+
+def marked(cell: str, few: bool) -> str:
+    """Return the cell of a table with a mark if it is a number that rests on few measurements."""
+    return f"~{cell}" if few and cell[:1].isdigit() else cell
+
+
+def certainty_notes(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return how often the runs of a task were timed, what their spread is, and what the mark means."""
+    repeats = max((summary.repeats for summary in summaries), default=0)
+    notes = ["Wall time of one repeat: no spread is known."]
+    if repeats > 1:
+        notes = [
+            f"Wall time: median of {repeats} repeats ± half their range; runs that overlap are not told apart."
+        ]
+    if repeats > MAX_RANGE:
+        notes.append("Speed-up: ± half the 95% confidence interval of the median.")
+    setting = summaries[0].config.get("repeats") if summaries else None
+    if isinstance(setting, Mapping):
+        spread, most = setting["spread"], setting["max"]
+        notes.append(f"Repeated until every speed-up was known to ±{spread:.0%}, {most} times at most.")
+    if any(few_verified(one) or few_steps(one) for one in summaries):
+        notes.append(f"~: rests on fewer than {MIN_COUNT} verified draft tokens, or timed steps with a draft.")
+    return notes

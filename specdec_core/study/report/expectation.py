@@ -1,0 +1,242 @@
+"""The speed-up to expect from a run on this machine: Theorem 3.8 without its assumptions, from measured steps.
+
+Theorem 3.8 assumes that verifying a draft takes no longer than a target call without one, that every position has
+the same acceptance rate, and that nothing but the two models takes time. Here a step whose longest draft has k
+tokens takes
+
+    S(k) = T(k) + D(k) + O,
+
+where T(k) is the target's time as measured over all runs of the task, D(k) the time of this run's drafter, and O
+the overhead of the framework. Acceptance is counted by position. Time outside these steps is fixed: set-up, and
+the first step of a batch, which reads the prompts. `specdec_core.theory.workload` turns both into a wall time.
+Importing this imports no torch.
+
+References:
+    Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192,
+    section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from specdec_core.theory import step_seconds
+from specdec_core.theory.workload import Workload, reach_by_length, requested_seconds
+
+if TYPE_CHECKING:
+    from specdec_core.decoding.metrics import Metrics, StepTimes
+
+MIN_COUNT = 30
+"""A time or a rate is used if it was measured this often in a repeat, or a quarter as often as any other.
+Drafts cut by the end of their sequence have every length, but are too few to be timed."""
+
+
+@dataclass(frozen=True)
+class TimeShares:
+    """Where the wall time of a run went; the shares sum to 1.
+
+    Attributes:
+        target: The target, up to the time of target calls without a draft.
+        verifying: The target beyond that, because there was a draft to verify.
+        drafting: The drafter.
+        framework: Steps, outside both models.
+        outside: Outside steps: prompts, which are read in the first step of a batch, and set-up.
+    """
+
+    target: float
+    verifying: float
+    drafting: float
+    framework: float
+    outside: float
+
+
+def verify_cost(baseline: Metrics, times: Sequence[StepTimes]) -> dict[int, float]:
+    """Return T(k) / T(0) for each draft length k that was measured often enough.
+
+    Args:
+        baseline: Metrics of the baseline, which give T(0).
+        times: Steps of the same target by draft length, summed over all runs that were timed with it.
+
+    Returns:
+        The ratio by k; 1 for 0. Empty if the baseline has no step except those that read a prompt.
+    """
+    unit = baseline.verify_seconds_per_call
+    if not unit:
+        return {}
+    return {0: 1.0} | {k: time.verify_seconds / time.steps / unit for k, time in _with_draft(times).items()}
+
+
+def draft_cost(run: Metrics, baseline: Metrics) -> dict[int, float]:
+    """Return D(k) / T(0), the drafter's time for k tokens, in the form of `verify_cost`."""
+    unit = baseline.verify_seconds_per_call
+    if not unit:
+        return {}
+    known = _with_draft(run.times)
+    if run.times and run.times[0].steps >= MIN_COUNT:
+        known = {0: run.times[0], **known}
+    return {k: time.draft_seconds / time.steps / unit for k, time in known.items()}
+
+
+def _with_draft(times: Sequence[StepTimes]) -> dict[int, StepTimes]:
+    """Return the times of steps with a draft, for the lengths that were measured often enough."""
+    required = _required(time.steps for time in times[1:])
+    return {k: time for k, time in enumerate(times) if k and time.steps >= required}
+
+
+def _required(counts: Iterable[int]) -> float:
+    """Return how often something must have been measured to be used."""
+    return max(1, min(MIN_COUNT, max(counts, default=0) / 4))
+
+
+def speedup_bound(run: Metrics, baseline: Metrics) -> float | None:
+    """Return the largest speed-up that is possible if no target call with a draft is cheaper than one without.
+
+    A target call for n sequences takes a + b n. If one with a draft takes at least as long, and everything else
+    takes no less than in the baseline, the speed-up is at most the larger of two ratios: tokens per target call
+    (b = 0), and tokens per step and sequence (a = 0). With one sequence they are equal.
+
+    Args:
+        run: Metrics of the run.
+        baseline: Metrics of the baseline in the same repeats.
+
+    Returns:
+        The bound; None if nothing was decoded.
+    """
+    if not run.tokens or not baseline.tokens:
+        return None
+    calls = (run.tokens / run.target_calls) / (baseline.tokens / baseline.target_calls)
+    return max(calls, run.block_efficiency / baseline.block_efficiency)
+
+
+def acceptance_by_position(run: Metrics) -> tuple[float, ...]:
+    """Return how often a draft that was accepted up to a position continues there and is accepted.
+
+    A drafter that proposes fewer tokens than requested lowers these rates; a controller that requests fewer does
+    not. The last rate is that of the last position that was tried often enough: requested after a draft that was
+    accepted so far, whether or not the drafter proposed a token. Empty if nothing was drafted.
+    """
+    required = _required(run.verified_at)
+    found: list[float] = []
+    before = 1.0
+    for requested, accepted in zip_longest(run.asked_at if run.verified_at else (), run.accepted_at, fillvalue=0):
+        if before * requested < required:
+            break
+        reached = accepted / requested
+        # A controller that requests more where drafts do well makes later positions look too good.
+        found.append(min(1.0, reached / before))
+        before = reached
+    return tuple(found)
+
+
+class Expectation:
+    """What one repeat of a run predicts for every gamma.
+
+    Args:
+        run: Metrics of the repeat.
+        baseline: Metrics of the baseline in the same repeat.
+        cost: T(k) / T(0), as `verify_cost` returns it; not empty.
+        sequences: Number of sequences that were decoded.
+        max_gamma: K, the longest draft to consider.
+    """
+
+    def __init__(
+        self, run: Metrics, baseline: Metrics, cost: Mapping[int, float], sequences: int, max_gamma: int
+    ) -> None:
+        self._run = run
+        self._baseline = baseline
+        self._cost = cost
+        self._max_gamma = max(max_gamma, len(run.times) - 1)
+        self._workload = Workload(
+            tokens=run.tokens,
+            sequences=sequences,
+            sequences_per_step=run.row_steps / run.target_calls if run.target_calls else 1.0,
+            prompt_steps=run.target_calls - sum(time.steps for time in run.times),
+            fixed_seconds=self._outside,
+        )
+
+    @property
+    def drafted(self) -> bool:
+        """Whether drafts were verified and timed, as `at` requires."""
+        return bool(self._run.verified_at) and self._run.draft_seconds_per_call is not None
+
+    @property
+    def here(self) -> float:
+        """The expected speed-up of the drafts as they were."""
+        stepping = sum(time.steps * seconds for time, seconds in zip(self._run.times, self._seconds, strict=False))
+        return self._speedup(self._outside + stepping)
+
+    def at(self, gamma: int) -> float:
+        """Return the expected speed-up with a fixed gamma; 1 for 0, which needs no drafter.
+
+        Positions beyond those that were verified are assumed to be like the last one.
+
+        Args:
+            gamma: At most K.
+
+        Raises:
+            ValueError: If nothing was drafted.
+        """
+        if gamma == 0:
+            return 1.0
+        reach = reach_by_length([time.steps for time in self._run.times], self._run.steps_asked, gamma)
+        seconds = requested_seconds(self._seconds, reach)[gamma]
+        return self._speedup(self._workload.seconds(acceptance_by_position(self._run), gamma, seconds))
+
+    @property
+    def shares(self) -> TimeShares:
+        """Where the time went."""
+        run, times = self._run, self._run.times
+        steps = sum(time.steps for time in times)
+        verify = sum(time.verify_seconds for time in times)
+        draft = sum(time.draft_seconds for time in times)
+        target = min(verify, steps * self._unit)
+        own = sum(time.seconds for time in times) - verify - draft
+        parts = (target, verify - target, draft, own, self._outside)
+        return TimeShares(*(part / run.seconds for part in parts))
+
+    @property
+    def drafting_steps(self) -> float:
+        """The share of steps with a draft."""
+        steps = [time.steps for time in self._run.times]
+        return sum(steps[1:]) / max(1, sum(steps))
+
+    @property
+    def verify_excess(self) -> float:
+        """Verification time of this repeat over that of the same drafts in all runs of the study."""
+        usual = sum(time.steps * cost for time, cost in zip(self._run.times, self._verify, strict=False))
+        took = sum(time.verify_seconds for time in self._run.times)
+        return took / (usual * self._unit) if usual else 1.0
+
+    @property
+    def _unit(self) -> float:
+        """T(0) in seconds."""
+        return self._baseline.verify_seconds_per_call or 0.0
+
+    @property
+    def _outside(self) -> float:
+        return self._run.seconds - sum(time.seconds for time in self._run.times)
+
+    @cached_property
+    def _verify(self) -> tuple[float, ...]:
+        """T(k) / T(0), k = 0 ... K."""
+        return step_seconds(0.0, self._max_gamma, self._cost)
+
+    @cached_property
+    def _seconds(self) -> tuple[float, ...]:
+        """S(k), k = 0 ... K."""
+        times = self._run.times
+        steps = sum(time.steps for time in times)
+        own = sum(time.seconds - time.draft_seconds - time.verify_seconds for time in times) / max(1, steps)
+        each = (self._run.draft_seconds_per_call or 0.0) / self._unit
+        known = draft_cost(self._run, self._baseline)
+        drafting = [known.get(k, k * each) for k in range(self._max_gamma + 1)]
+        return tuple(
+            self._unit * (verify + draft) + own for verify, draft in zip(self._verify, drafting, strict=True)
+        )
+
+    def _speedup(self, seconds: float) -> float:
+        return (self._baseline.seconds / self._baseline.tokens) / (seconds / self._run.tokens)

@@ -1,0 +1,207 @@
+"""The report of a study: a single HTML page without scripts or external resources. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from specdec_core.study.config.study import BASELINE
+from specdec_core.study.report import charts
+from specdec_core.study.report.expectation import MIN_COUNT
+from specdec_core.study.report.tables import by_task, quality_table, results_table
+from specdec_core.study.report.verdict import verdict
+
+if TYPE_CHECKING:
+    from specdec_core.study.config.prompts import PromptText
+    from specdec_core.study.report.quality import Output
+    from specdec_core.study.report.results import Outputs
+    from specdec_core.study.report.summary import RunSummary
+
+SCOPE = "specdec-report"
+"""Class of the element that holds a report in a notebook."""
+MAX_PROMPTS = 5
+"""Prompts of a task whose outputs are shown."""
+_MAX_PROMPT, _MAX_OUTPUT = 600, 3000
+"""Characters of a prompt or reference, and of an output, that are shown."""
+
+
+def report_page(
+    study_name: str,
+    summaries: Sequence[RunSummary],
+    outputs: Outputs,
+    prompts: Mapping[str | None, Sequence[PromptText]],
+) -> str:
+    """Return the report of a study as an HTML page; the same arguments give the same page.
+
+    Args:
+        study_name: File name of the study, used as the title.
+        summaries: The summary of each run, grouped by task, the baseline first in each.
+        outputs: The outputs by task and run, in the order of the prompts.
+        prompts: The prompts by task; the key None stands for the only task of a study without `tasks`.
+    """
+    tasks = [
+        _Section(number, runs, prompts.get(runs[0].task, ()), outputs)
+        for number, runs in enumerate(by_task(summaries), start=1)
+    ]
+    page = _environment().get_template("report.html.jinja")
+    return page.render(title=study_name, tasks=tasks, setup=_setup(summaries), min_count=MIN_COUNT)
+
+
+def report_fragment(study_name: str, summaries: Sequence[RunSummary]) -> str:
+    """Return the charts and tables of a study for a notebook, with a style that touches nothing around them.
+
+    Args:
+        study_name: File name of the study.
+        summaries: As for `report_page`.
+    """
+    tasks = [_Section(number, runs, (), {}) for number, runs in enumerate(by_task(summaries), start=1)]
+    environment = _environment()
+    css = environment.get_template("report.css").render()
+    light, dark = re.findall(r":root \{(.*?)\}", css, re.DOTALL)[:2]
+    part = environment.get_template("notebook.html.jinja")
+    return part.render(
+        title=study_name,
+        tasks=tasks,
+        scope=SCOPE,
+        style=scoped(css, SCOPE),
+        light=light,
+        dark=dark,
+    )
+
+
+def scoped(css: str, scope: str) -> str:
+    """Return a style sheet that applies within elements of a class only; to them goes what was for the page.
+
+    Args:
+        css: The style sheet.
+        scope: The class.
+    """
+
+    def selectors(found: re.Match[str]) -> str:
+        each = [one.strip() for one in found[1].split(",")]
+        inside = [f".{scope}" if one in (":root", "body") else f".{scope} {one}" for one in each]
+        return f"{', '.join(inside)} {{"
+
+    # Conditions such as @media are no selectors.
+    return re.sub(r"(?<=[{}\n])\s*([^{}@;/]+?)\s*\{", selectors, f"\n{css}")
+
+
+def _environment() -> Environment:
+    # Prompts and outputs may contain anything: everything inserted is escaped.
+    environment = Environment(
+        loader=PackageLoader("specdec_core.study.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["charts"] = charts
+    environment.filters["cut"] = lambda text: _cut(str(text), _MAX_PROMPT)
+    return environment
+
+
+def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
+    """Return what the results were made with; if runs differ, each value once."""
+    versions = dict.fromkeys(pair for one in summaries for pair in one.versions.items())
+    return {
+        "device": ", ".join(dict.fromkeys(one.device for one in summaries)),
+        "seed": ", ".join(dict.fromkeys(str(one.seed) for one in summaries)),
+        "repeats": str(max((one.repeats for one in summaries), default=0)),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions),
+    }
+
+
+class _Section:
+    """The part of the page about one task.
+
+    Args:
+        number: Its number, from 1.
+        runs: Its summaries, the baseline first.
+        prompts: Its prompts.
+        outputs: The outputs by task and run.
+    """
+
+    def __init__(
+        self, number: int, runs: Sequence[RunSummary], prompts: Sequence[PromptText], outputs: Outputs
+    ) -> None:
+        self.number = number
+        self.runs = runs
+        self.prompts = prompts[:MAX_PROMPTS]
+        self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
+        self.name = runs[0].task
+        self.verdict = verdict(runs)
+        self.speed = charts.speed_chart(runs)
+        self.shares = charts.share_chart(runs)
+        scale = charts.max_speedup(runs)
+        sound = [one for one in runs if one.status == "ok"]
+        curves = [(one.name, charts.alpha_curve(one), charts.gamma_curve(one, scale)) for one in sound]
+        self.alphas = [(name, curve) for name, curve, _ in curves if curve is not None]
+        self.gammas = [(name, curve) for name, _, curve in curves if curve is not None]
+        self.results = results_table(runs)
+        self.quality = quality_table(runs)
+        self.diagnosed = [one for one in runs if one.expected.diagnosis is not None]
+
+    @property
+    def attention(self) -> str:
+        """Counts of what must not be overlooked; empty if there is nothing."""
+        counted = [
+            (len(self.verdict.departures), "run(s) depart from the baseline"),
+            (sum(one.status != "ok" for one in self.runs), "run(s) failed"),
+            (len(self.verdict.warnings), "warning(s) about the timings"),
+        ]
+        return ", ".join(f"{number} {words}" for number, words in counted if number)
+
+    @property
+    def baseline_speed(self) -> float | None:
+        """Tokens per second of the baseline."""
+        return self.runs[0].speed.tokens_per_second
+
+    @property
+    def settings(self) -> str:
+        """The resolved settings that all runs share, as JSON."""
+        shared = {key: value for key, value in self.runs[0].config.items() if key != "run"}
+        return json.dumps(shared, indent=2, ensure_ascii=False)
+
+    @property
+    def run_settings(self) -> str:
+        """The resolved settings of each run, as JSON."""
+        runs = [one.config["run"] for one in self.runs if one.name != BASELINE]
+        return json.dumps(runs, indent=2, ensure_ascii=False)
+
+    def outputs(self, place: int) -> Iterator[tuple[str, bool, str, str]]:
+        """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.
+
+        Args:
+            place: Number of the prompt, from 0.
+
+        Yields:
+            The name of the run; whether its tokens are those of the baseline; the text, of a greedy run that
+            departs only up to the difference; and the text from there on.
+        """
+        baseline: Output | None = None
+        for run in self.runs:
+            if place >= len(self._written[run.name]):
+                continue
+            output = self._written[run.name][place]
+            same, text, rest = baseline is not None and output.tokens == baseline.tokens, _text(output), ""
+            if run.name == BASELINE:
+                baseline = output
+            elif not same and baseline is not None and run.config["sampling"]["temperature"] == 0:
+                pairs = zip(_text(baseline), text, strict=False)
+                shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+                text, rest = text[:shared], _cut(text[shared:], _MAX_OUTPUT) or " [ends here]"
+            yield run.name, same, _cut(text, _MAX_OUTPUT), rest
+
+
+def _text(output: Output) -> str:
+    return f"tokens {', '.join(map(str, output.tokens))}" if output.text is None else output.text
+
+
+def _cut(text: str, max_length: int) -> str:
+    left = len(text) - max_length
+    return text if left <= 0 else f"{text[:max_length]} … ({left} more characters)"

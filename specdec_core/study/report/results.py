@@ -1,0 +1,118 @@
+"""Results on disk: JSON lines, CSV, the outputs, and the HTML report. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from specdec_core.interface.files import writing_file
+from specdec_core.study.config.study import BASELINE
+from specdec_core.study.report.html_report import report_page
+
+if TYPE_CHECKING:
+    from specdec_core.study.config.study import Study
+    from specdec_core.study.report.quality import Output
+    from specdec_core.study.report.summary import RunSummary
+    from specdec_core.study.run.runner import StudyResult
+
+RESULTS = "results.jsonl"
+"""The file with one object per run."""
+OUTPUTS = "outputs.jsonl"
+"""The file with one object per run and prompt."""
+SUMMARY = "summary.csv"
+"""The file with one row per run."""
+REPORT = "report.html"
+"""The report for readers."""
+
+Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
+"""The outputs by task and run, in the order of the prompts."""
+
+_COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality"}
+"""Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
+
+
+def first_outputs(result: StudyResult) -> Outputs:
+    """Return the outputs of the first finished repeat of each run; repeats have the same seeds."""
+    return {
+        (task.name, run.name): repeat.outputs
+        for task in result.study.tasks
+        for run in task.runs
+        for repeat in list(result.of_run(task, run.name).values())[:1]
+    }
+
+
+def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
+    """Yield the lines of `outputs.jsonl`: each run's output for each prompt."""
+    for task in study.tasks:
+        baseline = outputs.get((task.name, BASELINE), ())
+        for run in task.runs:
+            written = outputs.get((task.name, run.name), ())
+            for place, (prompt, output) in enumerate(zip(task.prompts, written, strict=False)):
+                yield {
+                    "task": task.name,
+                    "run": run.name,
+                    "prompt": prompt.id,
+                    "source": prompt.source,
+                    "text": output.text,
+                    "references": list(prompt.references),
+                    "same_as_baseline": place < len(baseline) and output.tokens == baseline[place].tokens,
+                    "tokens": list(output.tokens),
+                }
+
+
+def write_results(folder: Path, study: Study, summaries: Sequence[RunSummary], outputs: Outputs) -> list[Path]:
+    """Write `results.jsonl`, `summary.csv`, `outputs.jsonl` and `report.html`, each whole or not at all.
+
+    Args:
+        folder: An existing folder.
+        study: The study that was run.
+        summaries: The summary of each run.
+        outputs: The outputs of each run, as `first_outputs` returns them.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        ConfigError: If the folder cannot be written.
+    """
+    lines = [summary.flat() for summary in summaries]
+    prompts = {task.name: task.prompts for task in study.tasks}
+    files = {
+        RESULTS: _json_lines(lines),
+        SUMMARY: _csv(lines),
+        OUTPUTS: _json_lines(output_lines(study, outputs)),
+        REPORT: report_page(study.path.name, summaries, outputs, prompts),
+    }
+    for name, text in files.items():
+        with writing_file(folder / name) as place:
+            place.write_text(text, encoding="utf-8", newline="\n")
+    return [folder / name for name in files]
+
+
+def _json_lines(entries: Iterable[Mapping[str, Any]]) -> str:
+    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+
+
+def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    rows = [table_row(line) for line in lines]
+    table = io.StringIO()
+    writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
+
+
+def table_row(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `summary.csv` has of a line of `results.jsonl`: the values that fit into cells."""
+    row: dict[str, Any] = {}
+    for name, value in line.items():
+        if name in _COLUMN_PREFIXES:
+            parts = {f"{_COLUMN_PREFIXES[name]}_{key}": part for key, part in (value or {}).items()}
+        else:
+            parts = {name: value}
+        row |= {key: part for key, part in parts.items() if not isinstance(part, (Mapping, tuple, list))}
+    return row

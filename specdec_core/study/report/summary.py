@@ -1,0 +1,399 @@
+"""What a study finds out about each run, from the counters and times of its repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
+from statistics import fmean, median
+from typing import Any, Literal
+
+from specdec_core.decoding import Metrics
+from specdec_core.study.config.study import BASELINE, Label, Run, Task
+from specdec_core.study.report.diagnosis import RunFacts, best_of, diagnose
+from specdec_core.study.report.expectation import (
+    MIN_COUNT,
+    Expectation,
+    TimeShares,
+    draft_cost,
+    speedup_bound,
+    verify_cost,
+)
+from specdec_core.study.report.quality import assess_repeats
+from specdec_core.study.run.journal import Repeat
+from specdec_core.study.run.runner import StudyResult
+from specdec_core.theory import walltime_improvement
+from specdec_core.theory.intervals import median_interval
+
+
+@dataclass(frozen=True)
+class RunCounts:
+    """Sums over all repeats and prompts of a run, and the ratios that follow from them.
+
+    Attributes:
+        tokens: New tokens.
+        target_calls: Forward passes of the target.
+        drafted: Draft tokens proposed.
+        accepted: Draft tokens accepted.
+        gamma_mean: Mean number of draft tokens per step and sequence.
+        block_efficiency: Tokens per step and sequence, including the recovered or bonus token ("mean acceptance
+            length" elsewhere).
+        alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified.
+        alpha_by_position: The same at each position of the draft; section 3 assumes that all are equal.
+        verified_by_position: Draft tokens verified at each position: if they are few, the rate is noise.
+        steps_by_length: Steps whose longest draft had 0, 1, ... tokens, without the first step of each batch.
+        deviation: Total variation from the target's distribution that lenience spent per sequence; 0 without
+            lenience.
+        seconds: Wall time.
+        cpu_seconds: CPU time of the decoding thread: on an idle machine, nearly the wall time. None unless the
+            target is on a CPU.
+        draft_seconds: The drafter's part of the wall time.
+        verify_seconds: The target's part of it.
+    """
+
+    tokens: int
+    target_calls: int
+    drafted: int
+    accepted: int
+    gamma_mean: float | None
+    block_efficiency: float | None
+    alpha: float | None
+    alpha_by_position: tuple[float, ...]
+    verified_by_position: tuple[int, ...]
+    steps_by_length: tuple[int, ...]
+    deviation: float | None
+    seconds: float
+    cpu_seconds: float | None
+    draft_seconds: float
+    verify_seconds: float
+
+
+@dataclass(frozen=True)
+class RunSpeed:
+    """Measured speeds and costs of a run: medians over the repeats.
+
+    Attributes:
+        c: Cost coefficient (Definition 3.7): the drafter's time for one token over that of a target call without a
+            draft in the same repeat. The first step of each batch, which reads the prompts, is left out.
+        verify_cost: T(k) / T(0), k = 0, 1, ...: the target's time with a draft of k tokens over that without a
+            draft, measured over all runs of the task. None for lengths that were measured too rarely.
+        draft_cost: D(k) / T(0), k = 0, 1, ...: the drafter's time for k tokens in this run.
+        tokens_per_second: New tokens per second of wall time.
+        tokens_per_second_min: The same in the slowest repeat.
+        tokens_per_second_max: The same in the fastest repeat.
+        speedup: Tokens per second over those of the baseline in the same repeat. This and the following are None
+            for a run in which a plugin failed.
+        speedup_min: The smallest speed-up of a repeat.
+        speedup_max: The largest speed-up of a repeat.
+        speedup_low: Lower end of the interval for the speed-up: the range of up to eight repeats; of more, the 95%
+            confidence interval of their median. None for a single repeat.
+        speedup_high: Its upper end.
+        speedup_bound: The largest speed-up that is possible if no target call with a draft takes less time than
+            one without: tokens per target call over those of the baseline.
+    """
+
+    c: float | None
+    verify_cost: tuple[float | None, ...]
+    draft_cost: tuple[float | None, ...]
+    tokens_per_second: float | None
+    tokens_per_second_min: float | None
+    tokens_per_second_max: float | None
+    speedup: float | None
+    speedup_min: float | None
+    speedup_max: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    speedup_bound: float | None
+
+
+@dataclass(frozen=True)
+class RunExpectation:
+    """What theory expects of a run, and why it is as fast as it is.
+
+    Attributes:
+        speedup_expected: Theorem 3.8 with this run's alpha, c and mean draft length. It assumes that verifying a
+            draft takes no longer than a target call without one, and that nothing but the two models takes time.
+        speedup_expected_here: The speed-up to expect on this machine from the drafts as they were: with T(k) of
+            all runs, this drafter's D(k), the framework's overhead, prompts and set-up.
+        gamma_best: The fixed gamma that should be fastest, up to the longest draft of any run of the task; 0 if
+            autoregressive decoding is. For a controller that ends drafts early, the longest draft to allow. None
+            if fewer than 30 steps with a draft were timed.
+        speedup_expected_best: The expected speed-up with that gamma.
+        speedup_by_gamma: The expected speed-up for gamma = 0, 1, ... up to the longest draft of any run of the
+            task.
+        time_shares: Where the wall time went: `target`, up to the time of target calls without a draft;
+            `verifying`, the target beyond that; `drafting`; `framework`, steps outside both models; `outside`,
+            prompts and set-up.
+        diagnosis: Why the run is as fast as it is, in a sentence; None for the baseline and for runs without
+            measurements.
+    """
+
+    speedup_expected: float | None
+    speedup_expected_here: float | None
+    gamma_best: int | None
+    speedup_expected_best: float | None
+    speedup_by_gamma: tuple[float, ...]
+    time_shares: Mapping[str, float] | None
+    diagnosis: str | None
+
+
+_UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a study found out about one run.
+
+    A line of `results.jsonl` holds these fields, those of `counts`, `speed` and `expected` among them.
+
+    Attributes:
+        task: Name of the task; None for the only task of a study without `tasks`.
+        name: Name of the run; the first of a task is `baseline`.
+        drafter: Name of the drafter; None for the baseline.
+        gamma: Tokens drafted per step, or the controller's name.
+        lenience: Factor l, or the controller's name.
+        lossless: Whether l is 1 in every step, so that outputs have the target's distribution.
+        repeats: Number of finished repeats.
+        counts: Sums over repeats and prompts.
+        speed: Measured speeds and costs.
+        expected: What theory expects.
+        quality: How the outputs compare with those of the baseline and with references: the fields of
+            `specdec_core.study.report.quality.Quality`. None if nothing was decoded.
+        seed: Seed of the task.
+        device: Device of the target.
+        status: `ok`; `plugin-failure` if a plugin failed while it decoded, which cost no token, but then the run
+            is not what its name says; `error` if it was abandoned.
+        error: Why the run was abandoned; None if it was not.
+        failures: Plugin failures during decoding, none of which cost a token: the plugin's class, the step, the
+            message, where in its code (file and line), and how often.
+        versions: Versions of specdec, libraries and plugins.
+        config: The resolved settings of the study, the task and the run.
+    """
+
+    task: str | None
+    name: str
+    drafter: str | None
+    gamma: Label
+    lenience: Label
+    lossless: bool
+    repeats: int
+    counts: RunCounts
+    speed: RunSpeed
+    expected: RunExpectation
+    quality: Mapping[str, Any] | None
+    seed: int
+    device: str
+    error: str | None
+    failures: tuple[Mapping[str, Any], ...]
+    versions: Mapping[str, str]
+    config: Mapping[str, Any]
+
+    @property
+    def status(self) -> Literal["ok", "plugin-failure", "error"]:
+        """Whether the run went as its settings say."""
+        if self.error is not None:
+            return "error"
+        return "plugin-failure" if self.failures else "ok"
+
+    def flat(self) -> dict[str, Any]:
+        """Return the line of `results.jsonl`: all fields, with those of the groups in their place."""
+        fields: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if name == "error":
+                fields["status"] = self.status
+            fields |= value if name in ("counts", "speed", "expected") else {name: value}
+        return fields
+
+
+def summarise(result: StudyResult) -> list[RunSummary]:
+    """Return a summary of each run of a study, grouped by task, the baseline first in each."""
+    return [
+        _summary(result, run, measured)
+        for measured in (_TaskMetrics(result, task) for task in result.study.tasks)
+        for run in measured.task.runs
+    ]
+
+
+class _TaskMetrics:
+    """The metrics of all runs of a task, and what follows from all of them together."""
+
+    def __init__(self, result: StudyResult, task: Task) -> None:
+        self.task = task
+        self._metrics = {
+            run.name: {n: one.metrics for n, one in result.of_run(task, run.name).items()} for run in task.runs
+        }
+        self.sequences = len(task.prompts)
+        """Sequences decoded per repeat."""
+        self.cost = {number: self._cost(number, baseline) for number, baseline in self.of_run(BASELINE).items()}
+        """T(k) / T(0) in each repeat."""
+        self.longest = max((max(cost) for cost in self.cost.values() if cost), default=0)
+        """The longest draft of any run."""
+
+    def of_run(self, name: str) -> Mapping[int, Metrics]:
+        return self._metrics.get(name, {})
+
+    def _cost(self, number: int, baseline: Metrics) -> dict[int, float]:
+        runs = [repeats[number] for repeats in self._metrics.values() if number in repeats]
+        return verify_cost(baseline, sum(runs, Metrics()).times)
+
+    def expectations(self, name: str) -> list[Expectation]:
+        """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt."""
+        return [
+            Expectation(metrics, self.of_run(BASELINE)[number], self.cost[number], self.sequences, self.longest)
+            for number, metrics in self.of_run(name).items()
+            if self.cost[number]
+        ]
+
+
+def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummary:
+    task = measured.task
+    metrics = measured.of_run(run.name)
+    repeats = result.of_run(task, run.name)
+    failures = tuple(asdict(failure) for repeat in repeats.values() for failure in repeat.failures)
+    counts = _counts(repeats.values(), measured.sequences)
+    speed = _speed(run, measured)
+    if failures:
+        # Without its plugin a run decodes something else: its speed says nothing about its settings.
+        unknown: dict[str, Any] = dict.fromkeys(name for name in vars(speed) if name.startswith("speedup"))
+        speed = replace(speed, **unknown)
+        expected = _UNKNOWN
+    else:
+        expected = _expected(run, counts, speed, measured.expectations(run.name), measured.longest)
+    outputs, others = (
+        {number: one.outputs for number, one in result.of_run(task, name).items()} for name in (run.name, BASELINE)
+    )
+    references = [prompt.references for prompt in task.prompts]
+    # The baseline does not differ from itself, and greedy outputs are compared exactly: there is nothing to test.
+    untested = run.drafter is None or task.sampling.greedy
+    quality = assess_repeats(outputs, others, references, greedy=untested)
+    return RunSummary(
+        task=task.name,
+        name=run.name,
+        drafter=run.labels.drafter,
+        gamma=run.labels.gamma,
+        lenience=run.labels.lenience,
+        lossless=run.lossless,
+        repeats=len(metrics),
+        counts=counts,
+        speed=speed,
+        expected=expected,
+        quality=None if quality is None else asdict(quality),
+        seed=task.generation.seed,
+        device=next(iter(repeat.device for repeat in repeats.values()), None) or result.provenance["device"],
+        error=result.failed.get((task.name, run.name)),
+        failures=failures,
+        versions=result.provenance["versions"],
+        config={**result.study.shared(), **task.resolved(), "run": run.resolved()},
+    )
+
+
+def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
+    total = sum((repeat.metrics for repeat in repeats), Metrics())
+    measured = bool(total.row_steps)
+    cpu = [repeat.cpu_seconds for repeat in repeats if repeat.cpu_seconds is not None]
+    positions = zip_longest(total.verified_at, total.accepted_at, fillvalue=0)
+    return RunCounts(
+        tokens=total.tokens,
+        target_calls=total.target_calls,
+        drafted=total.drafted,
+        accepted=total.accepted,
+        gamma_mean=total.drafted / total.row_steps if measured else None,
+        block_efficiency=total.block_efficiency if measured else None,
+        alpha=total.alpha,
+        alpha_by_position=tuple(accepted / verified for verified, accepted in positions),
+        verified_by_position=total.verified_at,
+        steps_by_length=tuple(time.steps for time in total.times),
+        deviation=total.deviation / (len(repeats) * sequences) if measured else None,
+        seconds=total.seconds,
+        cpu_seconds=sum(cpu) if repeats and len(cpu) == len(repeats) else None,
+        draft_seconds=total.draft_seconds,
+        verify_seconds=total.verify_seconds,
+    )
+
+
+def _speed(run: Run, measured: _TaskMetrics) -> RunSpeed:
+    metrics, baseline = measured.of_run(run.name), measured.of_run(BASELINE)
+    speedups = [m.tokens_per_second / baseline[n].tokens_per_second for n, m in metrics.items()]
+    low, high = median_interval(speedups) or (None, None)
+    drafting = [draft_cost(m, baseline[n]) for n, m in metrics.items()] if run.drafter is not None else []
+    return RunSpeed(
+        c=_median(_cost_coefficient(m, baseline[n]) for n, m in metrics.items()),
+        verify_cost=_by_length(measured.cost.values()),
+        draft_cost=_by_length(drafting),
+        **_spread("tokens_per_second", [m.tokens_per_second for m in metrics.values()]),
+        **_spread("speedup", speedups),
+        speedup_low=low,
+        speedup_high=high,
+        speedup_bound=speedup_bound(
+            sum(metrics.values(), Metrics()), sum((baseline[n] for n in metrics), Metrics())
+        ),
+    )
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    if not values:
+        return dict.fromkeys((name, f"{name}_min", f"{name}_max"))
+    return {name: median(values), f"{name}_min": min(values), f"{name}_max": max(values)}
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are known."""
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def _by_length(repeats: Iterable[Mapping[int, float]]) -> tuple[float | None, ...]:
+    """Return the median over the repeats for each draft length."""
+    costs = list(repeats)
+    longest = max((k for cost in costs for k in cost), default=-1)
+    return tuple(_median(cost.get(k) for cost in costs) for k in range(longest + 1))
+
+
+def _cost_coefficient(run: Metrics, baseline: Metrics) -> float | None:
+    """Return c of Definition 3.7 for one repeat; None if nothing was drafted, or no baseline step was timed."""
+    drafting, verifying = run.draft_seconds_per_call, baseline.verify_seconds_per_call
+    return None if drafting is None or not verifying else drafting / verifying
+
+
+def _expected(
+    run: Run, counts: RunCounts, speed: RunSpeed, repeats: Sequence[Expectation], longest: int
+) -> RunExpectation:
+    drafting = [one for one in repeats if one.drafted]
+    by_gamma = tuple(median(one.at(gamma) for one in drafting) for gamma in range(longest + 1)) if drafting else ()
+    steps = sum(counts.steps_by_length[1:])
+    best = best_of(by_gamma) if by_gamma and steps >= MIN_COUNT else None
+    shares = [asdict(one.shares) for one in repeats]
+    expected = RunExpectation(
+        speedup_expected=_by_theorem(run, counts, speed),
+        speedup_expected_here=_median(one.here for one in repeats),
+        gamma_best=best,
+        speedup_expected_best=None if best is None else by_gamma[best],
+        speedup_by_gamma=by_gamma,
+        time_shares={name: fmean(one[name] for one in shares) for name in shares[0]} if shares else None,
+        diagnosis=None,
+    )
+    if run.drafter is None or speed.speedup is None or counts.gamma_mean is None:
+        return expected
+    facts = RunFacts(
+        drafted=counts.gamma_mean,
+        accepted=counts.gamma_mean * counts.accepted / max(1, counts.drafted),
+        steps=steps,
+        drafting_steps=_median(one.drafting_steps for one in repeats) or 1.0,
+        alpha=counts.alpha,
+        c=speed.c,
+        speedup=speed.speedup,
+        expected=expected.speedup_expected_here,
+        by_gamma=by_gamma,
+        shares=None if expected.time_shares is None else TimeShares(**expected.time_shares),
+        verify_excess=_median(one.verify_excess for one in repeats) or 1.0,
+    )
+    return replace(expected, diagnosis=diagnose(facts))
+
+
+def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:
+    """Return the speed-up of Theorem 3.8; None without the measurements that it needs."""
+    if run.drafter is None:
+        return 1.0 if counts.tokens else None
+    if counts.alpha is None or counts.gamma_mean is None or speed.c is None:
+        return None
+    return walltime_improvement(counts.alpha, counts.gamma_mean, speed.c)

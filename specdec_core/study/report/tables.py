@@ -1,0 +1,161 @@
+"""The tables of a study's results, built once for the terminal and the HTML report. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from specdec_core.study.config.study import BASELINE
+from specdec_core.study.report.certainty import certainty_notes, few_steps, few_verified, marked
+from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
+from specdec_core.study.report.layout import Column, ReportTable, Row
+from specdec_core.study.report.quality import holm
+
+if TYPE_CHECKING:
+    from specdec_core.study.report.summary import RunSummary
+
+SCORES = {"bleu": "BLEU", "chrf": "chrF", "rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
+"""Names of the scores, by their keys in results."""
+TESTED = "chrF"
+"""The score whose difference from the baseline the table shows: of the tested ones, it suits most languages and
+lengths. Results have the others."""
+
+
+def by_task(summaries: Sequence[RunSummary]) -> list[list[RunSummary]]:
+    """Return the summaries grouped by task, the baseline first in each group."""
+    return [list(group) for _, group in groupby(summaries, key=lambda summary: summary.task)]
+
+
+def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
+    """Return the results of a task, the baseline in the first row."""
+    lenient = any(summary.lenience != 1 for summary in summaries)
+    return ReportTable(
+        columns=tuple(column for column in _RESULTS if lenient or column not in _LENIENT),
+        rows=tuple(_results_row(summary, lenient) for summary in summaries),
+        notes=tuple(certainty_notes(summaries)),
+        title=summaries[0].task,
+    )
+
+
+_HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
+_LENIENT = (
+    Column("l", spare=4, note="l: lenience."),
+    Column("deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."),
+)
+_RESULTS = (
+    Column("run", numeric=False),
+    Column("drafter", numeric=False, spare=11),
+    Column("γ", spare=5),
+    *_LENIENT,
+    Column("acceptance\nrate", spare=2),
+    Column("c", spare=9),
+    Column("block\nefficiency", spare=3),
+    Column("tokens/s", spare=1),
+    Column("speed-up"),
+    Column("expected\nhere", spare=6, note=_HERE),
+    Column(
+        "Theorem\n3.8",
+        spare=10,
+        note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
+    ),
+    Column("best\nγ", spare=7, note=_HERE),
+)
+
+
+def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
+    """Return the quality of the outputs of a task's runs; None without references to compare them with."""
+    scored = [(one, one.quality) for one in summaries if one.quality is not None and one.quality["references"]]
+    if not scored:
+        return None
+    tested = any(quality["differences"] for _, quality in scored)
+    found = [quality["differences"].get(TESTED.lower()) for _, quality in scored]
+    adjusted = holm([None if one is None else one["p"] for one in found])
+    rows = []
+    for (summary, quality), difference, p in zip(scored, found, adjusted, strict=True):
+        cells = [summary.name, *(number(quality[name], 1) for name in SCORES), share(quality["exact"])]
+        if tested:
+            # The baseline is what the others are compared with.
+            cells += ["", ""] if summary.name == BASELINE else [_difference(difference), number(p, 2)]
+        rows.append(Row(tuple(cells), "dim" if summary.name == BASELINE else ""))
+    return ReportTable(
+        columns=(
+            Column("run", numeric=False),
+            *(Column(name, spare=_LEAST.get(name, 2)) for name in SCORES.values()),
+            Column("same as\nbaseline", spare=1),
+            *(_TEST if tested else ()),
+        ),
+        rows=tuple(rows),
+        notes=tuple(dict.fromkeys(quality["note"] for _, quality in scored if quality["note"])),
+    )
+
+
+_LEAST = {"ROUGE-1": 4, "ROUGE-2": 5, "ROUGE-L": 3, TESTED: 0}
+_TEST = (
+    Column(f"{TESTED} against\nbaseline"),
+    Column(
+        "p",
+        spare=1,
+        note="p: probability of a difference this large by chance, adjusted for the number of runs (Holm).",
+    ),
+)
+
+
+def departures(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a line for each lossless greedy run whose outputs are not those of the baseline."""
+    return [_departure(summary) for summary in summaries if _departs(summary)]
+
+
+def diagnoses(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a line for each run except the baseline: why it is as fast as it is."""
+    found = [(summary.name, summary.expected.diagnosis) for summary in summaries]
+    return [f"{name}: {diagnosis}." for name, diagnosis in found if diagnosis is not None]
+
+
+def _departs(summary: RunSummary) -> bool:
+    greedy = summary.config["sampling"]["temperature"] == 0
+    return greedy and summary.lossless and summary.quality is not None and summary.quality["exact"] < 1
+
+
+def _departure(summary: RunSummary) -> str:
+    assert summary.quality is not None, "only a decoded run departs"
+    prompt, token = summary.quality["first_difference"]
+    return (
+        f"{summary.name}: {share(1 - summary.quality['exact'])} of its outputs differ from the baseline, "
+        f"first at token {token + 1} of prompt {prompt + 1}. At temperature 0 this only happens where two tokens "
+        "are equally probable up to rounding, which depends on the number of tokens in a forward pass. "
+        "`dtype: float32` makes it rare."
+    )
+
+
+def _results_row(summary: RunSummary, lenient: bool) -> Row:
+    counts, speed, expected = summary.counts, summary.speed, summary.expected
+    ends = (speed.tokens_per_second_min, speed.tokens_per_second_max)
+    interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
+    few = few_steps(summary)
+    cells = [
+        summary.name if summary.status == "ok" else f"{summary.name} (failed)",
+        summary.drafter or "",
+        str(summary.gamma) if summary.drafter else "",
+        *([str(summary.lenience), number(counts.deviation, 2)] if lenient else []),
+        marked(rate(counts.alpha), few_verified(summary)),
+        marked(number(speed.c, 3), few),
+        number(counts.block_efficiency, 2),
+        with_spread(speed.tokens_per_second, *ends, 1, repeats=summary.repeats),
+        with_spread(speed.speedup, *interval, 2, "×", repeats=summary.repeats),
+        marked(number(expected.speedup_expected_here, 2, "×"), few),
+        marked(number(expected.speedup_expected, 2, "×"), few),
+        UNKNOWN if expected.gamma_best is None else str(expected.gamma_best),
+    ]
+    if summary.drafter is None:
+        # The baseline drafts nothing: what describes drafts is not unknown, there is none.
+        cells = ["" if cell == UNKNOWN and summary.repeats else cell for cell in cells]
+    return Row(tuple(cells), "dim" if summary.name == BASELINE else "" if summary.status == "ok" else "red")
+
+
+def _difference(found: Mapping[str, float | None] | None) -> str:
+    """Return the difference of a score with its confidence interval."""
+    if found is None:
+        return UNKNOWN
+    interval = "" if found["low"] is None else f" ({found['low']:+.1f} to {found['high']:+.1f})"
+    return f"{found['difference']:+.1f}{interval}"

@@ -1,0 +1,1 @@
+"""Running a study and keeping its results."""

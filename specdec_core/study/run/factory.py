@@ -1,0 +1,88 @@
+"""Build what a study describes: target, prompts, drafters, controllers, and the decoder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.models import LoadedModel, inflate, load_model
+from specdec_core.models.packing import pack_as_set
+from specdec_core.registry import Registry
+from specdec_core.study.config.prompts import PromptText, encode_prompts
+from specdec_core.study.config.schema import TargetConfig
+from specdec_core.study.config.study import Run
+
+
+def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
+    """Load a study's target, inflated and packed if the settings ask for it.
+
+    Args:
+        config: Settings of the target.
+        folder: Base for relative paths.
+
+    Raises:
+        ModelError: If it cannot be loaded, decoded exactly, inflated or packed.
+    """
+    settings = config.model_dump(exclude={"inflate", "packed"})
+    if config.inflate is None:
+        return load_model(**settings, packed=config.packed, folder=folder)
+    larger = inflate(load_model(**settings, packed=False, folder=folder), **config.inflate.model_dump())
+    return pack_as_set(larger, config.packed)
+
+
+def ready_prompts(
+    target: LoadedModel, prompts: Sequence[PromptText], chat_template: str | None = None
+) -> list[str | list[int]]:
+    """Return prompts in the form that a decoder takes, after checking all of them.
+
+    Args:
+        target: The loaded target.
+        prompts: The prompts as read.
+        chat_template: Replaces the tokenizer's chat template; None uses the tokenizer's own.
+
+    Raises:
+        PromptError: If a chat has no tokenizer or no template, or the target cannot take some prompts. The message
+            then has a line for each of the first of them.
+    """
+    encoded = encode_prompts(prompts, target.tokenizer, model=target.name, chat_template=chat_template)
+    check_prompts(target, encoded, [repr(prompt.id) for prompt in prompts])
+    return encoded
+
+
+def make_decoder(
+    target: LoadedModel,
+    run: Run,
+    *,
+    registry: Registry,
+    sampling: SamplingSettings,
+    batch_size: int = 1,
+    folder: Path = Path(),
+    strict: bool = False,
+) -> Decoder:
+    """Load the drafter and controllers of a run and return its decoder.
+
+    Args:
+        target: The loaded target.
+        run: Settings of the drafter and controllers.
+        registry: Where plugins come from.
+        sampling: Sampling settings of the target.
+        batch_size: Number of prompts that will be decoded together.
+        folder: Base for relative paths.
+        strict: Raise when a plugin fails.
+
+    Raises:
+        PluginError: If a plugin cannot be loaded, or lacks a capability that the run requires.
+    """
+    if run.drafter is None:
+        return Decoder(target, sampling=sampling, strict=strict)
+    return Decoder(
+        target,
+        make_drafter(target, run.drafter, registry=registry, batch_size=batch_size, folder=folder),
+        gamma=make_gamma(run.gamma, registry),
+        lenience=make_lenience(run.lenience, registry),
+        sampling=sampling,
+        draft_sampling=run.draft_sampling,
+        strict=strict,
+    )

@@ -1,0 +1,69 @@
+"""The folder of results: one running study at a time. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from filelock import FileLock, Timeout
+
+from specdec_core.interface.errors import SpecdecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LOCK = ".lock"
+"""Name of the empty file that is locked while a study runs."""
+
+
+class StorageError(SpecdecError):
+    """Results cannot be stored: no space, no permission, or another study is running in the folder."""
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for results if it does not exist.
+
+    Raises:
+        StorageError: If it cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_store(folder, error) from error
+
+
+def cannot_store(folder: Path, error: OSError) -> StorageError:
+    """Return the error for a folder in which nothing can be stored."""
+    return StorageError(f"{folder}: results cannot be stored there: {error.strerror or error}.")
+
+
+@contextmanager
+def exclusive_lock(folder: Path) -> Iterator[None]:
+    """Keep other studies out of a folder of results while this one runs.
+
+    The operating system drops the lock when the process ends, even if it is killed. On a file system without
+    locks, nothing is locked.
+
+    Args:
+        folder: Created if it does not exist.
+
+    Raises:
+        StorageError: If another study is running there, or the folder cannot be created.
+    """
+    make_folder(folder)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise StorageError(
+            f"{folder}: another study is running and stores its results there. Wait until it has finished, or "
+            "choose another --output."
+        ) from error
+    except (OSError, NotImplementedError):
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()

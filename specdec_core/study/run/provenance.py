@@ -1,0 +1,135 @@
+"""What a result was made from: settings, files, prompts, versions, device."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from specdec_core._version import installed_version
+from specdec_core.builtin import BUILTIN_PREFIX
+from specdec_core.registry import Registry
+from specdec_core.study.config.prompts import fingerprint_prompts
+from specdec_core.study.config.study import Study
+
+_READ_WHOLE = 2**30
+"""Files up to this many bytes are hashed whole, which takes about a second."""
+_CHUNK, _CHUNKS = 2**20, 64
+"""Size and number of the chunks that are hashed of a larger file."""
+_LOADED = (
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "*_config.json", "*.py", "*.jinja"),
+    *("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json"),
+)
+"""The files of a model folder that are read when the model is loaded; no other file affects a result."""
+
+
+def study_provenance(study: Study, device: str, registry: Registry) -> dict[str, Any]:
+    """Return everything that must be equal for two results to belong to one study, as plain data."""
+    runs = [run.resolved() for run in study.runs]
+    tasks = [task.resolved() for task in study.tasks]
+    # More repeats can be added later, and `lossless` only refuses runs: neither changes a result.
+    settings = {key: value for key, value in study.shared().items() if key not in ("repeats", "lossless")}
+    prompts = [
+        {"count": len(task.prompts), "sha256": fingerprint_prompts(task.prompts, task.chat_template)}
+        for task in study.tasks
+    ]
+    return {
+        "settings": settings,
+        "tasks": [
+            {**resolved, "texts": texts, "runs": [run.name for run in task.runs]}
+            for resolved, texts, task in zip(tasks, prompts, study.tasks, strict=True)
+        ],
+        "runs": runs,
+        # Prompt files are not among them: only their texts count.
+        "files": fingerprint_files([runs, [task["target"] for task in tasks]], study.folder),
+        # The order changes what a warm cache or a slowing machine does to a run.
+        "order": "shuffled by seed, task and repeat",
+        "versions": versions(registry),
+        "device": device,
+    }
+
+
+def versions(registry: Registry) -> dict[str, str]:
+    """Return the versions that a result depends on: this package, its libraries, and the plugins."""
+    plugins = {record.distribution: record.version for record in registry.records() if record.state == "ready"}
+    plugins.pop("specdec-core", None)
+    return {
+        "specdec": installed_version(),
+        "torch": str(torch.__version__),
+        "transformers": str(transformers.__version__),
+        "python": platform.python_version(),
+        **plugins,
+    }
+
+
+def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
+    """Fingerprint the files and model folders that settings refer to.
+
+    A model that was trained again has the same path, and its results belong to another study. Of a file above
+    1 GiB only 64 chunks of 1 MiB are hashed, spread evenly: this detects weights that were all retrained, but may
+    miss a change to a few of them. Unreadable files are skipped, as whatever loads them reports the error. Models
+    on the hub are not fingerprinted, and neither are built-in ones, which change only with the version.
+
+    Args:
+        settings: Plain data. Values of keys called `name` are not paths.
+        folder: Base for relative paths.
+
+    Returns:
+        A short hash by path, as the path was written.
+    """
+    found = {}
+    for text in dict.fromkeys(_texts(settings)):
+        try:
+            files = _files(folder / Path(text).expanduser())
+            if files:
+                found[text] = _hash(files)
+        except (OSError, ValueError, RuntimeError):  # not a path, or the home folder of an unknown user
+            continue
+    return found
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    """Yield every string in plain data that may be a path."""
+    if isinstance(settings, dict):
+        if settings.get("subfolder"):
+            yield f"{settings.get('model')}/{settings['subfolder']}"
+        for key, value in settings.items():
+            if key != "name":
+                yield from _texts(value)
+    elif isinstance(settings, (list, tuple)):
+        for value in settings:
+            yield from _texts(value)
+    elif isinstance(settings, str) and settings and not settings.startswith(BUILTIN_PREFIX):
+        yield settings
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a file, or the files that are loaded from a model folder; nothing for other folders."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        return []
+    known = (file for file in path.iterdir() if any(fnmatchcase(file.name, pattern) for pattern in _LOADED))
+    loaded = sorted(file for file in known if file.is_file())
+    return loaded if any(file.name == "config.json" or file.suffix == ".safetensors" for file in loaded) else []
+
+
+def _hash(files: list[Path]) -> str:
+    whole = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        whole.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            if size <= _READ_WHOLE:
+                whole.update(hashlib.file_digest(file, "sha256").digest())
+                continue
+            for chunk in range(_CHUNKS):
+                file.seek((size - _CHUNK) * chunk // (_CHUNKS - 1))
+                whole.update(file.read(_CHUNK))
+    return whole.hexdigest()[:16]

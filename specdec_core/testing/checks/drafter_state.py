@@ -1,0 +1,271 @@
+"""Checks of a session's state: after any commit, it drafts like a fresh session on the same tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+
+from specdec_core.interface import Outcome
+from specdec_core.testing.checks.drafter_proposals import drivers, drivers_for_all_settings, single_row
+from specdec_core.testing.harness.session_driver import Draft, SessionDriver
+from specdec_core.testing.harness.tiny_target import EOS, VOCAB
+from specdec_core.testing.registration import check
+from specdec_core.testing.subject import DrafterSubject
+
+ATOL = 1e-4
+"""Difference between the q of two forward passes over the same tokens, one with a cache and one without."""
+
+_HINT = (
+    "Only `commit` says what was accepted. `outcome.committed` has the new tokens of each row, also after steps "
+    "in which this drafter was not used (`used=False`)."
+)
+
+
+def require_as_fresh(driver: SessionDriver, seed: int) -> None:
+    """Fail unless a session drafts the same as a fresh one on the same tokens.
+
+    q is compared up to the first draft token that differs. A drafter may consume random numbers differently after
+    different steps, as a hierarchy does: that changes the sampled tokens, but no distribution.
+    """
+    budget = [0 if over else driver.info.max_gamma for over in driver.finished]
+    used = driver.draft(budget, seed=seed)
+    other = driver.reopen()
+    fresh = other.draft(budget, seed=seed)
+    other.close()
+    require_same_drafts(driver, used, fresh, "the draft of a fresh session on the same tokens", _HINT)
+
+
+def require_same_drafts(
+    driver: SessionDriver, got: Sequence[Draft], expected: Sequence[Draft], what: str, hint: str | None = None
+) -> None:
+    """Fail unless the drafts of every row are equal, as far as `require_as_fresh` compares them.
+
+    Args:
+        driver: The session.
+        got: Its drafts.
+        expected: The drafts that it should have made.
+        what: What `expected` is, for messages.
+        hint: What usually fixes it.
+    """
+    for row, (one, other) in enumerate(zip(got, expected, strict=True)):
+        fault = _difference(one, other)
+        if fault is not None:
+            raise driver.failure(
+                f"row {row}: the draft {list(one.tokens)}; {fault}", f"{what}: {list(other.tokens)}", hint
+            )
+
+
+def _difference(used: Draft, fresh: Draft) -> str | None:
+    """Return how two drafts differ other than by chance; None where they do not."""
+    for place, (one, other) in enumerate(zip(used.q, fresh.q, strict=False)):
+        if not torch.allclose(one, other, atol=ATOL, rtol=1e-3):
+            return f"q at position {place} is {_short(one)}, not {_short(other)}"
+        if used.tokens[place] != fresh.tokens[place]:
+            return None
+    if len(used.tokens) != len(fresh.tokens):
+        return f"it has {len(used.tokens)} tokens, not {len(fresh.tokens)}"
+    return None
+
+
+def _short(q: torch.Tensor) -> str:
+    return "[" + ", ".join(f"{value:.3g}" for value in q.tolist()) + "]"
+
+
+def _after_each(subject: DrafterSubject, step: Callable[[SessionDriver, int], None], times: int = 4) -> None:
+    """Repeat a step, and compare with a fresh session after each."""
+    times = subject.times(times, 2, "steps")
+    for driver in drivers_for_all_settings(subject):
+        require_as_fresh(driver, subject.seed)
+        for number in range(times):
+            step(driver, number)
+            require_as_fresh(driver, subject.seed + 1 + number)
+
+
+def _next_tokens(driver: SessionDriver, number: int) -> list[int]:
+    """Return a next token for each row; none ends the sequence."""
+    tokens = [token for token in range(VOCAB) if token != EOS]
+    return [tokens[(number * 2 + row) % len(tokens)] for row in range(len(driver.rows))]
+
+
+@check("all-accepted", kind="drafter")
+def all_accepted(subject: DrafterSubject) -> None:
+    """After a draft is fully accepted, it drafts like a fresh session."""
+    _after_each(
+        subject, lambda driver, number: driver.accept([4] * len(driver.rows), _next_tokens(driver, number))
+    )
+
+
+@check("none-accepted", kind="drafter")
+def none_accepted(subject: DrafterSubject) -> None:
+    """After a draft is fully rejected, it drafts like a fresh session."""
+    _after_each(
+        subject, lambda driver, number: driver.accept([0] * len(driver.rows), _next_tokens(driver, number))
+    )
+
+
+@check("prefix-accepted", kind="drafter")
+def prefix_accepted(subject: DrafterSubject) -> None:
+    """After prefixes of different lengths are accepted in each row, it drafts like a fresh session."""
+
+    def some(driver: SessionDriver, number: int) -> None:
+        driver.accept([(number + row) % 5 for row in range(len(driver.rows))], _next_tokens(driver, number))
+
+    _after_each(subject, some, times=5)
+
+
+@check("step-without-draft", kind="drafter")
+def step_without_draft(subject: DrafterSubject) -> None:
+    """After steps in which it was not used (`used=False`), it drafts like a fresh session."""
+
+    def unused(driver: SessionDriver, number: int) -> None:
+        driver.accept([1] * len(driver.rows), _next_tokens(driver, number))
+        for more in range(1 + number % 2):
+            driver.commit_unused([[token] for token in _next_tokens(driver, number + more)])
+
+    _after_each(subject, unused)
+
+
+@check("first-step-without-draft", kind="drafter")
+def first_step_without_draft(subject: DrafterSubject) -> None:
+    """If it was not used in the first steps, it drafts like a fresh session afterwards."""
+    for driver in drivers_for_all_settings(subject):
+        for number in range(2):
+            driver.commit_unused([[token] for token in _next_tokens(driver, number)])
+        require_as_fresh(driver, subject.seed)
+
+
+@check("other-drafter-used", kind="drafter")
+def other_drafter_used(subject: DrafterSubject) -> None:
+    """After another drafter's tokens were committed, it drafts like a fresh session."""
+
+    def other(driver: SessionDriver, number: int) -> None:
+        driver.commit_unused([[4, 0, token] for token in _next_tokens(driver, number)])
+
+    _after_each(subject, other)
+
+
+@check("other-drafter-in-some-rows", kind="drafter", skip_if=single_row)
+def other_drafter_in_some_rows(subject: DrafterSubject) -> None:
+    """After another drafter's tokens were committed in some rows only, it drafts like a fresh session."""
+
+    def shared(driver: SessionDriver, number: int) -> None:
+        mine = [(row + number) % 2 == 0 for row in range(len(driver.rows))]
+        own = [draft.tokens[:2] if is_own else () for draft, is_own in zip(driver.drafts, mine, strict=True)]
+        drafted = tuple(len(draft.tokens) if own else 0 for draft, own in zip(driver.drafts, mine, strict=True))
+        new = [
+            (*tokens, token) if is_own else (3, 5, token)
+            for tokens, token, is_own in zip(own, _next_tokens(driver, number), mine, strict=True)
+        ]
+        accepted = tuple(map(len, own))
+        driver.commit(Outcome(drafted, accepted, tuple(new), (False,) * len(mine), used=any(drafted)))
+
+    _after_each(subject, shared)
+
+
+@check("zero-budget-rows", kind="drafter")
+def zero_budget_rows(subject: DrafterSubject) -> None:
+    """After steps in which some rows had a budget of 0 and others drafted, it drafts like a fresh session."""
+
+    def waiting(driver: SessionDriver, number: int) -> None:
+        batch = len(driver.rows)
+        driver.accept([2] * batch, _next_tokens(driver, number))
+        driver.draft([0 if row % 2 == number % 2 else 3 for row in range(batch)])
+        driver.accept([1] * batch, _next_tokens(driver, number + 1))
+
+    _after_each(subject, waiting)
+
+
+@check("rows-finished", kind="drafter", skip_if=single_row)
+def rows_finished(subject: DrafterSubject) -> None:
+    """After some rows have ended, the others draft like a fresh session."""
+
+    def ending(driver: SessionDriver, number: int) -> None:
+        batch = len(driver.rows)
+        driver.accept([1] * batch, _next_tokens(driver, number), finished=[row == number for row in range(batch)])
+
+    for driver in drivers_for_all_settings(subject):
+        require_as_fresh(driver, subject.seed)
+        for number in range(len(driver.rows) - 1):
+            ending(driver, number)
+            require_as_fresh(driver, subject.seed + 1 + number)
+
+
+@check("eos-inside-draft", kind="drafter")
+def eos_inside_draft(subject: DrafterSubject) -> None:
+    """After a row has ended inside its draft, with fewer tokens committed than accepted, the others go on."""
+    for driver in drivers_for_all_settings(subject):
+        batch = len(driver.rows)
+        for row in range(batch):
+            drafts = driver.draft([0 if over else 4 for over in driver.finished])
+            new, accepted = [], []
+            for index, (draft, over) in enumerate(zip(drafts, driver.finished, strict=True)):
+                # The row's first draft token ends it, and the rest of the draft is cut.
+                tokens = draft.tokens[:1] if index == row else draft.tokens
+                tail = () if over or (index == row and tokens) else (3,)
+                new.append(() if over else (*tokens, *tail))
+                accepted.append(0 if over else len(tokens))
+            driver.finished[row] = True
+            drafted = tuple(len(draft.tokens) for draft in drafts)
+            outcome = Outcome(drafted, tuple(accepted), tuple(new), tuple(driver.finished), used=any(drafted))
+            driver.commit(outcome)
+            if not all(driver.finished):
+                require_as_fresh(driver, subject.seed + row)
+                driver.accept([0] * batch, [2] * batch)
+
+
+@check("long-drafts", kind="drafter")
+def long_drafts(subject: DrafterSubject) -> None:
+    """With `max_gamma` 1 and 12, it drafts like a fresh session after full drafts."""
+    times = subject.times(3, 1, "steps")
+    for gamma in (1, 12):
+        for driver in drivers(subject, max_gamma=gamma):
+            batch = len(driver.rows)
+            for _ in range(times):
+                driver.draft([gamma] * batch)
+                driver.accept([gamma] * batch, [3] * batch)
+            require_as_fresh(driver, subject.seed)
+
+
+@check("many-steps", kind="drafter")
+def many_steps(subject: DrafterSubject) -> None:
+    """After a dozen different steps in random order, it drafts like a fresh session."""
+    rng, times = random.Random(subject.seed), subject.times(12, 6, "steps")
+    for driver in drivers_for_all_settings(subject):
+        batch = len(driver.rows)
+        for number in range(times):
+            if rng.random() < 0.25:
+                driver.commit_unused([[rng.randrange(2, VOCAB)] for _ in range(batch)])
+            else:
+                driver.draft([rng.randrange(5) for _ in range(batch)])
+                driver.accept([rng.randrange(5) for _ in range(batch)], _next_tokens(driver, number))
+        require_as_fresh(driver, subject.seed)
+
+
+def no_rollback(subject: DrafterSubject) -> str | None:
+    """Return why a check of `rollback` does not apply."""
+    for driver in drivers(subject):
+        if not driver.session.can_roll_back:
+            return "its session has a commit() and no rollback(), so it cannot be used inside a hierarchy"
+    return None
+
+
+@check("rollback", kind="drafter", skip_if=no_rollback)
+def rollback(subject: DrafterSubject) -> None:
+    """After commits are rolled back, as inside a hierarchy, it drafts like a fresh session."""
+
+    def back(driver: SessionDriver, number: int) -> None:
+        batch = len(driver.rows)
+        before = [len(row) for row in driver.rows]
+        driver.accept([3] * batch, _next_tokens(driver, number))
+        for more in range(1 + number):
+            driver.draft([2] * batch)
+            over = [(number + row) % 2 == 0 for row in range(batch)] if more == number else None
+            driver.accept([number % 3] * batch, _next_tokens(driver, number + 1), finished=over)
+        far = [n + (number + row) % 3 for row, n in enumerate(before)]
+        driver.rollback([min(n, len(row)) for n, row in zip(far, driver.rows, strict=True)])
+        driver.finished = [False] * batch  # rows that had ended here may go on in the outer loop
+        driver.commit_unused([[token] for token in _next_tokens(driver, number + 2)])
+
+    _after_each(subject, back)

@@ -1,0 +1,160 @@
+"""The exact distribution of short continuations, by enumeration, and a test of decoded samples against it.
+
+Independent of the code under test: forward passes without a cache, and the sampling filters written out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from specdec_core.decoding import Decoder, Observer
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.models import LoadedModel
+from specdec_core.testing.causes import what_failed
+from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, farthest, p_of_sequences
+from specdec_core.testing.harness.tiny_target import PROMPT, uncached_logits
+from specdec_core.testing.registration import CheckFailure
+
+
+def adjusted(logits: Tensor, settings: SamplingSettings, prefix: Sequence[int] = ()) -> Tensor:
+    """Return the distribution after sampling settings (section 2.2 of arXiv 2211.17192).
+
+    Args:
+        logits: `[V]` float.
+        settings: Temperature, top-k, top-p and repetition penalty. Temperature 0 is greedy.
+        prefix: The tokens before, for the repetition penalty.
+
+    Returns:
+        `[V]` float64 on the CPU.
+    """
+    logits = logits.double().cpu().clone()
+    if settings.repetition_penalty != 1:
+        for token in set(prefix):
+            factor = settings.repetition_penalty
+            logits[token] = logits[token] / factor if logits[token] > 0 else logits[token] * factor
+    if settings.greedy:
+        return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
+    p = torch.softmax(logits / settings.temperature, dim=0)
+    if settings.top_k is not None:
+        p = torch.where(p >= p.sort(descending=True).values[settings.top_k - 1], p, 0)
+        p = p / p.sum()
+    if settings.top_p is not None:
+        order = p.argsort(descending=True)
+        before = p[order].cumsum(0) - p[order]
+        p[order[before >= settings.top_p]] = 0
+    return p / p.sum()
+
+
+def continuations(
+    model: LoadedModel, settings: SamplingSettings, prompt: Sequence[int] = PROMPT, length: int = 3
+) -> dict[tuple[int, ...], float]:
+    """Return every continuation of up to `length` tokens with its exact probability.
+
+    Args:
+        model: A model with few token ids.
+        settings: Its sampling settings.
+        prompt: The prompt, or the source with an encoder.
+        length: Maximum length; a continuation that reaches an end of sequence is shorter.
+    """
+    begin = list(prompt) if model.start_id is None else [model.start_id]
+    finished: dict[tuple[int, ...], float] = {}
+    unfinished: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(length):
+        longer: dict[tuple[int, ...], float] = {}
+        logits = uncached_logits(model, [[*begin, *tokens] for tokens in unfinished], prompt)[:, -1]
+        for (tokens, weight), scores in zip(unfinished.items(), logits, strict=True):
+            for token, probability in enumerate(adjusted(scores, settings, [*begin, *tokens]).tolist()):
+                if probability > 0:
+                    group = finished if token in model.eos_ids else longer
+                    group[(*tokens, token)] = weight * probability
+        unfinished = longer
+        if not unfinished:
+            break
+    return finished | unfinished
+
+
+def sampled(
+    decoder: Decoder,
+    batch: int,
+    count: int,
+    prompt: Sequence[int] = PROMPT,
+    length: int = 3,
+    seed: int = 0,
+    observers: Sequence[Observer] = (),
+) -> Counter[tuple[int, ...]]:
+    """Decode continuations of one prompt and count them. Each call of `generate` has its own seed.
+
+    Args:
+        decoder: The decoder. Use a strict one, so that plugin failures raise.
+        batch: Sequences per call.
+        count: Number of continuations, rounded up to whole batches.
+        prompt: The prompt.
+        length: Maximum length.
+        seed: The first seed.
+        observers: Observers of every step.
+    """
+    seen: Counter[tuple[int, ...]] = Counter()
+    for number in range(-(-count // batch)):
+        settings = GenerationSettings(max_new_tokens=length, seed=seed + number)
+        result = decoder.generate([list(prompt)] * batch, settings, observers)
+        seen.update(row.tokens for row in result.sequences)
+    return seen
+
+
+def require_distribution(
+    decoder: Decoder,
+    expected: Mapping[tuple[int, ...], float],
+    where: str,
+    *,
+    batch: int,
+    min_count: int,
+    max_count: int,
+    seed: int = 0,
+    hint: str | None = None,
+) -> None:
+    """Require that decoded continuations follow an exact distribution.
+
+    The test is sequential: a sample that fits well ends it; otherwise the sample is doubled until it either fits,
+    or its p-value is below `SUSPICIOUS`, or `max_count` are drawn. A correct plugin costs little more than
+    `min_count` continuations, while a wrong one is tested with up to `max_count`.
+
+    Args:
+        decoder: A strict decoder.
+        expected: The probability of each continuation.
+        where: What is decoded, for messages.
+        batch: Sequences per call.
+        min_count: Size of the first sample.
+        max_count: Size at which the test ends.
+        seed: The first seed.
+        hint: What usually fixes it.
+
+    Raises:
+        CheckFailure: Decoding failed, or the sample does not fit the distribution.
+    """
+    length = max(map(len, expected))
+    seen: Counter[tuple[int, ...]] = Counter()
+    size = min_count
+    while True:
+        did = f"decoded {size} continuations of up to {length} tokens {where}"
+        try:
+            calls = -(-seen.total() // batch)
+            seen += sampled(decoder, batch, size - seen.total(), length=length, seed=seed + calls)
+        except Exception as error:
+            raise CheckFailure(did, what_failed(error), "decoding without an error") from error
+        p = p_of_sequences(seen, expected)
+        if p < SUSPICIOUS:
+            break
+        if p >= UNREMARKABLE or size >= max_count:
+            return
+        size *= 2
+    prefix, count, mean = farthest(seen, expected)
+    raise CheckFailure(
+        f"decoded {seen.total()} continuations of up to {length} tokens {where}",
+        f"{count} continuations that begin with {list(prefix)}; chi-square p-value {p:.1e}",
+        f"about {mean:.0f} such continuations; a p-value of at least {SUSPICIOUS:g}",
+        hint,
+    )

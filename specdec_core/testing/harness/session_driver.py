@@ -1,0 +1,384 @@
+"""Drives a draft session step by step: a check inspects what it proposes, and decides what is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.loop import LoopContext
+from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
+from specdec_core.interface import (
+    Backoff,
+    Dense,
+    Drafter,
+    DraftSession,
+    Outcome,
+    PointMass,
+    Proposal,
+    SessionInfo,
+)
+from specdec_core.interface.errors import PluginError
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.sampling.generators import RowGenerators, row_seed
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.testing.causes import drafting_advice, hidden_advice, what_failed
+from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, uncached_logits
+from specdec_core.testing.limits import TimeLimitExceeded
+from specdec_core.testing.registration import CheckFailure
+
+T = TypeVar("T")
+
+CAPACITY = 96
+"""Maximum number of tokens of a row in a driven session."""
+
+
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """The draft of one row.
+
+    Attributes:
+        tokens: Its tokens.
+        q: For each token, the distribution it was drawn from: `[V]` float64 on the CPU, a copy.
+    """
+
+    tokens: tuple[int, ...]
+    q: tuple[Tensor, ...]
+
+
+def drafts_of(proposal: Proposal, vocab_size: int) -> list[Draft]:
+    """Return the draft of each row, whether or not it is valid.
+
+    Args:
+        proposal: A proposal of the right form.
+        vocab_size: V. Ids outside are left out of q, which then sums to less than 1.
+    """
+    q, tokens = _dense(proposal, vocab_size), proposal.tokens.tolist()
+    return [Draft(tuple(tokens[row][:n]), tuple(q[row, :n])) for row, n in enumerate(proposal.lengths)]
+
+
+def _dense(proposal: Proposal, vocab_size: int) -> Tensor:
+    """Return q at every position, `[B, K, V]` float64 on the CPU, a copy."""
+    q = proposal.q
+    if isinstance(q, Dense):
+        return q.probabilities.detach().double().cpu().clone()
+    if isinstance(q, PointMass):
+        ids = proposal.tokens[..., None].cpu()
+        weights = torch.ones(ids.shape, dtype=torch.float64)
+    else:
+        ids, weights = q.ids.cpu(), q.probabilities.double().cpu()
+    ids = torch.where((ids >= 0) & (ids < vocab_size), ids, vocab_size)
+    dense = torch.zeros(*proposal.tokens.shape, vocab_size + 1, dtype=torch.float64)  # the last: ids outside of V
+    if isinstance(q, Backoff):
+        dense[..., :-1] = q.lower_order.detach().double().cpu() * q.backoff_weight.double().cpu()[..., None]
+        dense.scatter_(2, ids, weights)
+    else:
+        dense.scatter_add_(2, ids, weights)
+    return dense[..., :-1]
+
+
+class _Generators(RowGenerators):
+    """Row generators that can be reseeded, for rows with any indices."""
+
+    def __init__(self, seed: int, indices: Sequence[int]) -> None:
+        self._indices = indices
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Start again from a seed."""
+        RowGenerators.__init__(self, [row_seed(seed, index) for index in self._indices])
+
+
+class _Request(DraftRecorder):
+    """The request of the core, which notes whether its hidden states were read."""
+
+    read_hidden = False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "hidden":
+            super().__setattr__("read_hidden", True)
+        return super().__getattribute__(name)
+
+
+class SessionDriver:
+    """Drives a drafter's session over a batch, with the sampler that the core itself uses.
+
+    Args:
+        target: The target.
+        drafter: The drafter.
+        rows: The committed tokens that each row begins with.
+        sources: With an encoder, the source of each row.
+        sampling: Sampling settings of drafts.
+        max_gamma: Maximum draft length.
+        seed: Seed of the rows' generators.
+        indices: The index in the batch whose generator each row uses; by default its own.
+        prefilled: Whether the target has processed the rows, so that there are hidden states from the first step.
+
+    Attributes:
+        rows: The committed tokens of each row.
+        first_rows: The tokens that they began with.
+        committed: The tokens that the last commit appended to each row.
+        finished: Which rows have ended.
+        sampling: The sampling settings.
+        info: What the session was opened with.
+        session: The session.
+        drafts: The last drafts.
+        hidden: The hidden states of the last request and a copy from before it, or None.
+
+    Raises:
+        CheckFailure: The session cannot be opened. Methods raise it when a call into the session fails, or
+            does not return a proposal.
+    """
+
+    def __init__(
+        self,
+        target: TinyTarget,
+        drafter: Drafter,
+        rows: Sequence[Sequence[int]],
+        *,
+        sources: Sequence[Sequence[int]] | None = None,
+        sampling: SamplingSettings | None = None,
+        max_gamma: int = 4,
+        seed: int = 0,
+        indices: Sequence[int] | None = None,
+        prefilled: bool = False,
+    ) -> None:
+        self.target, self.drafter = target, drafter
+        self.rows = [list(row) for row in rows]
+        self.first_rows = tuple(map(tuple, self.rows))
+        self.committed: tuple[tuple[int, ...], ...] = ((),) * len(rows)
+        self.finished = [False] * len(rows)
+        self.sources = [list(PROMPT)] * len(rows) if sources is None else [list(source) for source in sources]
+        self.sampling = sampling or SamplingSettings()
+        self.hidden: tuple[Tensor, Tensor] | None = None
+        self._prefilled = prefilled
+        self._seed = seed
+        self._log = [f"opened a session for {_rows(self.rows)} on {target}"]
+        self._indices = range(len(rows)) if indices is None else indices
+        self._generators = _Generators(seed, self._indices)
+        to_probs = LogitsToProbs(self.sampling)
+        self.info = LoopContext(to_probs, self._generators, PluginGuard(strict=True)).with_loop(
+            _session_info(target, self.sources, max_gamma)
+        )
+        vocab, device = target.loaded.vocab_size, target.loaded.device
+        self._recorder = _Request(to_probs, self._generators, len(rows), vocab, max_gamma, device)
+        self.session: DraftSession = self._call(lambda: drafter.open(self.info), "a DraftSession")
+        if not isinstance(self.session, DraftSession):
+            raise self.failure(f"{type(self.session).__name__}: {self.session!r}", "a DraftSession")
+        self.drafts: list[Draft] = [Draft((), ())] * len(rows)
+
+    def propose(
+        self, budget: Sequence[int], *, seed: int | None = None, keep_drafting: KeepDrafting | None = None
+    ) -> Proposal:
+        """Request a proposal.
+
+        Args:
+            budget: Maximum draft length of each row.
+            seed: Reseed the rows' generators first.
+            keep_drafting: Decides which rows draft another token, given q of the token that each has just drawn.
+
+        Raises:
+            CheckFailure: The session raised, or did not return a proposal for these rows.
+        """
+        if seed is not None:
+            self._generators.reseed(seed)
+        self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
+        states = self._hidden_states()
+        self.hidden = None if states is None else (states, states.clone())
+        self._recorder.start(self.rows, tuple(budget), states, keep_drafting)
+        self._recorder.read_hidden = False
+        proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
+        self._require_proposal(proposal, tuple(budget))
+        self.drafts = drafts_of(proposal, self.target.loaded.vocab_size)
+        self._log.append(f"it drafted {_rows([draft.tokens for draft in self.drafts])}")
+        return proposal
+
+    def draft(self, budget: Sequence[int], *, seed: int | None = None) -> list[Draft]:
+        """Request a proposal as `propose` does; return the draft of each row."""
+        self.propose(budget, seed=seed)
+        return self.drafts
+
+    def accept(
+        self, accepted: Sequence[int], next_tokens: Sequence[int], finished: Sequence[bool] | None = None
+    ) -> None:
+        """Commit the first tokens of each row's draft, and one token after them.
+
+        Args:
+            accepted: How many draft tokens of each row are accepted, cut to the length of the draft.
+            next_tokens: The recovered or bonus token of each row.
+            finished: Which rows end now. Nothing is committed to rows that have ended before.
+        """
+        drafted = tuple(len(draft.tokens) for draft in self.drafts)
+        counts = tuple(
+            0 if ended else min(count, length)
+            for count, length, ended in zip(accepted, drafted, self.finished, strict=True)
+        )
+        new = [
+            () if ended else (*draft.tokens[:count], token)
+            for draft, count, token, ended in zip(self.drafts, counts, next_tokens, self.finished, strict=True)
+        ]
+        if finished is not None:
+            self.finished = [now or before for now, before in zip(finished, self.finished, strict=True)]
+        self.commit(Outcome(drafted, counts, tuple(new), tuple(self.finished), used=any(drafted)))
+
+    def commit_unused(self, new: Sequence[Sequence[int]]) -> None:
+        """Commit the tokens of a step in which this drafter was not used."""
+        zeros = (0,) * len(self.rows)
+        self.commit(Outcome(zeros, zeros, tuple(map(tuple, new)), tuple(self.finished), used=False))
+
+    def commit(self, outcome: Outcome) -> None:
+        """Append the committed tokens, and call the session's `commit`."""
+        self.committed = outcome.committed
+        self._prefilled = True
+        for row, new in zip(self.rows, outcome.committed, strict=True):
+            row.extend(new)
+        how = f"accepted {_list(outcome.accepted)} of them" if outcome.used else "did not use the drafter"
+        ended = f"; finished: {_list(outcome.finished)}" if any(outcome.finished) else ""
+        self._log.append(f"{how} and committed {_rows(outcome.committed)}{ended}")
+        self._call(lambda: self.session.commit(outcome), "no exception")
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Drop all but the first `lengths[b]` tokens of each row b, and call the session's `rollback`."""
+        for row, length in zip(self.rows, lengths, strict=True):
+            del row[length:]
+        self._log.append(f"rolled back to {_list(lengths)} committed tokens")
+        self._call(lambda: self.session.rollback(tuple(lengths)), "no exception")
+
+    def close(self) -> None:
+        """Close the session."""
+        self._log.append("closed the session")
+        self._call(self.session.close, "no exception")
+
+    def reopen(self) -> SessionDriver:
+        """Return a driver with a new session that begins with the tokens committed so far."""
+        return SessionDriver(
+            self.target,
+            self.drafter,
+            self.rows,
+            sources=self.sources,
+            sampling=self.sampling,
+            max_gamma=self.info.max_gamma,
+            seed=self._seed,
+            indices=self._indices,
+            prefilled=self._prefilled,
+        )
+
+    @property
+    def log(self) -> str:
+        """Everything that was done with this session, one action per line."""
+        return "\n".join(self._log)
+
+    @property
+    def advice(self) -> str:
+        """Which function of the author drafts, where it is, and what it must return."""
+        return drafting_advice(self.drafter, self.session)
+
+    def failure(
+        self, got: str, expected: str, hint: str | None = None, *, cause: str | None = None
+    ) -> CheckFailure:
+        """Return a failure that reports everything that was done with this session."""
+        return CheckFailure(self.log, got, expected, hint, cause=cause)
+
+    def _call(self, function: Callable[[], T], expected: str) -> T:
+        try:
+            return function()
+        except (Exception, SystemExit) as error:
+            raise self.failure(what_failed(error), expected, self._missing_hidden(error)) from error
+        except TimeLimitExceeded as stopped:
+            stopped.did = stopped.did or self.log
+            raise
+
+    def _missing_hidden(self, error: BaseException) -> str | None:
+        """Return what to do if the session failed since it read hidden states that the request did not have."""
+        read = self.hidden is None and self._recorder.read_hidden
+        if not read or not ("NoneType" in str(error) or isinstance(error, AssertionError)):
+            return None
+        return hidden_advice(self.drafter, self.session)
+
+    def _require_proposal(self, proposal: object, budget: tuple[int, ...]) -> None:
+        vocab, outside = self.target.loaded.vocab_size, ""
+        try:
+            outside = _id_outside(check_form(proposal, budget, vocab), vocab)
+            if outside:
+                raise PluginError(FAULTS[BAD_ID].format(last=vocab - 1))
+        except Exception as error:
+            if isinstance(proposal, Proposal) and getattr(proposal.tokens, "ndim", 0) == 2:
+                drafted = zip(proposal.tokens.tolist(), proposal.lengths, strict=False)
+                self._log.append(f"it drafted {_rows([row[:length] for row, length in drafted])}")
+            got = f"{outside}: {error}" if outside else what_failed(error)
+            expected = (
+                f"a Proposal for {len(budget)} row(s): tokens [B, K] int64, at most {_list(budget)} of them, with "
+                f"ids from 0 to {vocab - 1}, and a q of the same shape"
+            )
+            raise self.failure(got, expected, self.advice) from error
+
+    @torch.inference_mode()
+    def _hidden_states(self) -> Tensor | None:
+        """Return the hidden states that predicted each row's last token, `[B, D]`, if the drafter needs them."""
+        features = self.target.loaded.features
+        if not (self.drafter.needs_hidden_states and self._prefilled) or features is None:
+            return None
+        if min(map(len, self.rows)) < 2:
+            return None  # the target has processed nothing before the start token
+        states: dict[tuple[tuple[int, ...], tuple[int, ...]], Tensor] = {}
+        prefixes = [(tuple(row[:-1]), tuple(source)) for row, source in zip(self.rows, self.sources, strict=True)]
+        for prefix, source in dict.fromkeys(prefixes):
+            with features.capture() as captured:
+                uncached_logits(self.target.loaded, [prefix], source)
+            states[prefix, source] = captured[0][0, -1]
+        return torch.stack([states[one] for one in prefixes])
+
+
+def _id_outside(proposal: Proposal, vocab: int) -> str:
+    """Return which draft token, or id that q lists for one, is not in the vocabulary; empty if all are."""
+    listed = getattr(proposal.q, "ids", None)
+    for row, length in enumerate(proposal.lengths):
+        ids = proposal.tokens[row, :length].tolist()
+        if listed is not None:
+            ids += listed[row, :length].flatten().tolist()
+        outside = [token for token in ids if not 0 <= token < vocab]
+        if outside:
+            return f"id {outside[0]} in row {row}"
+    return ""
+
+
+def seconds_of_a_call(target: TinyTarget, drafter: Drafter, rows: int, seed: int) -> float:
+    """Return how long a drafter takes to propose for some rows: the faster of two calls, after a first one."""
+    driver = SessionDriver(target, drafter, [target.begin()] * rows, seed=seed)
+    seconds = []
+    for _ in range(3):
+        began = perf_counter()
+        driver.propose([4] * rows)
+        seconds.append(perf_counter() - began)
+        driver.accept([1] * rows, [3] * rows)
+    driver.close()
+    return min(seconds[1:])
+
+
+def _session_info(target: TinyTarget, sources: Sequence[Sequence[int]], max_gamma: int) -> SessionInfo:
+    return SessionInfo(
+        batch_size=len(sources),
+        vocab_size=target.loaded.vocab_size,
+        capacity=CAPACITY,
+        max_gamma=max_gamma,
+        device=target.loaded.device,
+        sources=sources if target.encoder_decoder else None,
+    )
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> str:
+    """Return rows of tokens as text: the first four."""
+    shown = ", ".join(map(_list, rows[:4]))
+    return f"[{shown}{f', ... ({len(rows)} rows)' if len(rows) > 4 else ''}]"
+
+
+def _list(values: Sequence[object]) -> str:
+    """Return values as text: the last twelve."""
+    shown = [str(value) for value in values[-12:]]
+    return f"[{', '.join(['...'] * (len(values) > 12) + shown)}]"

@@ -1,0 +1,113 @@
+"""Chi-square tests of samples against the distributions they should come from.
+
+Torch has the incomplete gamma function that p-values need, so the kit does not depend on scipy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+SUSPICIOUS = 1e-6
+"""A check fails below this p-value.
+
+A kit runs about forty such tests, so a correct plugin fails one of them in fewer than 1 of 10^4 kits. All random
+numbers have seeds: it fails always or never.
+"""
+UNREMARKABLE = 0.2
+"""A sequential test accepts a sample at this p-value, and doubles a sample whose p-value is smaller.
+
+A deviation that a sample four times as large would reveal is caught by the first look in about 9 of 10 cases.
+"""
+
+_MIN_EXPECTED = 5.0
+"""Outcomes with a smaller expected count share a bin."""
+
+
+def chi_square(observed: Sequence[float], expected: Sequence[float]) -> tuple[float, int]:
+    """Return Pearson's statistic and its degrees of freedom; rare outcomes share a bin.
+
+    The statistic is infinite where an impossible outcome was observed.
+
+    Args:
+        observed: Count of each outcome.
+        expected: Expected count of each outcome; has the same sum.
+    """
+    if any(count and not mean for count, mean in zip(observed, expected, strict=True)):
+        return math.inf, 1
+    pairs = [(count, mean) for count, mean in zip(observed, expected, strict=True) if mean >= _MIN_EXPECTED]
+    rest = sum(observed) - sum(count for count, _ in pairs), sum(expected) - sum(mean for _, mean in pairs)
+    if rest[1] >= _MIN_EXPECTED or (rest[1] > 1e-9 and not pairs):
+        pairs.append(rest)
+    elif pairs and (abs(rest[0]) > 1e-9 or rest[1] > 1e-9):
+        pairs[-1] = pairs[-1][0] + rest[0], pairs[-1][1] + rest[1]
+    return sum((count - mean) ** 2 / mean for count, mean in pairs), max(len(pairs) - 1, 0)
+
+
+def p_value(statistic: float, freedom: int) -> float:
+    """Return the probability that chi-square with `freedom` degrees of freedom is at least `statistic`."""
+    if freedom == 0:
+        return 1.0
+    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
+    return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def p_of_groups(groups: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """Return the joint p-value of independent groups, each a pair of observed and expected counts."""
+    statistic, freedom = 0.0, 0
+    for observed, expected in groups:
+        own, degrees = chi_square(observed, expected)
+        statistic, freedom = statistic + own, freedom + degrees
+    return p_value(statistic, freedom)
+
+
+def p_of_sequences(seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]) -> float:
+    """Return the p-value of a sample of sequences; 0 if it has a sequence of probability 0.
+
+    Tests the first token, the first two, and so on. The smallest p-value counts, multiplied by the number of tests
+    (Bonferroni): an error at one position stands out where fewer outcomes share the sample.
+
+    Args:
+        seen: Count of each sequence.
+        expected: Probability of each sequence.
+    """
+    if set(seen) - set(expected):
+        return 0.0
+    longest = max(map(len, expected))
+    return min(1.0, longest * min(_of_prefixes(seen, expected, length) for length in range(1, longest + 1)))
+
+
+def _of_prefixes(
+    seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float], length: int
+) -> float:
+    """Return the p-value of the first `length` tokens."""
+    means: dict[tuple[int, ...], float] = {}
+    counts: dict[tuple[int, ...], int] = {}
+    total = sum(seen.values())
+    for key, probability in expected.items():
+        means[key[:length]] = means.get(key[:length], 0.0) + probability * total
+    for key, count in seen.items():
+        counts[key[:length]] = counts.get(key[:length], 0) + count
+    return p_of_groups([([counts.get(key, 0) for key in means], list(means.values()))])
+
+
+def farthest(
+    seen: Mapping[tuple[int, ...], int], expected: Mapping[tuple[int, ...], float]
+) -> tuple[tuple[int, ...], int, float]:
+    """Return the prefix whose count deviates most, with its count and its expected count."""
+    total = sum(seen.values())
+    worst = -1.0
+    found: tuple[tuple[int, ...], int, float] = (), 0, 0.0
+    for length in range(1, max(map(len, [*expected, *seen])) + 1):
+        counts: dict[tuple[int, ...], tuple[int, float]] = {}
+        for key in {*seen, *expected}:
+            count, mean = counts.get(key[:length], (0, 0.0))
+            counts[key[:length]] = count + seen.get(key, 0), mean + total * expected.get(key, 0.0)
+        for key, (count, mean) in sorted(counts.items()):
+            # A few occurrences of something rare say little; a single one of something impossible says all.
+            distance = math.inf if count and not mean else (count - mean) ** 2 / max(mean, _MIN_EXPECTED)
+            if distance > worst:
+                worst, found = distance, (key, count, mean)
+    return found

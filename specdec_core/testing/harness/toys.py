@@ -1,0 +1,122 @@
+"""Simple plugins that complete a decoder in checks and tests. They use no plugin that ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import (
+    AutoregressiveDrafter,
+    BatchInfo,
+    Drafter,
+    DraftLoop,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    GammaSession,
+    Outcome,
+    PluginConfig,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
+from specdec_core.models import LoadedModel
+
+
+class Gamma(GammaController):
+    """Cycles through gammas, a different one for each row; may stop drafts by confidence.
+
+    Args:
+        gammas: The gammas.
+        stop_below: Stop a row's draft after a token with q below this; 0 does not use confidence.
+
+    Attributes:
+        asked: How often a session was asked whether to draft on.
+    """
+
+    def __init__(self, *gammas: int, stop_below: float = 0.0) -> None:
+        super().__init__(PluginConfig())
+        self.gammas = gammas
+        self.stop_below = stop_below
+        self.asked = 0
+
+    @property
+    def max_gamma(self) -> int:
+        """The largest of the gammas."""
+        return max(self.gammas)
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        """Begin a batch."""
+        return (_ConfidentSession if self.stop_below else _GammaSession)(self, batch.batch_size)
+
+
+class _GammaSession(GammaSession):
+    def __init__(self, controller: Gamma, batch: int) -> None:
+        self.controller, self.batch, self.step = controller, batch, 0
+
+    def gamma(self) -> Sequence[int]:
+        gammas = self.controller.gammas
+        self.step += 1
+        return [gammas[(self.step + row) % len(gammas)] for row in range(self.batch)]
+
+
+class _ConfidentSession(_GammaSession):
+    uses_confidence = True
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        self.controller.asked += 1
+        return [value >= self.controller.stop_below for value in confidence]
+
+
+class TableDrafter(AutoregressiveDrafter):
+    """Fixed random logits after each token, so that q differs much from the p of any target.
+
+    Args:
+        vocab_size: The target's V.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(PluginConfig(), TargetInfo(vocab_size=vocab_size))
+        self.table = torch.randn(vocab_size, vocab_size, generator=torch.Generator().manual_seed(3)) * 1.5
+
+    def logits(self, prefix: Sequence[int]) -> Tensor:
+        """Return the logits `[V]` of the token that follows `prefix`."""
+        return self.table[prefix[-1]]
+
+
+class Hierarchy(Drafter):
+    """Drafts with a model that itself uses a drafter, in the core's own inner loop.
+
+    Args:
+        model: The model.
+        drafter: The model's drafter.
+        gamma: Its draft length.
+    """
+
+    def __init__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> None:
+        super().__init__(PluginConfig(), drafter.target)
+        self.model, self.drafter, self.gamma = model, drafter, gamma
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Begin a batch on both levels."""
+        assert session.loop is not None
+        return _HierarchySession(session.loop(self.model, self.drafter, self.gamma))
+
+
+class _HierarchySession(DraftSession):
+    def __init__(self, loop: DraftLoop) -> None:
+        self.loop = loop
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return self.loop.propose(request)
+
+    def commit(self, outcome: Outcome) -> None:
+        self.loop.commit(outcome)
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self.loop.rollback(lengths)
+
+    def close(self) -> None:
+        self.loop.close()

@@ -1,1 +1,0 @@
-"""The checks themselves, by the kind of plugin and by what they look at."""

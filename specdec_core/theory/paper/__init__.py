@@ -1,0 +1,1 @@
+"""The tables and figures of the paper: the printed numbers, and what the formulas give."""

@@ -1,0 +1,146 @@
+"""Algorithm 1: how many draft tokens are accepted, and which token follows them.
+
+An *accepted* token is a draft token that is committed; a *recovered* token replaces the first one that is
+rejected; a *bonus* token follows when all were accepted. Pure functions: tensors in, tensors out.
+
+References:
+    Leviathan et al. 2023, Algorithm 1, section 2.3, appendices A.1 and A.5 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Proposal
+from specdec_core.sampling.generators import draw_with_total
+from specdec_core.sampling.logits import argmax
+from specdec_core.verification.distributions import density, residual
+from specdec_core.verification.lenience import variation, within_greedy_lenience
+
+
+@dataclass(frozen=True)
+class AcceptanceResult:
+    """The result of verifying one draft.
+
+    Attributes:
+        accepted: `[B]` int64, n: the number of accepted draft tokens of each sequence.
+        token: `[B]` int64, the recovered token (n < length) or the bonus token (n = length).
+        sound: `[B]` bool, False where the token could not be drawn because the distribution holds NaN.
+        deviation: `[B, K]` float, the total variation from p that lenience costs at each position if it is
+            verified; None where l = 1.
+    """
+
+    accepted: Tensor
+    token: Tensor
+    sound: Tensor
+    deviation: Tensor | None = None
+
+
+def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
+    """Accept or reject each draft token, and draw the token that follows.
+
+    Draft token x at position i is accepted if `r < p(x) / (l q(x))`, up to the first that is not. The next token
+    is drawn from `norm(max(0, p - q))` after a rejection and from p otherwise. With l = 1 the result has the
+    distribution p (appendix A.1). With l < 1 no token has a probability above p(x) / l:
+
+        where q(x) > p(x), the residual is 0 and P(x) = q(x) * min(1, p(x) / (l q(x))) <= p(x) / l;
+        elsewhere x is accepted whenever it is drafted, and P(x) = q + (1 - b) / (1 - b_1) * (p - q) <= p(x), as
+        the acceptance probability b = sum_x min(p / l, q) is at least b_1, that of l = 1.
+
+    Args:
+        proposal: Draft tokens `[B, K]`, lengths, and q in any form.
+        p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
+        lenience: `[B]` or `[B, K]` float, l in (0, 1] of each sequence or of each position; None for 1.
+        uniforms: `[B, K + 1]` float64: r_1 ... r_K, then the number that draws the next token.
+
+    Returns:
+        The result. Whatever lies beyond a sequence's length does not affect it, provided that it is finite.
+    """
+    batch, width = proposal.tokens.shape
+    if width == 0:
+        token, total = draw_with_total(p[:, 0], uniforms[:, 0])
+        return AcceptanceResult(torch.zeros_like(token), token, total > 0)
+
+    p_x = p[:, :width].gather(2, proposal.tokens[..., None])[..., 0]
+    q_x = density(proposal.q, proposal.tokens)
+    if lenience is not None:
+        lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
+        q_x = lenience * q_x
+    lengths = torch.tensor(proposal.lengths, device=p.device)
+    accepted = _count(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
+
+    rows = torch.arange(batch, device=p.device)
+    rejected_at = accepted.clamp(max=width - 1)
+    x = proposal.tokens[rows, rejected_at]
+    p_next = p[rows, accepted]  # [B, V]
+    weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths)
+    token, total = draw_with_total(weights, uniforms[:, width])
+    # The residual is 0 where p equals q up to rounding; x itself is then a draw from p. If p excludes x, however
+    # small q(x) is, the most probable token replaces it.
+    fallback = torch.where(p_next.gather(1, x[:, None])[:, 0] > 0, x, argmax(p_next))
+    token = torch.where(total == 0, fallback, token)
+    return AcceptanceResult(
+        accepted, token, total >= 0, None if lenience is None else variation(proposal, p, lenience)
+    )
+
+
+def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
+    """Verify a greedy draft: `accept` with a one-hot p, computed by comparing tokens.
+
+    Whatever q is, a draft token is accepted if it is the argmax and rejected if it is not, and the argmax follows.
+    With lenience, `p(x) >= l * max p` is accepted as well (appendix A.5).
+
+    Args:
+        proposal: Draft tokens `[B, K]` and lengths.
+        scores: `[B, K + 1, V]` float32, the target's scores after its logits processors.
+        lenience: As for `accept`.
+    """
+    width = proposal.tokens.shape[1]
+    best = argmax(scores)
+    matches = proposal.tokens == best[:, :width]
+    deviation = None
+    if lenience is not None and width:
+        lenient = within_greedy_lenience(scores, proposal.tokens, lenience) & ~matches
+        matches, deviation = matches | lenient, lenient.float()
+    accepted = _count(matches, proposal.lengths, None)
+    token = best.gather(1, accepted[:, None])
+    largest = scores[torch.arange(len(accepted), device=scores.device), accepted].gather(1, token)
+    return AcceptanceResult(accepted, token[:, 0], largest[:, 0].isfinite(), deviation)
+
+
+def _count(matches: Tensor, lengths: Sequence[int], limits: Tensor | None) -> Tensor:
+    """Return the number of leading matches within each sequence's length, `[B]` int64."""
+    width = matches.shape[1]
+    if min(lengths) < width:
+        limits = torch.tensor(lengths, device=matches.device) if limits is None else limits
+        matches = matches & (torch.arange(width, device=matches.device) < limits[:, None])
+    return matches.cumprod(dim=1).sum(dim=1)
+
+
+class AcceptanceRule(ABC):
+    """Decides which draft tokens are accepted and which token follows."""
+
+    @abstractmethod
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
+        """Verify a draft where the target samples; arguments and result as for `accept`."""
+
+    @abstractmethod
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
+        """Verify a draft where the target decodes greedily; arguments and result as for `accept_greedy`."""
+
+
+class SpeculativeSampling(AcceptanceRule):
+    """Algorithm 1, with lenience as in appendix A.5."""
+
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
+        """Verify by `accept`."""
+        return accept(proposal, p, lenience, uniforms)
+
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
+        """Verify by `accept_greedy`."""
+        return accept_greedy(proposal, scores, lenience)

@@ -1,0 +1,90 @@
+"""q in each of its forms: the probability of a draft token, the residual, and the dense distribution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Backoff, Dense, Distribution, PointMass
+
+
+def density(q: Distribution, tokens: Tensor) -> Tensor:
+    """Return q(x) of each draft token.
+
+    Args:
+        q: The distributions the tokens were drawn from.
+        tokens: `[B, K]` int64.
+
+    Returns:
+        `[B, K]` float.
+    """
+    width = tokens.shape[1]
+    if isinstance(q, PointMass):
+        return torch.ones_like(tokens, dtype=torch.float32)
+    if isinstance(q, Dense):
+        return q.probabilities[:, :width].gather(2, tokens[..., None])[..., 0]
+    if isinstance(q, Backoff):
+        return _backoff_density(q, tokens, width)
+    return (q.probabilities[:, :width] * (q.ids[:, :width] == tokens[..., None])).sum(dim=2)
+
+
+def _backoff_density(q: Backoff, tokens: Tensor, width: int) -> Tensor:
+    backed_off = q.backoff_weight[:, :width] * q.lower_order[tokens]
+    places = q.ids.shape[2]
+    if not places:
+        return backed_off
+    ids, x = q.ids[:, :width].contiguous(), tokens[..., None]
+    place = torch.searchsorted(ids, x.to(ids.dtype)).clamp_(max=places - 1)
+    listed = q.probabilities[:, :width].gather(2, place)[..., 0]
+    return torch.where((ids.gather(2, place) == x)[..., 0], listed, backed_off)
+
+
+def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, rejected: Tensor) -> Tensor:
+    """Return `max(0, p - q)` at one position of each sequence, not normalised, or p where nothing was rejected.
+
+    Args:
+        p: `[B, V]`, the target's distribution at that position.
+        q: The distributions of the whole draft.
+        token: `[B]` int64, the draft token at that position.
+        position: `[B]` int64, the position in the draft.
+        rejected: `[B]` bool; where False, the result is p.
+
+    Returns:
+        `[B, V]` weights.
+    """
+    share = rejected.to(p.dtype)[:, None]
+    if isinstance(q, PointMass):
+        return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
+    rows = torch.arange(p.shape[0], device=p.device)
+    if isinstance(q, Backoff):
+        weights = torch.addcmul(p, share * q.backoff_weight[rows, position][:, None], q.lower_order, value=-1)
+        ids = q.ids[rows, position].long()
+        listed = q.probabilities[rows, position].to(p.dtype)
+        return weights.scatter_(1, ids, p.gather(1, ids).addcmul_(share, listed, value=-1)).clamp_(min=0)
+    q_at = q.probabilities[rows, position].to(p.dtype)
+    if isinstance(q, Dense):
+        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
+    return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)
+
+
+def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:
+    """Return q on the whole vocabulary, to combine drafts whose q differ in form.
+
+    Args:
+        q: The distributions the tokens were drawn from, in any form.
+        tokens: `[B, K]` int64, the draft tokens.
+        vocab_size: V.
+
+    Returns:
+        `[B, K, V]` float; a view if q is dense.
+    """
+    width = tokens.shape[1]
+    if isinstance(q, Dense):
+        return q.probabilities[:, :width]
+    if isinstance(q, Backoff):
+        backed_off = q.backoff_weight[:, :width, None] * q.lower_order
+        return backed_off.scatter_(2, q.ids[:, :width].long(), q.probabilities[:, :width])
+    zeros = torch.zeros(*tokens.shape, vocab_size, device=tokens.device)
+    if isinstance(q, PointMass):
+        return zeros.scatter_(2, tokens[..., None], 1.0)
+    return zeros.scatter_add_(2, q.ids[:, :width], q.probabilities[:, :width].float())

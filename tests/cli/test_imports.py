@@ -1,0 +1,74 @@
+"""Listing, validating, help and everything that only reads settings or results import no torch."""
+
+import subprocess
+import sys
+
+MODULES = [
+    "specdec_core",
+    "specdec_core.interface",
+    "specdec_core.registry",
+    "specdec_core.builtin",
+    "specdec_core.cli.main",
+    "specdec_core.study",
+    "specdec_core.study.config.loader",
+    "specdec_core.study.run.folder",
+    "specdec_core.study.report.tables",
+    "specdec_core.study.report.html_report",
+    "specdec_core.study.report.results",
+    "specdec_core.study.report.quality",
+    "specdec_core.study.report.expectation",
+    "specdec_core.study.report.diagnosis",
+    "specdec_core.measurement.file",
+    "specdec_core.measurement.forecast",
+    "specdec_core.measurement.table",
+    "specdec_core.measurement.estimate",
+    "specdec_core.theory",
+    "specdec_core.theory.divergence",
+    "specdec_core.theory.paper.tables",
+    "specdec_core.theory.paper.figures",
+]
+"""They may import numpy, but no library for models, figures or scores."""
+
+CODE = """
+import importlib, sys
+from importlib.metadata import EntryPoint
+from typer.testing import CliRunner
+from specdec_core.registry import default_registry, discovery
+
+# Found without being installed, so that the test holds in a bare checkout.
+ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in ("specdec_drafters", "specdec_plugins")]
+discovery.entry_points = lambda group: ours
+from specdec_core.cli.main import app
+
+def check(what, *libraries):
+    found = sorted(set(libraries) & set(sys.modules))
+    assert not found, f"{{what}} imports {{', '.join(found)}}"
+
+trainers = default_registry().names("trainer")
+commands = {{
+    0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
+        "measure --help", "theory --help", "theory speed --alpha 0.5 --c 0.1", "theory table 4", "train --help",
+        *(f"train {{name}} --help" for name in trainers)],
+    2: ["measure --tokens 0", "validate {missing}", "compare {missing}", "generate",
+        "train ngram --output x --order 0"],
+}}
+for code, lines in commands.items():
+    for line in lines:
+        result = CliRunner().invoke(app, line.split())
+        assert result.exit_code == code, (line, result.output)
+        check(f"specdec {{line}}", "torch", "transformers", "numpy")
+for name in {modules}:
+    importlib.import_module(name)
+    check(name, "torch", "transformers", "matplotlib", "sacrebleu", "rouge_score", "scipy")
+from specdec_core.study.report.html_report import report_page
+report_page("study.yaml", (), {{}}, {{}})
+check("a report", "torch")
+"""
+
+
+def test_what_runs_no_model_imports_no_torch(tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text("target: builtin:target\nprompts: [a]\nruns: [{drafter: random, gamma: 2}]\n")
+    code = CODE.format(study=study, missing=tmp_path / "missing.yaml", modules=MODULES)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

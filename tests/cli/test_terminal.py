@@ -1,0 +1,251 @@
+"""What every command prints on terminals of all kinds: narrow, without Unicode, closed early, attacked."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import warnings
+
+import pytest
+import typer
+from rich.progress import Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+from typer.testing import CliRunner
+
+from specdec_core.cli import console as module
+from specdec_core.cli.console import PlainConsole, output_console, write_text
+from specdec_core.cli.main import app
+from specdec_core.study.report.layout import Prose
+
+HOSTILE = "\x1b[31m[bold]a[/x] :bug:\x9b2J\u202e\x07"
+SHOWN = r"\x1b[31m[bold]a[/x] :bug:\x9b2J\u202e\x07"
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+@pytest.fixture
+def specdec(toys, monkeypatch):
+    def run(*arguments, columns=None, **kwargs):
+        if columns is not None:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        return CliRunner().invoke(app, [str(argument) for argument in arguments], **kwargs)
+
+    return run
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def printed(*things, encoding="utf-8", **options):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="\n")
+    console = PlainConsole(file=file, force_terminal=True, color_system=None, width=60)
+    for thing in things:
+        console.print(thing, **options)
+    file.seek(0)
+    return file.read()
+
+
+def test_no_way_of_printing_lets_a_text_be_obeyed():
+    table = Table(HOSTILE)
+    table.add_row(HOSTILE)
+    progress = Progress(TextColumn("{task.description}", markup=False))
+    progress.add_task(HOSTILE)
+    for thing in (HOSTILE, Text(HOSTILE), table, progress.get_renderable()):
+        text = printed(thing)
+        assert not UNSAFE.search(text), repr(text)
+        assert r"\x1b[31m[bold]a" in text
+    assert printed(HOSTILE, soft_wrap=True) == f"{SHOWN}\n"
+    assert printed(HOSTILE, markup=True, emoji=True, soft_wrap=True) == f"{SHOWN}\n"
+
+
+def test_styles_and_cursors_are_still_rich_s_own():
+    console = PlainConsole(file=Terminal(), force_terminal=True, color_system="standard", _environ={})
+    console.print(Text("a\x1b", style="red"))
+    assert console.file.getvalue() == "\x1b[31ma\\x1b\x1b[0m\n"
+    console.show_cursor(False)
+    assert console.file.getvalue().endswith("\x1b[?25l")
+
+
+def test_nothing_is_cut_at_the_edge():
+    path = "/a/long/path" * 10
+    assert f"{path}\n" in printed(Prose(f"See {path}"))
+    assert printed(path, soft_wrap=True) == f"{path}\n"
+
+
+def test_an_encoding_without_the_characters():
+    assert printed("best γ 1.5× – 中", encoding="ascii") == "best gamma 1.5x - \\u4e2d\n"
+    assert printed("best γ 1.5×", encoding="latin-1") == "best gamma 1.5x\n"
+    spinner = PlainConsole(file=io.TextIOWrapper(io.BytesIO(), "ascii"), force_terminal=True).status("loading")
+    assert "".join(spinner.renderable.frames).isascii()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "columns", "wide", "width"),
+    [
+        (True, 72, False, 72),
+        (True, 72, True, module._UNLIMITED),
+        (False, None, False, module._UNLIMITED),
+        (False, 72, False, 72),
+        (False, 72, True, module._UNLIMITED),
+        (False, "many", False, module._UNLIMITED),
+    ],
+)
+def test_only_a_terminal_has_a_width(monkeypatch, terminal, columns, wide, width):
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", Terminal() if terminal else io.StringIO())
+    assert output_console(wide=wide).width == width
+
+
+@pytest.mark.parametrize(("terminal", "text"), [(True, "a\\x1b[2Jb\tc\n"), (False, "a\x1b[2Jb\tc\n")])
+def test_generated_text_is_escaped_for_a_terminal_only(monkeypatch, terminal, text):
+    out = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    write_text("a\x1b[2Jb\tc\n")
+    assert out.getvalue() == text
+
+
+STUDY = r"""
+target: builtin:target
+prompts: [a b c]
+runs:
+  - {name: "one\e]0;t\a[bold]\u202Ex\ny", drafter: echo, gamma: 2}
+  - {name: "a-run-with-a-long-name", drafter: echo, gamma: 2, draft_sampling: {temperature: 0.5}}
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "stu\x1b[31mdy.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+def test_a_study_of_hostile_names(specdec, study):
+    for columns in (None, 40, 80):
+        result = specdec("validate", study, columns=columns)
+        assert result.exit_code == 0, result.output
+        assert not UNSAFE.search(result.output), repr(result.output)
+        assert r"one\x1b]0;t\x07[bold]\u202ex\ny" in result.stdout
+        assert r"stu\x1b[31mdy.yaml" in "".join(result.stdout.split())
+
+
+def test_errors_of_hostile_keys_and_values(specdec, study):
+    study.write_text(STUDY.replace("target:", '"tar\\eget":').replace("drafter: echo", 'drafter: "ec\\eho"'))
+    result = specdec("validate", study)
+    assert result.exit_code == 2
+    assert not UNSAFE.search(result.stderr), repr(result.stderr)
+    assert r"tar\x1bget" in result.stderr
+    assert r"ec\x1bho" in result.stderr
+    debug = specdec("validate", study, "--debug").stderr
+    assert "Traceback" in debug
+    assert not UNSAFE.search(debug)
+
+
+def test_a_plugin_with_a_hostile_message(specdec, toys):
+    toys.install("dist-a", "hostile_plugin", 'raise RuntimeError("\\x1b[2J[bold]gone[/x]\\u202e")')
+    result = specdec("plugins")
+    assert not UNSAFE.search(result.output)
+    assert r"\x1b[2J[bold]gone[/x]\u202e" in result.stdout
+    records = specdec("plugins", "--json").stdout
+    assert not UNSAFE.search(records)
+    reasons = [one["reason"] for one in json.loads(records) if one["name"] == "hostile_plugin"]
+    assert "\x1b[2J[bold]gone[/x]\u202e" in reasons[0], "the value of the JSON is the message itself"
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+def test_validate_cuts_nothing(specdec, study, columns):
+    text = " ".join(specdec("validate", study, columns=columns).stdout.split())
+    assert "…" not in text
+    for value in ("a-run-with-a-long-name", "echo(token=1, breaks=False)", "fixed(gamma=2)", "temperature=0.5"):
+        assert value in text
+    wide = specdec("validate", study, "--wide", columns=columns).stdout
+    assert re.search(r"long-name +echo\(token=1, breaks=False\) +fixed\(gamma=2\) .* temperature=0\.5", wide)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("plugins",),
+        ("theory", "speed", "--alpha", "0.8", "--c", "0.05", "--verify", "1,1.05,1.1,1.65", "--gamma", "30"),
+        ("theory", "table", "1"),
+        ("theory", "table", "4"),
+        ("theory", "table", "5"),
+        ("theory", "divergence", "--p", "0.5,0.3,0.2", "--q", "0.6,0.3,0.1", "--lenience", "0.5"),
+    ],
+)
+def test_tables_fit_and_show_all_when_asked(specdec, arguments):
+    piped = specdec(*arguments).stdout
+    assert "Left out" not in piped
+    for columns in (60, 80, 100):
+        lines = specdec(*arguments, columns=columns).stdout.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert "…" not in "".join(lines)
+        assert specdec(*arguments, "--wide", columns=columns).stdout == piped
+
+
+COMMANDS = typer.main.get_command(app)
+
+
+def commands(command=COMMANDS, path=()):
+    yield path
+    for name, one in getattr(command, "commands", {}).items():
+        yield from commands(one, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
+def test_commands_in_the_help_can_be_copied(specdec, path):
+    result = specdec(*path, "--help", columns=80)
+    assert result.exit_code == 0
+    shown = {line.strip() for line in result.stdout.splitlines()}
+    command = COMMANDS
+    for name in path:
+        command = command.commands[name]
+    about = command.help or command.callback.__doc__ or ""
+    for block in re.findall(r"```\n(.*?)```", about, re.DOTALL):
+        for line in block.splitlines():
+            assert line.strip() in shown, "a command must not be wrapped; continue it with a backslash"
+
+
+def specdec_process(*arguments, **options):
+    code = "from specdec_core.cli.main import main; main()"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **options, "SPECDEC_PLUGINS": "specdec-core"},
+    )
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_a_terminal_without_unicode_does_not_crash(environment):
+    process = specdec_process("theory", "speed", "--alpha", "0.5", "--c", "0.1", COLUMNS="80", **environment)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+    assert b"the optimal gamma is 2, for " in out
+
+
+def test_warnings_are_messages(capsys, monkeypatch):
+    with warnings.catch_warnings():  # restores how they are shown
+        monkeypatch.setattr(sys, "stdout", io.StringIO())
+        module.prepare_streams()
+        warnings.simplefilter("always")
+        warnings.warn(f"plugin {HOSTILE}", stacklevel=1)
+    assert capsys.readouterr().err == f"warning: plugin {SHOWN}\n"
+
+
+@pytest.mark.parametrize("arguments", [("plugins",), ("schema",), ("--help",)])
+def test_a_reader_that_leaves_early_gets_no_traceback(arguments):
+    process = specdec_process(*arguments)
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=60)
+    process.stderr.close()
+    assert b"Traceback" not in err
+    assert b"Error" not in err

@@ -1,0 +1,240 @@
+"""What users pass to a decoder: plugins by name, settings as keywords, one prompt or several."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from specdec_core import Decoder, GenerationSettings, SamplingSettings, TraceObserver
+from specdec_core.interface import (
+    ArgumentError,
+    ConfigError,
+    GenerationOptions,
+    PluginError,
+    PromptError,
+    SamplingOptions,
+)
+from specdec_core.models import wrap_model
+from specdec_core.testing.harness.toys import Gamma
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Lenience, TableDrafter
+
+V = 40
+PROMPT = [3, 4, 5, 3, 4, 5, 3, 4]
+SHORT = GenerationSettings(max_new_tokens=6, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return wrap_model(tiny_model("llama", V))
+
+
+def asked(decoder):
+    """Return the budgets of the first step that may draft."""
+    trace = TraceObserver()
+    decoder.generate(PROMPT, SHORT, observers=[trace])
+    return trace.reports[0].asked
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    ["prompt-copy", "prompt-lookup", {"name": "prompt-copy", "min_match": 1}, {"name": "prompt-lookup"}],
+    ids=str,
+)
+def test_a_drafter_may_be_named(target, drafter):
+    decoder = Decoder(target, drafter, gamma=3, temperature=0, strict=True)
+    assert type(decoder.drafter).__name__ == "PromptCopyDrafter"
+    result = decoder.generate(PROMPT, SHORT)
+    assert result.metrics.drafted > 0
+    assert result.tokens == Decoder(target, temperature=0).generate(PROMPT, SHORT).tokens
+
+
+def test_the_settings_of_a_named_drafter_reach_it(target):
+    decoder = Decoder(target, {"name": "prompt-copy", "min_match": 1, "max_match": 7}, gamma=2)
+    assert (decoder.drafter.config.min_match, decoder.drafter.config.max_match) == (1, 7)
+
+
+@pytest.mark.parametrize(
+    "gamma", [2, np.int64(2), {"name": "fixed", "gamma": 2}, Gamma(2)], ids=lambda one: type(one).__name__
+)
+def test_gamma_may_be_a_number_a_mapping_or_an_object(target, gamma):
+    assert asked(Decoder(target, CountingDrafter(V), gamma=gamma, strict=True)) == (2,)
+
+
+def test_gamma_may_be_a_name(target):
+    assert asked(Decoder(target, CountingDrafter(V), gamma="fixed", strict=True)) == (5,)
+
+
+@pytest.mark.parametrize(
+    "lenience", [0.2, {"name": "constant", "lenience": 0.2}, Lenience(0.2)], ids=lambda one: type(one).__name__
+)
+def test_lenience_may_be_a_number_a_mapping_or_an_object(target, lenience):
+    def decoded(**given):
+        return Decoder(target, TableDrafter(V), gamma=3, strict=True, **given).generate(PROMPT, SHORT)
+
+    result = decoded(lenience=lenience)
+    assert result.metrics.deviation > 0
+    assert result.tokens == decoded(lenience=0.2).tokens
+    assert decoded(lenience=1).metrics.deviation == decoded().metrics.deviation == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"drafter": "prompt-cpoy"}, r"drafter: unknown drafter 'prompt-cpoy'. Did you mean 'prompt-copy'\?"),
+        ({"drafter": {"name": "ngram", "ordr": 2}}, r"drafter: unknown key 'ordr'. Did you mean 'order'\?"),
+        ({"drafter": {"order": 2}}, "drafter: a drafter must be a name or a mapping with 'name'"),
+        ({"gamma": "fixd"}, r"gamma: unknown gamma controller 'fixd'. Did you mean 'fixed'\?"),
+        ({"gamma": 2.5}, "gamma: input should be a valid integer; given 2.5"),
+        ({"gamma": -1}, "gamma: input should be greater than or equal to 0; given -1"),
+        ({"lenience": 2}, "lenience: input should be less than or equal to 1; given 2"),
+        ({"lenience": 0.0}, "lenience: input should be greater than 0; given 0"),
+        ({"gamma": None}, "a drafter was given without gamma"),
+        ({"temperature": -1}, "temperature: input should be greater than or equal to 0; given -1"),
+    ],
+)
+def test_an_invalid_value_says_what_is_allowed(target, arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        Decoder(target, **{"drafter": "prompt-copy", "gamma": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"drafter": 3}, "drafter: 3 of type int was given; pass the name of a drafter .*prompt-copy"),
+        ({"drafter": ["prompt-copy"]}, "of type list was given; pass the name of a drafter"),
+        ({"drafter": CountingDrafter}, r"the class CountingDrafter was given; pass an object, CountingDrafter\("),
+        ({"drafter": TraceObserver()}, "or a Drafter"),
+        ({"gamma": True}, "gamma: True of type bool was given; pass a number, the name of a gamma controller"),
+        ({"gamma": Gamma}, r"pass an object, Gamma\(config\)"),
+        ({"gamma": [4]}, "or a GammaController"),
+        ({"lenience": object()}, "or a LenienceController"),
+        ({"sampling": {"temperature": 0}}, "takes SamplingSettings. Its fields are keyword arguments too: temp"),
+        ({"draft_sampling": 1}, "draft_sampling=1 was given; it takes SamplingSettings"),
+        ({"temprature": 0}, r"unknown keyword argument 'temprature'. Did you mean 'temperature'\?"),
+        ({"max_new_tokens": 3}, r"unknown keyword argument 'max_new_tokens'.* arguments of generate\(\)"),
+    ],
+)
+def test_an_argument_that_is_not_taken_is_a_type_error(target, arguments, said):
+    with pytest.raises(TypeError, match=said) as caught:
+        Decoder(target, **{"drafter": "prompt-copy", "gamma": 2, **arguments})
+    assert isinstance(caught.value, ArgumentError)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_in_place_of_a_drafter_is_told_how_to_draft(target):
+    said = (
+        r'an object of type LoadedModel was given.* To draft with a model: {"name": "transformer", "model": ...}'
+    )
+    with pytest.raises(TypeError, match=said):
+        Decoder(target, target, gamma=2)
+
+
+@pytest.mark.parametrize("given", ["builtin:target", tiny_model("llama", V)], ids=["name", "model"])
+def test_a_target_that_is_not_loaded_is_told_how(given):
+    with pytest.raises(TypeError, match=r"load_model\(name\) or wrap_model\(model, tokenizer\)"):
+        Decoder(given)
+
+
+def test_a_named_drafter_whose_needs_are_not_met_is_refused(target):
+    with pytest.raises(PluginError, match=r"builtin:t5-drafter has an encoder, .* but the target has none"):
+        Decoder(target, {"name": "transformer", "model": "builtin:t5-drafter"}, gamma=2)
+
+
+def test_sampling_keywords_replace_the_fields_of_the_settings(target):
+    def decoded(*args, **given):
+        return Decoder(target, *args, **given).generate(PROMPT, SHORT).tokens
+
+    assert decoded(temperature=0) == decoded(sampling=SamplingSettings(temperature=0))
+    both = decoded(sampling=SamplingSettings(temperature=0.5, top_k=3), temperature=2.0)
+    assert both == decoded(sampling=SamplingSettings(temperature=2.0, top_k=3))
+
+
+def test_generation_keywords_replace_the_fields_of_the_settings(target):
+    decoder = Decoder(target)
+    assert len(decoder.generate(PROMPT, max_new_tokens=3, ignore_eos=True).tokens) == 3
+    assert len(decoder.generate(PROMPT, SHORT, max_new_tokens=4).tokens) == 4
+    seeded = decoder.generate(PROMPT, SHORT, seed=7).tokens
+    assert seeded == decoder.generate(PROMPT, SHORT.model_copy(update={"seed": 7})).tokens
+    assert seeded != decoder.generate(PROMPT, SHORT).tokens
+    steps = list(decoder.stream(PROMPT, SHORT, max_new_tokens=2))
+    assert len(steps) == 2
+
+
+@pytest.mark.parametrize("call", ["generate", "stream"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"max_token": 3}, r"unknown keyword argument 'max_token'. Did you mean 'max_new_tokens'"),
+        ({"temperature": 0}, r"unknown keyword argument 'temperature'.* arguments of Decoder\(\)"),
+        ({"settings": 64}, "settings=64 was given; it takes GenerationSettings"),
+    ],
+)
+def test_an_unknown_setting_of_a_generation_is_a_type_error(target, call, arguments, said):
+    with pytest.raises(TypeError, match=said):
+        list(getattr(Decoder(target), call)(PROMPT, **arguments))
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"), [(SamplingOptions, SamplingSettings), (GenerationOptions, GenerationSettings)]
+)
+def test_the_typed_keywords_are_the_fields(options, settings):
+    assert list(options.__annotations__) == list(settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        PROMPT,
+        tuple(PROMPT),
+        torch.tensor(PROMPT),
+        np.array(PROMPT),
+        torch.tensor([PROMPT]),
+        [torch.tensor(PROMPT)],
+    ],
+    ids=["list", "tuple", "tensor", "array", "batch of one", "list of a tensor"],
+)
+def test_a_single_prompt_is_one_sequence(target, prompt):
+    result = Decoder(target).generate(prompt, SHORT)
+    assert len(result) == 1
+    assert result[0].prompt == tuple(PROMPT)
+    assert result.tokens == Decoder(target).generate([PROMPT], SHORT).tokens
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [[[3, 4], [5, 6]], ([3, 4], (5, 6)), torch.tensor([[3, 4], [5, 6]]), [torch.tensor([3, 4]), [5, 6]]],
+    ids=["lists", "tuples", "tensor", "mixed"],
+)
+def test_several_prompts_are_a_batch(target, prompts):
+    result = Decoder(target).generate(prompts, SHORT)
+    assert [one.prompt for one in result] == [(3, 4), (5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        (b"import", "the prompt is b'import' of type bytes; pass a text"),
+        ({"input_ids": [3]}, "has the ids under `input_ids`"),
+        ([{"role": "user", "content": "hi"}], "prompt 0 is .*`apply_chat_template`"),
+        (3, "of type int"),
+        (None, "of type NoneType"),
+        ([[3], 4], "prompt 1 is 4 of type int"),
+        ([[3.5]], "of type list"),
+        (torch.tensor([[[3]]]), "of type list"),
+        (["a", None], "prompt 1 is None"),
+    ],
+    ids=str,
+)
+def test_what_is_no_prompt_is_a_type_error(target, prompts, said):
+    with pytest.raises(TypeError, match=said):
+        Decoder(target).generate(prompts, SHORT)
+
+
+@pytest.mark.parametrize(
+    "prompts", [[], torch.tensor([], dtype=torch.long), [[]]], ids=lambda one: type(one).__name__
+)
+def test_an_empty_prompt_is_an_error(target, prompts):
+    with pytest.raises(PromptError, match=r"no prompt was given|is empty"):
+        Decoder(target).generate(prompts, SHORT)

@@ -1,0 +1,57 @@
+"""Greedy decoding gives the tokens of the model's own `generate`, with any drafter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.models import wrap_model
+from tests.tiny import FAMILIES, tiny_model
+from tests.toys import CountingDrafter, Gamma, TableDrafter
+
+PROMPTS = ([3, 4, 5, 6, 9, 12, 7, 8], [7, 8], [30, 2, 11, 4])
+GREEDY = SamplingSettings(temperature=0)
+
+
+def library_tokens(model, prompt, length):
+    ids = torch.tensor([prompt], device=model.device)
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, do_sample=False)[
+        0
+    ].tolist()
+    return out[1:] if model.config.is_encoder_decoder else out[len(prompt) :]
+
+
+class Oracle(CountingDrafter):
+    """Drafts the library's own tokens with every third one wrong, to reject at every position."""
+
+    def __init__(self, vocab, model, prompts, length):
+        super().__init__(vocab)
+        self.texts = [
+            ([0] if model.config.is_encoder_decoder else p) + library_tokens(model, p, length) for p in prompts
+        ]
+
+    def draft(self, tokens, budget):
+        for text in self.texts:
+            if text[: len(tokens)] == list(tokens):
+                right = text[len(tokens) : len(tokens) + budget]
+                return [t if (len(tokens) + n) % 3 else (t + 1) % 40 for n, t in enumerate(right)]
+        return []
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tokens_equal_those_of_generate(family, batch, device):
+    model = tiny_model(family).to(device)
+    loaded = wrap_model(model)
+    prompts = PROMPTS[:batch]
+    settings = GenerationSettings(max_new_tokens=24)
+    expected = [library_tokens(model, prompt, 24) for prompt in prompts]
+    for drafter in (None, TableDrafter(40), CountingDrafter(40), Oracle(40, model, prompts, 24)):
+        decoder = Decoder(loaded, drafter, gamma=Gamma(4, 1, 3), sampling=GREEDY, strict=True)
+        result = decoder.generate(prompts, settings)
+        assert [list(row.tokens) for row in result.sequences] == expected
+        assert result.metrics.target_calls <= 24
+        if isinstance(drafter, Oracle):
+            assert result.metrics.block_efficiency > 1.5

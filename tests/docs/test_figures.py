@@ -1,0 +1,86 @@
+"""What the build of the site draws: figures, Table 1, and traces in colour."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from specdec_core.theory.paper import data as paper
+from tests.docs.pages import ROOT, load
+
+hooks = load(ROOT / "docs" / "hooks.py")
+timeline = hooks.timeline
+
+
+@pytest.mark.parametrize(
+    ("file", "texts"),
+    [
+        ("figure-2.svg", {"γ = 10", "tokens per step"}),
+        ("figure-3.svg", {"c = 0.05", "The optimal γ"}),
+        ("figure-4.svg", {"operations", "speed"}),
+        ("figure-5.svg", {"encoder of the drafter", "milliseconds"}),
+    ],
+)
+def test_a_figure_is_drawn(file, texts, tmp_path):
+    pytest.importorskip("matplotlib")
+    hooks.drawings()[file](tmp_path / file)
+    drawn = (tmp_path / file).read_text(encoding="utf-8")
+    assert ElementTree.fromstring(drawn).tag.endswith("svg")
+    assert texts <= set(re.findall(r"<!-- (.*?) -->", drawn))  # matplotlib repeats each text in a comment
+
+
+def test_table_1_has_the_papers_numbers_and_those_of_the_formulas():
+    page = hooks.on_page_markdown("before\n\n<!-- table: 1 -->\n\nafter", None, None, None)
+    assert "| 0.8 | 5 | 1.63 | 1.6263 | 3.69 | 3.6893 |" in page
+    assert len(re.findall(r"^\| \d", page, re.MULTILINE)) == len(paper.TABLE_1) + 1  # and the bigram drafter
+    assert page.startswith("before")
+    assert page.endswith("after")
+
+
+def test_tokens_of_a_trace_are_coloured_by_what_became_of_them():
+    trace = (
+        "<pre><code>   1  2/4  [+ a[0]][+]][-&lt;b&gt;][! c]\n   2  0/4  [-[][!]]\n\n"
+        "[*bonus] sampled\n</code></pre>"
+    )
+    assert re.findall(r'<span class="trace-(\w+)">(.*?)</span>', hooks.coloured(trace)) == [
+        ("accepted", " a[0]"),
+        ("accepted", "]"),
+        ("rejected", "&lt;b&gt;"),
+        ("recovered", " c"),
+        ("rejected", "["),
+        ("recovered", "]"),
+        ("bonus", "bonus"),
+    ]
+    code = "<pre><code>numbers = [-1]; [+x]\n</code></pre>"
+    assert hooks.coloured(code) == code
+    style = (ROOT / "docs" / "assets" / "extra.css").read_text(encoding="utf-8")
+    assert all(style.count(f".trace-{fate} ") == 2 for fate in ("accepted", "rejected", "recovered", "bonus"))
+
+
+def check_recording(row, gamma):
+    count = {who: sum(call.who == who for call in row.calls) for who in ("target", "drafter", "drafter's encoder")}
+    assert (row.gamma, count["target"], count["drafter's encoder"]) == (gamma, row.steps, gamma > 0)
+    assert (row.steps == row.tokens) == (gamma == 0)
+    assert count["drafter"] <= gamma * row.steps
+    # One model runs at a time, and all of them within the decoding.
+    assert all(one.begin + one.seconds <= other.begin + 2e-6 for one, other in pairwise(row.calls))
+    assert row.calls[-1].begin + row.calls[-1].seconds <= row.seconds
+
+
+def test_the_timeline_of_the_site_is_of_three_decodings_of_one_text():
+    rows = timeline.read()
+    for row, gamma in zip(rows, (7, 3, 0), strict=True):
+        check_recording(row, gamma)
+    assert len({(row.text, row.tokens) for row in rows}) == 1
+
+
+def test_a_timeline_is_recorded_written_and_read(tmp_path):
+    rows = timeline.record("translate English to German: The file is new.", gammas=(2, 0), rounds=1)
+    for row, gamma in zip(rows, (2, 0), strict=True):
+        check_recording(row, gamma)
+    timeline.write(rows, tmp_path / "timeline.json")
+    again = timeline.read(tmp_path / "timeline.json")
+    assert [(row.text, len(row.calls)) for row in again] == [(row.text, len(row.calls)) for row in rows]

@@ -1,0 +1,93 @@
+"""The Python of the pages runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+
+import pytest
+import torch
+import transformers
+from transformers import GenerationConfig
+
+from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
+
+PYTHON = blocks("python", "py", "pycon")
+# Those of the README are files, which run below.
+OWN = [block for block in PYTHON if "--8<--" not in block.text and name(block.page) != "README.md"]
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+@pytest.mark.parametrize("page", sorted({name(block.page) for block in OWN}))
+def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for number, block in enumerate((block for block in OWN if name(block.page) == page), 1):
+        exec(compile(block.text, f"{page}, block {number}", "exec"), namespace)  # the pages tell readers to run it
+
+
+def test_no_piece_of_python_is_overlooked():
+    fence = re.compile(r"^\s*(?:```+|~~~+)\s*\{?\s*\.?(?:py|python|python3|pycon)\b", re.MULTILINE)
+    assert sum(len(fence.findall(page.read_text(encoding="utf-8"))) for page in PAGES) == len(PYTHON)
+
+
+def test_every_quoted_file_is_run_by_a_test():
+    quoted = {path for block in PYTHON for path in re.findall(r'--8<-- "(docs/[^":]+)', block.text)}
+    tests = [*(ROOT / "tests" / "docs").glob("*.py"), *(ROOT / "tests" / "testing").glob("test_kit*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in tests)
+    names = {re.sub(r"^docs/examples/(specdec-)?([\w-]+).*", r"\2", path) for path in quoted}
+    assert not [name for name in names if name not in text]
+
+
+@pytest.mark.parametrize("file", ["first.py", "own_drafter.py"])
+def test_an_example_of_the_readme_is_the_file_that_runs_and_prints_what_is_shown(file, capsys):
+    text = (EXAMPLES / file).read_text(encoding="utf-8")
+    assert text in [block.text for block in blocks("python", page="README.md")]
+    runpy.run_path(str(EXAMPLES / file), run_name="__main__")
+    shown = [each.text for each in outputs() if name(each.page) == "README.md" and file in each.language]
+    assert [capsys.readouterr().out.strip("\n")] == shown
+
+
+@pytest.fixture(scope="module")
+def coming_from():
+    """What the example of the page on other libraries defines."""
+    return runpy.run_path(str(EXAMPLES / "coming_from.py"))
+
+
+@pytest.mark.parametrize("way", ["assisted", "lookup"])
+def test_greedy_tokens_are_those_of_assisted_generation(coming_from, way):
+    target, prompts = coming_from["target"], coming_from["prompts"]
+    helper = {"assistant_model": coming_from["assisted"].drafter.loaded.model}
+    helper = helper if way == "assisted" else {"prompt_lookup_num_tokens": 10}
+    result = coming_from[way].generate(prompts, max_new_tokens=32)
+    for prompt, sequence in zip(prompts, result, strict=True):
+        ids = torch.tensor([target.tokenizer(prompt)["input_ids"]])
+        settings = {"do_sample": False, "max_new_tokens": 32}
+        written = target.model.generate(ids, attention_mask=torch.ones_like(ids), **settings, **helper)
+        assert sequence.tokens == tuple(written[0, ids.shape[1] :].tolist())
+
+
+def test_what_the_page_states_about_transformers_is_true(coming_from):
+    text = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    named = re.search(r"transformers (\d+\.\d+\.\d+) as installed", text)
+    assert named
+    if transformers.__version__ != named[1]:
+        pytest.skip(f"the page was written for {named[1]}")
+    defaults = GenerationConfig()._get_default_generation_params()
+    assert "`num_assistant_tokens` (20)" in text
+    assert defaults["num_assistant_tokens"] == 20
+    assert defaults["num_assistant_tokens_schedule"] == "constant"
+    assert "`assistant_confidence_threshold` (0.4)" in text
+    assert defaults["assistant_confidence_threshold"] == 0.4
+    assert defaults["top_k"] == 50
+    target = coming_from["target"]
+    ids = torch.tensor([target.tokenizer("import os")["input_ids"]] * 2)
+    with pytest.raises(ValueError, match="batch_size = 1") as caught:
+        target.model.generate(ids, max_new_tokens=3, prompt_lookup_num_tokens=3)
+    assert f"“{caught.value}”" in text
+
+
+def test_the_proposer_that_became_a_drafter_drafts(capsys):
+    metrics = runpy.run_path(str(EXAMPLES / "coming_from_proposer.py"))["result"].metrics
+    assert metrics.drafted > metrics.accepted >= 0
+    assert capsys.readouterr().out

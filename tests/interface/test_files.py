@@ -1,0 +1,206 @@
+"""Files and folders are written completely or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from specdec_core.interface import ConfigError
+from specdec_core.interface.files import check_output, writing_file, writing_folder
+
+
+def tree(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
+    path = tmp_path / "new" / "deep" / "table.arpa"
+    with writing_file(path) as place:
+        place.write_text("half")
+        assert place.name == "table.arpa"
+        assert not path.exists()
+        written = place.stat().st_ino
+    assert path.read_text() == "half"
+    assert path.stat().st_ino == written  # renamed, not copied
+    assert tree(tmp_path) == ["new", "new/deep", "new/deep/table.arpa"]
+
+
+@pytest.mark.parametrize("raised", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("writing", [writing_file, writing_folder])
+def test_an_interrupted_write_leaves_nothing_and_keeps_the_old_file(tmp_path, writing, raised):
+    def fail(path: Path) -> None:
+        with writing(path) as place:
+            (place if writing is writing_file else place / "part").write_text("half")
+            raise raised("oops")
+
+    with pytest.raises(raised):
+        fail(tmp_path / "new" / "deep" / "result")
+    assert tree(tmp_path) == []
+    (tmp_path / "result").write_text("old")
+    with pytest.raises(raised):
+        fail(tmp_path / "result")
+    assert tree(tmp_path) == ["result"]
+    assert (tmp_path / "result").read_text() == "old"
+
+
+def test_parent_folders_in_use_by_others_stay(tmp_path):
+    def fail() -> None:
+        with writing_file(tmp_path / "new" / "deep" / "result"):
+            (tmp_path / "new" / "other").write_text("")
+            raise ValueError("oops")
+
+    with pytest.raises(ValueError, match="oops"):
+        fail()
+    assert tree(tmp_path) == ["new", "new/other"]
+
+
+def test_a_folder_is_replaced_as_a_whole(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "stale").write_text("")
+    with writing_folder(folder) as place:
+        (place / "config.json").write_text("{}")
+        assert tree(folder) == ["stale"]
+    assert tree(tmp_path) == ["model", "model/config.json"]
+
+
+def test_a_leftover_folder_is_moved_aside(tmp_path):
+    for content in ("1", "2"):
+        with writing_folder(tmp_path / "old") as place:
+            (place / "config.json").write_text(content)
+    assert tree(tmp_path) == ["old", "old/config.json"]
+    assert (tmp_path / "old" / "config.json").read_text() == "2"
+
+
+def test_a_folder_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("old")
+    rename = Path.rename
+
+    def fail(self, to):
+        if ".part" in str(self) and self.name == "model":
+            raise OSError(errno.EIO, "bad sector")
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(ConfigError, match="cannot be written: bad sector"), writing_folder(folder) as place:
+        (place / "config.json").write_text("new")
+    assert tree(tmp_path) == ["model", "model/config.json"]
+    assert (folder / "config.json").read_text() == "old"
+
+
+def test_others_may_read_the_result(tmp_path):
+    with writing_folder(tmp_path / "model"):
+        pass
+    with writing_file(tmp_path / "table") as place:
+        place.write_text("")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain.txt").write_text("")
+    assert (tmp_path / "model").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert (tmp_path / "table").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
+
+
+def test_a_symlink_is_followed(tmp_path):
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to("real")
+    with writing_file(tmp_path / "link") as place:
+        place.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize("writing", [writing_file, writing_folder])
+def test_os_errors_become_messages(tmp_path, writing):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    said = r"output .*result cannot be written: No space left.*another --output"
+    with pytest.raises(ConfigError, match=said), writing(tmp_path / "result"):
+        raise full
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"), writing(tmp_path / "file" / "result"):
+        pass
+    assert tree(tmp_path) == ["file"]
+
+
+def test_an_output_that_was_never_written_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be written: No such file"), writing_file(tmp_path / "result"):
+        pass
+
+
+def test_an_os_error_about_another_file_is_not_changed(tmp_path):
+    with pytest.raises(FileNotFoundError), writing_file(tmp_path / "result"):
+        (tmp_path / "corpus.txt").read_text()
+    assert tree(tmp_path) == []
+
+
+def test_a_new_output_is_allowed(tmp_path):
+    check_output(tmp_path / "new", overwrite=False)
+    check_output(tmp_path / "new" / "deep", overwrite=False, folder_with="config.json")
+    (tmp_path / "empty").mkdir()
+    check_output(tmp_path / "empty", overwrite=False, folder_with="config.json")
+
+
+def test_a_file_is_replaced_only_with_overwrite(tmp_path):
+    path = tmp_path / "table"
+    path.write_text("")
+    with pytest.raises(ConfigError, match=r"table is there already; --overwrite replaces it, or give another"):
+        check_output(path, overwrite=False)
+    check_output(path, overwrite=True)
+
+
+def test_a_folder_is_replaced_only_if_it_holds_the_same_kind_of_files(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"with other things in it \(there is no config\.json\), which stay"):
+            check_output(folder, overwrite=overwrite, folder_with="config.json")
+    (folder / "config.json").write_text("")
+    with pytest.raises(ConfigError, match="is there already"):
+        check_output(folder, overwrite=False, folder_with="config.json")
+    check_output(folder, overwrite=True, folder_with="config.json")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_does_not_replace_a_folder_nor_a_folder_a_file(tmp_path, overwrite):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is a file, and a folder goes there"):
+        check_output(tmp_path / "file", overwrite, folder_with="config.json")
+    with pytest.raises(ConfigError, match="is a folder, and a file goes there"):
+        check_output(tmp_path, overwrite)
+    with pytest.raises(ConfigError, match="is neither a file nor a folder"):
+        check_output(Path(os.devnull), overwrite)
+    with pytest.raises(ConfigError, match="file is no folder"):
+        check_output(tmp_path / "file" / "below" / "deep", overwrite)
+
+
+def test_the_current_folder_is_not_replaced(tmp_path, monkeypatch):
+    inner = tmp_path / "model" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "model" / "config.json").write_text("")
+    monkeypatch.chdir(inner)
+    for path in (Path(), Path(".."), tmp_path / "model"):
+        with pytest.raises(ConfigError, match="is the folder you are in, or holds it"):
+            check_output(path, overwrite=True, folder_with="config.json")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_an_error(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="nothing may be written in"):
+        check_output(tmp_path / "new", overwrite=False)
+
+
+def test_results_have_the_permissions_of_other_new_files(tmp_path):
+    usual = tmp_path / "usual"
+    usual.touch()
+    with writing_file(tmp_path / "file") as place:
+        place.touch(mode=0o600)
+    with writing_folder(tmp_path / "folder") as place:
+        (place / "inner").touch(mode=0o600)
+    for written in (tmp_path / "file", tmp_path / "folder" / "inner"):
+        assert written.stat().st_mode == usual.stat().st_mode
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "inner", "usual"]

@@ -1,0 +1,352 @@
+"""What `load_model` and a study's target take from `from_pretrained`: what works, and why the rest is refused."""
+
+import json
+import shutil
+import sys
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, ModelError, ModelSettings, SamplingSettings
+from specdec_core.models import load_model, load_vocabulary, probe
+from specdec_core.models.resolve import has_encoder
+from tests.tiny import FAMILIES, tiny_model
+from tests.toys import CountingDrafter, Gamma
+
+PROMPTS = [[3, 4, 5, 6], [7]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("models")
+    for family in FAMILIES:
+        tiny_model(family).save_pretrained(place / family)
+    # Blocks of 64 weights are the smallest that bitsandbytes quantizes.
+    tiny_model("llama", hidden_size=128, intermediate_size=128, head_dim=32).save_pretrained(place / "wide")
+    return place
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    """Makes packages seem not installed."""
+
+    def hide(*names):
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, None)
+
+    return hide
+
+
+def greedy(loaded):
+    """Tokens that are drafted, verified and rejected, with rows at different positions."""
+    sampling = SamplingSettings(temperature=0)
+    decoder = Decoder(
+        loaded, CountingDrafter(loaded.vocab_size), gamma=Gamma(3, 1), sampling=sampling, strict=True
+    )
+    rows = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=12)).sequences
+    return [list(row.tokens) for row in rows]
+
+
+def generated(loaded):
+    """The tokens of the model's own `generate`."""
+    rows = []
+    for prompt in PROMPTS:
+        ids = torch.tensor([prompt])
+        out = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+        rows.append(out[0, 1 if loaded.encoder_decoder else len(prompt) :].tolist())
+    return rows
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_attention_is_the_chosen_one_and_decodes_like_generate(folder, name, attention):
+    loaded = load_model(name, folder=folder, attn_implementation=attention)
+    assert loaded.model.config.get_text_config(decoder=True)._attn_implementation == attention
+    assert loaded.family.ragged
+    assert loaded.family.float_mask == (attention == "eager")
+    assert greedy(loaded) == generated(loaded)
+
+
+@pytest.mark.parametrize(
+    ("attention", "reason"),
+    [
+        ("flex_attention", "compiles a kernel for each new number of tokens"),
+        ("paged|sdpa", "cannot be rolled back"),
+        ("kernels-community/flash-attn2", "a config runs no code"),
+        ("flash_attention_2", "runs on a GPU, in bfloat16 or float16, and the model would run on a CPU"),
+    ],
+)
+def test_attention_that_cannot_work_is_refused_with_the_reason(folder, attention, reason):
+    with pytest.raises(ModelError, match=reason):
+        load_model("llama", folder=folder, device="cpu", attn_implementation=attention)
+    if attention != "flash_attention_2":
+        with pytest.raises(ValidationError, match=reason):
+            ModelSettings(model="llama", attn_implementation=attention)
+
+
+def test_an_unknown_attention_has_near_misses(folder):
+    with pytest.raises(ModelError, match=r"unknown attn_implementation 'spda'. Did you mean 'sdpa'"):
+        load_model("llama", folder=folder, attn_implementation="spda")
+
+
+def test_flash_attention_names_its_package(folder, absent, monkeypatch):
+    absent("flash_attn")
+    monkeypatch.setattr("specdec_core.models.load.parse_device", lambda _: torch.device("cuda"))
+    with pytest.raises(
+        ModelError, match=r"flash_attention_2 needs the package flash_attn.*pip install 'flash-attn"
+    ):
+        load_model("llama", folder=folder, dtype="bfloat16", attn_implementation="flash_attention_2")
+    with pytest.raises(ModelError, match="dtype is float32"):
+        load_model("llama", folder=folder, dtype="float32", attn_implementation="flash_attention_2")
+
+
+def test_a_model_in_a_subfolder(folder):
+    assert load_model(folder, subfolder="t5").encoder_decoder
+    assert has_encoder(folder, subfolder="t5")
+    with pytest.raises(ModelError, match=r"These subfolders have one: bart, .*, wide; set `subfolder`"):
+        load_model(folder)
+    with pytest.raises(ModelError, match=r"the folder 'mamba' has no config.json"):
+        load_model(folder, subfolder="mamba")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_tokenizer_of_a_model_in_a_subfolder_is_there_or_around_it(tmp_path, inside):
+    tiny_model("llama", vocab=4096).save_pretrained(tmp_path / "a" / "b")
+    tokenizer, size = load_vocabulary("builtin:drafter")
+    tokenizer.save_pretrained(tmp_path / "a" / "b" if inside else tmp_path)
+    loaded = load_model(tmp_path, subfolder="a/b")
+    assert len(loaded.tokenizer) == size
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"trust_remote_code": True}, "'trust_remote_code' is refused: a config runs no code"),
+        ({"device": "cpu", "device_map": "auto"}, "'device' and 'device_map' are both given"),
+        ({"max_memory": {"cpu": "1GiB"}}, "'max_memory' requires 'device_map'"),
+        ({"offload_folder": "off"}, "'offload_folder' requires 'device_map'"),
+        ({"packed": True, "quantization_config": {"load_in_4bit": True}}, "quantized weights cannot be packed"),
+        ({"attn_implementation": "spda"}, "Input should be 'eager', 'sdpa'"),
+        ({"attn_implementaton": "sdpa"}, "attn_implementaton"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        ModelSettings(model="llama", **settings)
+
+
+def test_device_maps_need_accelerate(folder, absent):
+    absent("accelerate")
+    with pytest.raises(ModelError, match=r"device_map needs the package accelerate.*'specdec-core\[accelerate\]'"):
+        load_model("llama", folder=folder, device_map="auto")
+    for options, message in (
+        ({"device_map": "auto", "device": "cpu"}, "both given"),
+        ({"max_memory": {"cpu": 1}}, "requires"),
+        ({"offload_folder": "x"}, "requires"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load_model("llama", folder=folder, **options)
+
+
+def test_a_device_map_and_offloaded_weights_decode_like_generate(folder, tmp_path):
+    pytest.importorskip("accelerate")
+    assert greedy(load_model("llama", folder=folder, device_map="auto")) == greedy(
+        load_model("llama", folder=folder)
+    )
+    places = dict.fromkeys(("model.layers.0", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    disk = {"model.embed_tokens": "disk", "model.layers.1": "disk"}
+    loaded = load_model("llama", folder=folder, device_map={**places, **disk}, offload_folder=tmp_path / "off")
+    assert loaded.device == torch.device("cpu")
+    assert greedy(loaded) == generated(loaded) == greedy(load_model("llama", folder=folder))
+    with pytest.raises(ModelError, match="quantized or offloaded, so they cannot be identified"):
+        loaded.features.fingerprint()
+    with pytest.raises(ModelError, match="spread over devices, which excludes `packed`"):
+        load_model(
+            "llama", folder=folder, device_map={**places, **disk}, offload_folder=tmp_path / "off", packed=True
+        )
+
+
+def test_memory_limits_may_name_gpus_as_a_study_does(folder, monkeypatch):
+    pytest.importorskip("accelerate")
+    given = {}
+
+    def record(_, **options):
+        given.update(options)
+        return tiny_model("llama")
+
+    monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
+    load_model("llama", folder=folder, device_map="auto", max_memory={"0": "20GiB", "cpu": "60GiB"})
+    assert given["max_memory"] == {0: "20GiB", "cpu": "60GiB"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "missing key 'quant_method'"),
+        ({"quant_method": "torchoa"}, "unknown quant_method 'torchoa'. Did you mean 'torchao'"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq needs calibration data"),
+        ({"quant_method": "awq"}, "awq needs calibration data"),
+        ({"quant_method": "bitsandbytes"}, "set one of load_in_4bit and load_in_8bit"),
+    ],
+)
+def test_quantization_that_cannot_work_is_refused_with_the_reason(folder, settings, message):
+    with pytest.raises(ModelError, match=message):
+        load_model("llama", folder=folder, quantization_config=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({"load_in_8bit": True}, "bitsandbytes"),
+        ({"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}, "torchao"),
+    ],
+)
+def test_quantization_names_the_missing_package(folder, absent, settings, missing):
+    absent(missing)
+    with pytest.raises(ModelError, match=rf"needs the package {missing}.*pip install 'specdec-core\[{missing}\]'"):
+        load_model("llama", folder=folder, quantization_config=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "install"),
+    [
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "pip install optimum"),
+        ({"quant_method": "awq", "bits": 4, "group_size": 32}, "pip install gptqmodel"),
+        ({"quant_method": "torchao", "quant_type": {}}, r"pip install 'specdec-core\[torchao\]'"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"pip install 'specdec-core\[bitsandbytes\]'"),
+    ],
+    ids=str,
+)
+def test_a_quantized_checkpoint_names_the_missing_package(folder, tmp_path, absent, settings, install):
+    absent("torchao", "bitsandbytes", "optimum", "gptqmodel")
+    shutil.copytree(folder / "llama", tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "quantization_config": settings}))
+    with pytest.raises(ModelError, match=install):
+        load_model(tmp_path)
+
+
+INT8 = {"quant_method": "torchao", "quant_type": "Int8WeightOnlyConfig"}
+
+
+@pytest.mark.parametrize(
+    ("package", "settings"),
+    [
+        ("torchao", INT8),
+        (
+            "torchao",
+            {**INT8, "quant_type": {"name": "Int8WeightOnlyConfig"}, "modules_to_not_convert": ["lm_head"]},
+        ),
+        ("bitsandbytes", {"load_in_8bit": True}),
+        ("bitsandbytes", {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore")  # those of the packages, while they are imported
+def test_a_quantized_model_is_probed_and_decodes_like_generate(folder, package, settings, monkeypatch):
+    pytest.importorskip(package)
+    compared = []
+    expected = probe.uncached_logits
+    monkeypatch.setattr(probe, "uncached_logits", lambda *given: compared.append(given) or expected(*given))
+    load_model("wide", folder=folder)
+    assert not compared
+    loaded = load_model("wide", folder=folder, quantization_config=settings)
+    assert loaded.quantized
+    assert len(compared) == 2
+    assert loaded.vocab_size == 40
+    assert greedy(loaded) == generated(loaded)
+    with pytest.raises(ModelError, match="its weights are quantized, which excludes `packed`"):
+        load_model("wide", folder=folder, quantization_config=settings, packed=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_unknown_keys_of_a_quantization_have_near_misses(folder):
+    pytest.importorskip("bitsandbytes")
+    pytest.importorskip("torchao")
+    for settings, message in (
+        ({"load_in_4bit": True, "bnb_4bit_quant_typ": "nf4"}, "Did you mean 'bnb_4bit_quant_type'"),
+        ({**INT8, "quant_type": "Int8WeightOnly"}, "Did you mean 'Int8WeightOnlyConfig'"),
+        ({**INT8, "quant_type": {"name": "Int8WeightOnlyConfig", "groupsize": 8}}, "Did you mean 'group_size'"),
+        ({"load_in_4bit": "yes"}, "load_in_4bit must be a boolean"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            load_model("wide", folder=folder, quantization_config=settings)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_checkpoint_that_is_quantized_loads_as_it_is_and_is_not_quantized_twice(folder, tmp_path):
+    pytest.importorskip("torchao")
+    loaded = load_model("wide", folder=folder, quantization_config=INT8)
+    loaded.model.save_pretrained(tmp_path)
+    again = load_model(tmp_path)
+    assert again.quantized
+    assert greedy(again) == greedy(loaded)
+    with pytest.raises(ModelError, match=r"already quantized \(.*torchao.*\); remove `quantization_config`"):
+        load_model(tmp_path, quantization_config=INT8)
+
+
+def adapters(folder, place):
+    """Write a LoRA and a prefix for the model `wide`; return their folders."""
+    import peft
+    from transformers import AutoModelForCausalLM
+
+    configs = {
+        "lora": peft.LoraConfig(
+            r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False, task_type="CAUSAL_LM"
+        ),
+        "prefix": peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+    }
+    for name, config in configs.items():
+        model = AutoModelForCausalLM.from_pretrained(folder / "wide")
+        peft.get_peft_model(model, config).save_pretrained(place / name)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("quantized", [False, True])
+def test_an_adapter_changes_the_model_which_decodes_like_generate(folder, tmp_path, quantized):
+    peft = pytest.importorskip("peft")
+    settings = {}
+    if quantized:
+        pytest.importorskip("torchao")
+        settings = {"quantization_config": INT8}
+    adapters(folder, tmp_path)
+    plain = load_model("wide", folder=folder, **settings)
+    loaded = load_model(str(folder / "wide"), folder=tmp_path, adapter="lora", **settings)
+    assert loaded.name.endswith("wide + lora")
+    assert greedy(loaded) == generated(loaded) != greedy(plain)
+    reference = peft.PeftModel.from_pretrained(
+        load_model("wide", folder=folder, **settings).model, tmp_path / "lora"
+    )
+    ids = torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(loaded.model(ids).logits, reference(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_that_cannot_work_are_refused_with_the_reason(folder, tmp_path):
+    pytest.importorskip("peft")
+    adapters(folder, tmp_path)
+    wide = str(folder / "wide")
+    with pytest.raises(ModelError, match="adapters of type prefix_tuning are refused"):
+        load_model(wide, adapter="prefix", folder=tmp_path)
+    with pytest.raises(ModelError, match=r"lora: this adapter cannot be loaded: .*size mismatch"):
+        load_model(str(folder / "llama"), adapter="lora", folder=tmp_path)
+    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"this adapter has no adapter_model.safetensors"):
+        load_model(wide, adapter="lora", folder=tmp_path)
+
+
+def test_adapters_need_peft_and_are_no_models(folder, tmp_path, absent, monkeypatch):
+    absent("peft")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "specdec_core.models.load.AutoModelForCausalLM", None
+        )  # it is said before the model is loaded
+        with pytest.raises(ModelError, match="needs the package peft"):
+            load_model("llama", folder=folder, adapter="lora")
+    with pytest.raises(ModelError, match=r"an adapter needs the package peft.*'specdec-core\[peft\]'"):
+        load_model("llama", folder=folder, adapter="lora")
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+    with pytest.raises(ModelError, match=r"Set `model` to its base model \(owner/base\)"):
+        load_model(tmp_path)

@@ -1,0 +1,186 @@
+"""A model with packed weights gives the same logits, and the original stays unchanged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
+from specdec_core.models import inflate, load_model, pack, packing, wrap_model
+from specdec_core.models.device import available_memory
+from specdec_core.models.packing import PackedLinear, is_packed, unpack
+from specdec_core.study.config.schema import TargetConfig
+from specdec_core.study.run.factory import load_target
+from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
+from tests.toys import Gamma, TableDrafter
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+
+VOCAB = 40
+SOURCE, TOKENS = [3, 4, 5, 6], [1, 9, 10, 11, 12]
+
+
+def logits_of(model, rows=1):
+    ids = {"input_ids": torch.tensor([TOKENS] * rows)}
+    if model.config.is_encoder_decoder:
+        ids = {"input_ids": torch.tensor([SOURCE] * rows), "decoder_input_ids": torch.tensor([TOKENS] * rows)}
+    with torch.inference_mode():
+        return model(**ids, use_cache=False).logits
+
+
+def packed_layers(model):
+    return [name for name, layer in model.named_modules() if isinstance(layer, PackedLinear)]
+
+
+@pytest.mark.parametrize("family", [*DECODER_ONLY, *ENCODER_DECODER])
+def test_it_gives_the_same_logits(family):
+    loaded = wrap_model(tiny_model(family))
+    before = logits_of(loaded.model)
+    packed = pack(loaded)
+    torch.testing.assert_close(logits_of(packed.model), before, atol=1e-4, rtol=1e-4)
+    assert torch.equal(logits_of(loaded.model), before)
+    assert not packed_layers(loaded.model)
+    linear = {name for name, layer in loaded.model.named_modules() if type(layer) is torch.nn.Linear}
+    assert set(packed_layers(packed.model)) == linear
+    assert linear
+
+
+def test_weights_are_shared_and_keep_their_names(tmp_path):
+    loaded = wrap_model(tiny_model("t5"))
+    packed = pack(loaded)
+    theirs = dict(packed.model.named_parameters())
+    assert all(theirs[name] is weight for name, weight in loaded.model.named_parameters())
+    packed.model.save_pretrained(tmp_path)
+    assert torch.equal(logits_of(type(loaded.model).from_pretrained(tmp_path).eval()), logits_of(loaded.model))
+
+
+def test_bfloat16():
+    loaded = wrap_model(tiny_model("llama", sharpness=1.0).to(torch.bfloat16))
+    torch.testing.assert_close(logits_of(pack(loaded).model), logits_of(loaded.model), atol=0.1, rtol=0.1)
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_it_gives_the_same_tokens_with_and_without_drafts(family):
+    target = pack(wrap_model(tiny_model(family, VOCAB)))
+    settings = GenerationSettings(max_new_tokens=24, ignore_eos=True)
+    argmax = SamplingSettings(temperature=0)
+    plain = Decoder(target, sampling=argmax).generate([SOURCE], settings)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(4), sampling=argmax, strict=True)
+    assert decoder.generate([SOURCE], settings).sequences[0].tokens == plain.sequences[0].tokens
+
+
+def test_a_study_packs_with_a_setting(tmp_path):
+    tiny_model("t5").save_pretrained(tmp_path)
+    whole = load_model(tmp_path, packed=True)
+    assert packed_layers(whole.model)
+    config = TargetConfig(model=str(tmp_path), packed=True, inflate={"layers": 2, "width": 96})
+    larger = load_target(config)
+    assert any("decoder.block.3" in name for name in packed_layers(larger.model)), "what was added is packed too"
+    torch.testing.assert_close(logits_of(larger.model), logits_of(whole.model), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_a_packed_model_can_be_inflated(family):
+    loaded = pack(wrap_model(tiny_model(family)))
+    larger = inflate(loaded, layers=2, width=96)
+    assert packed_layers(larger.model) > packed_layers(loaded.model)
+    torch.testing.assert_close(logits_of(larger.model), logits_of(loaded.model), atol=1e-4, rtol=1e-4)
+
+
+def test_results_say_that_weights_are_packed():
+    loaded = wrap_model(tiny_model("llama"))
+    assert packing.describe_hardware(pack(loaded)) == f"{packing.describe_hardware(loaded)}, packed weights"
+
+
+def test_unpacking_gives_the_original_back():
+    loaded = wrap_model(tiny_model("llama"))
+    again = unpack(pack(loaded))
+    assert not packed_layers(again.model)
+    assert torch.equal(logits_of(again.model), logits_of(loaded.model))
+    assert unpack(loaded) is loaded
+
+
+def test_drafters_get_the_hidden_states_of_the_packed_model():
+    loaded = wrap_model(tiny_model("llama"))
+    packed = pack(loaded)
+    for model in (packed, unpack(packed)):
+        with model.features.capture() as hidden:
+            logits_of(model.model)
+        assert hidden[0].shape == (1, len(TOKENS), loaded.features.hidden_size)
+        assert model.features.fingerprint() == loaded.features.fingerprint()
+
+
+class TestAuto:
+    """`packed: auto` packs where that works and pays."""
+
+    @pytest.fixture(autouse=True)
+    def _every_size_pays(self, monkeypatch):
+        monkeypatch.setattr(packing, "SMALLEST", 1)
+        monkeypatch.setattr(packing, "available_memory", lambda: 2**40)
+
+    def test_it_is_the_default_of_load_model_and_of_studies(self, tmp_path):
+        tiny_model("t5").save_pretrained(tmp_path)
+        assert is_packed(load_model(tmp_path))
+        assert is_packed(load_target(TargetConfig(model=str(tmp_path))))
+        assert is_packed(load_target(TargetConfig(model=str(tmp_path), inflate={"layers": 1, "width": 8})))
+        assert not is_packed(load_model(tmp_path, packed=False))
+        assert not is_packed(load_target(TargetConfig(model=str(tmp_path), packed=False)))
+
+    def test_it_leaves_models_that_cannot_be_packed(self, tmp_path):
+        tiny_model("llama").save_pretrained(tmp_path)
+        assert not is_packed(load_model(tmp_path, dtype="float16"))
+        assert not is_packed(load_model(tmp_path, device="meta"))
+
+    @pytest.mark.parametrize(("free", "packed"), [(2, True), (1.99, False)])
+    def test_the_copy_must_fit_into_half_of_the_free_memory(self, tmp_path, monkeypatch, free, packed):
+        model = tiny_model("llama")
+        size = sum(layer.weight.nbytes for layer in model.modules() if type(layer) is torch.nn.Linear)
+        model.save_pretrained(tmp_path)
+        monkeypatch.setattr(packing, "available_memory", lambda: int(free * size))
+        assert is_packed(load_model(tmp_path)) == packed
+
+    def test_unknown_memory_is_not_spent(self, tmp_path, monkeypatch):
+        tiny_model("llama").save_pretrained(tmp_path)
+        monkeypatch.setattr(packing, "available_memory", lambda: None)
+        assert not is_packed(load_model(tmp_path))
+
+
+def test_a_tiny_model_is_not_packed(tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path)
+    assert not is_packed(load_model(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="no /proc/meminfo")
+def test_the_free_memory_of_this_machine():
+    assert 2**20 < available_memory() < 2**50
+
+
+def test_it_works_under_autocast():
+    loaded = wrap_model(tiny_model("llama", sharpness=1.0))
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(
+            logits_of(pack(loaded).model).float(), logits_of(loaded.model).float(), atol=0.1, rtol=0.1
+        )
+
+
+def test_it_refuses_to_be_trained():
+    with pytest.raises(ModelError, match=r"Load the model with packed=False"):
+        pack(wrap_model(tiny_model("llama"))).model.train()
+
+
+def test_other_dtypes_are_an_error():
+    half = wrap_model(tiny_model("llama").to(torch.float16))
+    with pytest.raises(
+        ModelError, match=r"in float32 or bfloat16; these are on cpu, in float16\. Remove `packed`"
+    ):
+        pack(half)
+
+
+def test_other_devices_are_an_error():
+    loaded = wrap_model(tiny_model("llama"))
+    loaded.model.to("meta")
+    with pytest.raises(ModelError, match="these are on meta, in float32"):
+        pack(loaded)

@@ -1,0 +1,54 @@
+"""Properties of a model that are known before it is loaded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from specdec_core.interface import ModelError
+from specdec_core.models.resolve import has_encoder, model_folder
+from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_config_tells_whether_there_is_an_encoder(family, tmp_path):
+    tiny_model(family).save_pretrained(tmp_path / "model")
+    assert has_encoder("model", tmp_path) is (family in ENCODER_DECODER)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"is_encoder_decoder": True, "architectures": ["XForCausalLM"]}, True),
+        ({"is_encoder_decoder": False, "architectures": ["XForConditionalGeneration"]}, False),
+        ({"architectures": ["LlamaForCausalLM"]}, False),
+        ({"architectures": ["GPT2LMHeadModel"]}, False),
+        # A config that was written by hand, and models for text and pictures, may say neither.
+        ({"architectures": ["Gemma3ForConditionalGeneration"]}, None),
+        ({"architectures": []}, None),
+        ({"model_type": "t5"}, None),
+        ({"is_encoder_decoder": "yes"}, None),
+        ([], None),
+    ],
+)
+def test_whether_a_config_has_an_encoder(config, expected, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert has_encoder(tmp_path) is expected
+
+
+def test_a_missing_or_broken_config_tells_nothing(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    assert has_encoder(tmp_path) is None
+    assert has_encoder("nobody/nothing", tmp_path) is None
+    assert has_encoder("builtin:nothing") is None
+
+
+def test_the_folder_of_a_model(tmp_path):
+    (tmp_path / "a").mkdir()
+    assert model_folder("a", tmp_path) == tmp_path / "a"
+    assert model_folder("owner/name", tmp_path) is None
+    assert model_folder("builtin:target").name == "target"
+    assert has_encoder("builtin:target") is has_encoder("builtin:drafter") is False
+    with pytest.raises(ModelError, match="unknown built-in model 'builtin:targte'"):
+        model_folder("builtin:targte")

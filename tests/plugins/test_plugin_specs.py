@@ -1,0 +1,85 @@
+"""What the two plugin packages announce is light, complete and importable."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import specdec_drafters.plugin
+import specdec_plugins.plugin
+from specdec_core.cli.main import app
+from specdec_core.interface import Drafter, GammaController, LenienceController, Trainer
+from specdec_core.registry import HOOKS_BY_KIND
+from specdec_core.study import load_study
+
+SPECS = [
+    spec
+    for hook in HOOKS_BY_KIND.values()
+    for module in (specdec_drafters.plugin, specdec_plugins.plugin)
+    for spec in getattr(module, hook, list)()
+]
+BASES = {"drafter": Drafter, "gamma": GammaController, "lenience": LenienceController, "trainer": Trainer}
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.kind}-{spec.name}")
+def test_factory_and_config_belong_together(spec):
+    module, _, name = spec.factory.partition(":")
+    factory = getattr(importlib.import_module(module), name)
+    assert issubclass(factory, BASES[spec.kind])
+    assert factory.Config is spec.config
+    assert spec.summary.endswith(".")
+    assert spec.shorthand is None or spec.shorthand in spec.config.model_fields
+    assert all(field.description for field in spec.config.model_fields.values())
+
+
+def test_names():
+    names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
+    assert names == {
+        "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
+        "gamma": ["additive", "confidence", "cost-aware", "fixed", "optimal", "running-average"],
+        "lenience": ["budgeted", "constant", "greedy", "schedule"],
+        "trainer": ["heads", "ngram", "transformer"],
+    }
+
+
+def test_trainers_are_called_as_what_they_train():
+    names = {kind: {spec.name for spec in SPECS if spec.kind == kind} for kind in BASES}
+    assert names["trainer"] <= names["drafter"]
+
+
+STUDY = """
+target: builtin:target
+prompts: [a]
+runs:
+  - {drafter: prompt-lookup, gamma: 2}
+  - {drafter: {name: prompt-lookup, min_match: 3}, gamma: 4}
+  - {name: nested, drafter: {name: chain, drafters: [prompt-lookup, random]}, gamma: 1}
+"""
+
+
+def test_an_alias_means_the_plugin_and_its_name_is_shown(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY)
+    short, full, nested = load_study(path).runs[1:]
+    assert (short.name, full.name) == ("prompt-copy-2", "prompt-copy-4")
+    assert short.drafter.name == full.drafter.name == nested.drafter.drafters[0].name == "prompt-copy"
+
+
+def test_an_alias_on_the_command_line():
+    arguments = ["generate", "a b a b", "--model", "builtin:target", "--max-new-tokens", "4", "--drafter"]
+    assert CliRunner().invoke(app, [*arguments, "prompt-lookup"]).exit_code == 0
+    refused = CliRunner().invoke(app, [*arguments, "prompt-lokup"])
+    assert "unknown drafter 'prompt-lokup'. Did you mean 'prompt-lookup'?" in refused.output
+
+
+def test_announcing_imports_neither_torch_nor_numpy():
+    code = (
+        "import sys, specdec_drafters.plugin, specdec_plugins.plugin\n"
+        "print(sorted({'torch', 'numpy', 'transformers'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"

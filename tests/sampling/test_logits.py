@@ -1,0 +1,147 @@
+"""Sampling settings give the distribution that the model's own `generate` samples from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers.generation import logits_process as hf
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.models import wrap_model
+from specdec_core.sampling.logits import LogitsToProbs, argmax
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Gamma
+
+V = 40
+LOGITS = torch.randn(6, V, generator=torch.Generator().manual_seed(2)) * 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.7},
+        {"top_k": 5},
+        {"top_p": 0.8},
+        {"min_p": 0.1},
+        {"temperature": 0.7, "top_p": 0.9},
+        {"temperature": 1.4, "top_k": 12, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.5},
+    ],
+)
+def test_probabilities_are_those_of_the_librarys_generate(settings):
+    """The distribution of `generate` is read by a processor appended to its own."""
+    model = tiny_model("llama", V)
+    seen = []
+
+    class Last(hf.LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            seen.append(torch.softmax(scores, dim=-1))
+            return scores
+
+    prompt = torch.tensor([[3, 4, 5, 6, 3]])
+    original = model._get_logits_processor
+
+    def with_last(*args, **kwargs):
+        processors = original(*args, **kwargs)
+        processors.append(Last())
+        return processors
+
+    model._get_logits_processor = with_last
+    given = {"top_k": 0, "top_p": 1.0, **settings}
+    model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, max_new_tokens=1, **given)
+    with torch.inference_mode():
+        logits = model(prompt).logits[:, -1]
+    ours = LogitsToProbs(SamplingSettings(**settings))(logits, prompt.tolist())
+    torch.testing.assert_close(ours, seen[0])
+
+
+def test_defaults_change_nothing():
+    p = LogitsToProbs(SamplingSettings())(LOGITS)
+    torch.testing.assert_close(p, torch.softmax(LOGITS, dim=-1))
+    assert (p > 0).all()
+
+
+def test_greedy_is_one_hot_and_ties_go_to_the_lowest_id():
+    logits = torch.tensor([[0.0, 2.0, 2.0, 1.0], [5.0, 2.0, 2.0, 1.0]])
+    p = LogitsToProbs(SamplingSettings(temperature=0, top_k=2))(logits)
+    assert p.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    assert argmax(logits).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0}, {"temperature": 0.5}])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_nan_and_infinity_give_nan(settings, value):
+    logits = LOGITS.clone()
+    logits[1] = value
+    p = LogitsToProbs(SamplingSettings(**settings))(logits)
+    assert not torch.isfinite(p[1].sum())
+    assert torch.isfinite(p[[0, 2, 3, 4, 5]]).all()
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_half_precision_logits_are_adjusted_in_float32(temperature):
+    p = LogitsToProbs(SamplingSettings(temperature=temperature))(LOGITS.bfloat16())
+    assert p.dtype == torch.float32
+    torch.testing.assert_close(p.sum(dim=1), torch.ones(6))
+
+
+def test_each_row_has_its_own_prefix():
+    standardise = LogitsToProbs(SamplingSettings(repetition_penalty=2.0))
+    assert standardise.needs_prefix
+    prefixes = [[n, n + 1] for n in range(6)]
+    p = standardise(LOGITS, prefixes)
+    for row, prefix in enumerate(prefixes):
+        expected = LOGITS[row].clone()
+        for token in prefix:
+            expected[token] = expected[token] / 2 if expected[token] > 0 else expected[token] * 2
+        torch.testing.assert_close(p[row], torch.softmax(expected, dim=0))
+    with pytest.raises(ValueError, match="prefix"):
+        standardise(LOGITS)
+
+
+@pytest.mark.parametrize("gamma", [0, 3])
+def test_any_of_the_librarys_processors_works_as_in_generate(gamma):
+    model = tiny_model("qwen3", V)
+    processors = [hf.NoRepeatNGramLogitsProcessor(2), hf.SuppressTokensLogitsProcessor([7, 9])]
+    decoder = Decoder(
+        wrap_model(model),
+        CountingDrafter(V),
+        gamma=Gamma(gamma),
+        sampling=SamplingSettings(temperature=0, repetition_penalty=1.3),
+        processors=processors,
+        strict=True,
+    )
+    prompts = [[3, 4, 5, 3, 4], [8, 8]]
+    rows = decoder.generate(prompts, GenerationSettings(max_new_tokens=20)).sequences
+    for prompt, row in zip(prompts, rows, strict=True):
+        ids = torch.tensor([prompt])
+        expected = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=20,
+            do_sample=False,
+            repetition_penalty=1.3,
+            no_repeat_ngram_size=2,
+            suppress_tokens=[7, 9],
+        )
+        assert list(row.tokens) == expected[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -0.1},
+        {"temperature": float("inf")},
+        {"temperature": float("nan")},
+        {"top_k": 0},
+        {"top_p": 0},
+        {"top_p": 1.1},
+        {"min_p": -1},
+        {"repetition_penalty": 0},
+        {"top_q": 1},
+    ],
+)
+def test_settings_out_of_range_are_refused(bad):
+    with pytest.raises(ValidationError):
+        SamplingSettings(**bad)

@@ -1,0 +1,223 @@
+"""A study from Python: what is taken, what comes back, and what is shown."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import warnings
+from html import unescape
+
+import pytest
+from ruamel.yaml import YAML
+from transformers.utils import logging as hf_logging
+
+import specdec_core
+from specdec_core.interface import ConfigError
+from specdec_core.study import Comparison, compare, load_study
+from specdec_core.study.progress import NotebookProgress, quiet_libraries
+from tests.study.test_runner import Recorder
+
+STUDY = """\
+target: {folder}
+prompts: [a b c, d e]
+generation: {{max_new_tokens: 8, ignore_eos: true}}
+repeats: 2
+runs:
+  - {{drafter: echo, gamma: 2}}
+  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 2}}
+"""
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return {}
+
+
+@pytest.fixture
+def result(study, shared):
+    """The result of the study, from one run for the module."""
+    if not shared:
+        shared["result"] = compare(study(), progress=False)
+    return shared["result"]
+
+
+def names(comparison):
+    return [row.name for row in comparison.rows]
+
+
+def test_a_path_a_mapping_and_a_study_give_the_same_rows(study, tmp_path, monkeypatch):
+    loaded = study(None, "repeats=1")
+    path = loaded.path
+    path.write_text(path.read_text().replace("repeats: 2", "repeats: 1"))
+    mapping = YAML(typ="safe").load(path)
+    mapping["runs"] = tuple(mapping["runs"])
+    monkeypatch.chdir(tmp_path)
+    for given in (loaded, path, str(path), mapping):
+        comparison = compare(given, progress=False)
+        assert names(comparison) == ["baseline", "echo-2", "broken"]
+    assert comparison.rows[1].counts.tokens == 16
+
+
+@pytest.mark.parametrize("given", [None, 3, ["quickstart.yaml"]], ids=lambda one: type(one).__name__)
+def test_what_is_no_study_is_a_type_error(given):
+    with pytest.raises(TypeError, match="pass the path of a YAML file, or a mapping of what it would hold"):
+        compare(given)
+
+
+def test_problems_of_a_mapping_say_where(study):
+    mapping = YAML(typ="safe").load(study().path)
+    mapping["runs"][0]["drafter"] = "ecko"
+    mapping["repeat"] = 2
+    with pytest.raises(ConfigError) as caught:
+        compare(mapping)
+    first, second = sorted(str(caught.value).splitlines())
+    assert first.startswith("study: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'?")
+    assert second.startswith("study: unknown key 'repeat'. Did you mean 'repeats'")
+
+
+@pytest.mark.parametrize("mapping", [{1: 2}, {"target": None}, {}], ids=lambda one: type(one).__name__)
+def test_a_mapping_that_is_no_study_is_an_error(mapping):
+    with pytest.raises(ConfigError, match=r"^study: "):
+        load_study(mapping)
+
+
+def test_results_are_written_and_the_report_is_named(study, tmp_path):
+    output = tmp_path / "out"
+    comparison = compare(study(), str(output), progress=False)
+    assert comparison.report == output / "report.html"
+    assert all(path.is_file() for path in comparison.files)
+    lines = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
+    assert json.loads(json.dumps(comparison.to_dicts())) == lines
+    again, observer = Recorder(), compare(study(), output, progress=(recorder := Recorder()))
+    assert again.timed == recorder.timed == []  # it resumed, and nothing was left to do
+    assert observer.to_dicts() == comparison.to_dicts()
+    fresh = Recorder()
+    compare(study(), output, fresh=True, progress=fresh)
+    assert len(fresh.timed) == 6
+
+
+def test_without_output_nothing_is_written(result):
+    assert (result.report, result.files) == (None, ())
+
+
+def test_a_result_prints_as_the_table(result):
+    lines = str(result).splitlines()
+    assert [line.split()[0] for line in lines if re.match(r" (baseline|echo-2|broken) ", line)] == names(result)
+    assert "\x1b" not in str(result)
+    assert repr(result) == "<Comparison of study.yaml: 3 rows in 1 task>"
+
+
+def test_failures_of_plugins_are_in_the_result_and_do_not_warn(study):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        comparison = compare(study(None, "repeats=1"), progress=False)
+    (failure,) = comparison.failures
+    assert re.search(r"^broken failed: Echo at toy_parts.py:\d+ .*the echo broke", failure)
+    assert failure in str(comparison)
+
+
+def test_a_run_that_is_abandoned_is_among_the_failures(study):
+    text = STUDY + "  - {{name: gone, drafter: absent, gamma: 2}}\n"
+    comparison = compare(study(text, "repeats=1"), progress=False)
+    assert any(line.startswith("gone failed: ") for line in comparison.failures)
+
+
+def test_rows_as_a_data_frame(result):
+    frame = result.to_pandas()
+    assert list(frame["name"]) == names(result)
+    assert frame["speedup"][0] == 1
+    assert {"block_efficiency", "alpha", "tokens_per_second", "time_drafting"} <= set(frame.columns)
+
+
+def test_without_pandas_the_error_says_so(result, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        result.to_pandas()
+    assert len(result.to_dicts()) == 3
+
+
+def test_progress_is_shown_on_standard_error_or_not_at_all(study, capsys):
+    compare(study(None, "repeats=1"))
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "timing: done in" in shown.err
+    compare(study(None, "repeats=1"), progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_libraries_are_as_loud_after_it_as_before(study):
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    compare(study(None, "repeats=1"), progress=False)
+    assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+def test_it_is_offered_at_the_top():
+    assert specdec_core.compare is compare
+    assert specdec_core.Comparison is Comparison
+
+
+def test_html_has_the_table_and_the_charts_and_no_page(result):
+    html = result._repr_html_()
+    for name in names(result):
+        assert f">{name}<" in html
+    assert html.count("<svg") > 5
+    assert "Where the time went" in html
+    assert not re.search(r"<(html|body|head|script|link|meta)\b", html)
+    assert all(unescape(html).count(failure) == 1 for failure in result.failures)
+
+
+def test_html_escapes_names(study):
+    text = STUDY.replace("name: broken", "name: '<script>&'")
+    comparison = compare(study(text, "repeats=1"), progress=False)
+    assert "<script>" not in comparison._repr_html_()
+    assert "&lt;script&gt;&amp;" in comparison._repr_html_()
+
+
+def test_the_style_of_a_comparison_touches_nothing_else(result):
+    (style,) = re.findall(r"<style>(.*?)</style>", result._repr_html_(), re.DOTALL)
+    style = re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL)
+    selectors = [one.strip() for rule in re.findall(r"([^{}]+)\{", style) for one in rule.split(",")]
+    rules = [one for one in selectors if not one.startswith(("@", "print", "screen"))]
+    assert len(rules) > 40
+    assert [one for one in rules if not re.match(r"([.\[][\w\"=-]+\]? )?\.specdec-report(?![\w-])", one)] == []
+    assert not re.search(r"(?<![\w.-])(:root|body)\b", style)
+
+
+class Display:
+    """Stands for the display of a notebook."""
+
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, what, display_id=False):
+        assert display_id
+        self.update(what)
+        return self
+
+    def update(self, what):
+        self.shown.append(what._repr_html_())
+
+
+def test_progress_in_a_notebook_is_one_line_that_disappears(study, monkeypatch):
+    display = Display()
+    monkeypatch.setattr("IPython.display.display", display)
+    with NotebookProgress() as progress:
+        compare(study(STUDY.replace("name: broken", "name: '<b>'"), "repeats=1"), progress=progress)
+        bars = [re.search(r'<progress value="([\d.]+)" max="([\d.]+)">', shown) for shown in display.shown]
+        assert [bar.groups() for bar in bars if bar][-1] == ("3", "3")
+        assert any("echo-2, repeat 1" in shown for shown in display.shown)
+        assert not any("<b>" in shown for shown in display.shown)
+    assert display.shown[-1] == ""
+
+
+def test_libraries_are_silent_only_while_a_study_runs():
+    transformers_before, bitsandbytes = hf_logging.get_verbosity(), logging.getLogger("bitsandbytes")
+    before = bitsandbytes.level
+    with quiet_libraries():
+        assert hf_logging.get_verbosity() == logging.ERROR
+        assert bitsandbytes.level == logging.ERROR
+    assert (hf_logging.get_verbosity(), bitsandbytes.level) == (transformers_before, before)

@@ -1,0 +1,340 @@
+"""The report of a study as a page: what it says, that it needs nothing else, and that nothing breaks it."""
+
+import io
+import re
+from dataclasses import fields
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from specdec_core.study.config.prompts import PromptText
+from specdec_core.study.report import charts
+from specdec_core.study.report.html_report import report_page
+from specdec_core.study.report.layout import for_terminal
+from specdec_core.study.report.quality import Output
+from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary
+from specdec_core.study.report.tables import departures, quality_table, results_table
+from specdec_core.study.report.verdict import verdict
+
+QUALITY = {
+    "exact": 1.0,
+    "first_difference": None,
+    "references": 2,
+    "bleu": 31.5,
+    "chrf": 55.25,
+    "rouge1": 60.0,
+    "rouge2": 40.0,
+    "rougeL": 58.0,
+    "differences": {},
+    "signatures": {},
+    "note": None,
+}
+BASE = {
+    "task": None,
+    "drafter": "transformer",
+    "gamma": 3,
+    "lenience": 1.0,
+    "lossless": True,
+    "repeats": 3,
+    "block_efficiency": 2.0,
+    "alpha": 0.7,
+    "alpha_by_position": (0.75, 0.6, 0.5),
+    "verified_by_position": (300, 180, 24),
+    "steps_by_length": (6, 10, 20, 300),
+    "seconds": 10.0,
+    "cpu_seconds": 9.9,
+    "c": 0.1,
+    "verify_cost": (1.0, 1.1, 1.2, 1.3),
+    "draft_cost": (None, 0.1, 0.2, 0.3),
+    "tokens_per_second": 50.0,
+    "tokens_per_second_min": 48.0,
+    "tokens_per_second_max": 52.0,
+    "speedup": 1.5,
+    "speedup_min": 1.4,
+    "speedup_max": 1.6,
+    "speedup_bound": 2.0,
+    "speedup_expected": 1.8,
+    "speedup_expected_here": 1.55,
+    "gamma_best": 2,
+    "speedup_expected_best": 1.6,
+    "speedup_by_gamma": (1.0, 1.4, 1.6, 1.55),
+    "deviation": 0.0,
+    "time_shares": {"target": 0.5, "verifying": 0.1, "drafting": 0.2, "framework": 0.05, "outside": 0.15},
+    "diagnosis": "1.5 of 3.0 draft tokens are accepted per step",
+    "quality": QUALITY,
+    "seed": 7,
+    "device": "cpu (a small one)",
+    "failures": (),
+    "versions": {"specdec": "0.1.0", "torch": "2.13"},
+}
+UNMEASURED = {
+    **dict.fromkeys(name for name in BASE if name.startswith(("speedup", "tokens_per_second"))),
+    **dict.fromkeys(("block_efficiency", "alpha", "c", "gamma_best", "time_shares", "diagnosis", "quality")),
+    **dict.fromkeys(("alpha_by_position", "verified_by_position", "speedup_by_gamma"), ()),
+    "deviation": None,
+}
+PROMPTS = (
+    PromptText("first", "Say it & be done.", None, ("Sag es.",), "a manual"),
+    PromptText("second", None, ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"})),
+)
+
+
+def run(name, temperature=0, **changed):
+    config = {"sampling": {"temperature": temperature}, "task": changed.get("task"), "run": {"name": name}}
+    given = {**BASE, "config": config, "name": name, **changed}
+    if given["repeats"] > 1:
+        given = {"speedup_low": given["speedup_min"], "speedup_high": given["speedup_max"], **given}
+    groups = {"counts": RunCounts, "speed": RunSpeed, "expected": RunExpectation}
+    parts = {
+        key: kind(**{one.name: given.pop(one.name, None) for one in fields(kind)}) for key, kind in groups.items()
+    }
+    return RunSummary(**{**dict.fromkeys(field.name for field in fields(RunSummary)), **given, **parts})
+
+
+def baseline(temperature=0, **changed):
+    own = {"drafter": None, "gamma": 0, "speedup": 1.0, "speedup_min": 1.0, "speedup_max": 1.0, "diagnosis": None}
+    own |= dict.fromkeys(("alpha_by_position", "verified_by_position", "speedup_by_gamma"), ())
+    own |= dict.fromkeys(("alpha", "c", "gamma_best"))
+    return run("baseline", temperature, **{**own, **changed})
+
+
+def output(text, *tokens):
+    return Output(tokens or (4, 5), text)
+
+
+def page(summaries, outputs=None, prompts=None):
+    return report_page("study.yaml", summaries, outputs or {}, prompts or {})
+
+
+class Elements(HTMLParser):
+    """All elements of a page, with their attributes and text; fails where they are not closed in turn."""
+
+    VOID = ("meta", "link")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.all, self.texts = [], [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.all.append((tag, dict(attributes), tuple(self.open)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.all.append((tag, dict(attributes), tuple(self.open)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open and data.strip():
+            self.texts.append(data.strip())
+
+    def of(self, *tags):
+        return [attributes for tag, attributes, _ in self.all if tag in tags]
+
+
+@pytest.fixture
+def whole():
+    """A page with all that it may have."""
+    outputs = {
+        ("cold", "baseline"): [output("Sag es jetzt.")],
+        ("cold", "best"): [output("Sag es jetzt.")],
+        ("cold", "other"): [output("Sag es nie.", 6)],
+        ("warm", "baseline"): [output("Say.")],
+        ("warm", "best"): [output("Tell <script>alert(1)</script>", 6)],
+    }
+    departing = {**QUALITY, "exact": 0.5, "first_difference": (0, 2)}
+    tested = {"chrf": {"difference": 1.5, "low": -1.0, "high": 4.0, "p": 0.25}}
+    failure = {"plugin": "Echo", "step": 3, "message": "RuntimeError: it broke", "where": "echo.py:7", "times": 2}
+    broken = {**UNMEASURED, "quality": departing, "failures": (failure, failure)}
+    summaries = [
+        run_
+        for task, temperature in (("cold", 0), ("warm", 1))
+        for run_ in (
+            baseline(temperature, task=task),
+            run("best", temperature, task=task, quality={**QUALITY, "differences": tested if temperature else {}}),
+            run("other", temperature, task=task, **broken),
+            run("gone", temperature, task=task, **UNMEASURED, error="no such model: <here>"),
+        )
+    ]
+    return summaries, page(summaries, outputs, {"cold": PROMPTS, "warm": PROMPTS})
+
+
+def test_the_page_is_well_formed_and_can_be_read_without_seeing_it(whole):
+    elements = Elements(whole[1])
+    ids = [attributes["id"] for _, attributes, _ in elements.all if "id" in attributes]
+    assert len(set(ids)) == len(ids)
+    labelled = [
+        attributes["aria-labelledby"] for _, attributes, _ in elements.all if "aria-labelledby" in attributes
+    ]
+    assert set(labelled) <= set(ids)
+    assert len(elements.of("caption")) == len(elements.of("table")) == 6
+    assert {attributes.get("scope") for attributes in elements.of("th")} == {"row", "col"}
+    pictures = [(one, around) for tag, one, around in elements.all if tag == "svg" and "svg" not in around]
+    hidden = [one for one, _ in pictures if one.get("role") != "img"]
+    assert len(pictures) > len(hidden) > 0
+    assert all(one["aria-label"] for one, _ in pictures if one.get("role") == "img")
+    for tag, one, around in elements.all:
+        if tag == "svg" and "svg" not in around and one.get("role") != "img":
+            assert one.get("aria-hidden") == "true" or around[-1] == "div"
+    assert {attributes["lang"] for attributes in elements.of("html")} == {"en"}
+
+
+def test_nothing_is_requested_and_nothing_runs(whole):
+    elements = Elements(whole[1])
+    assert elements.of("script", "iframe", "img", "object") == []
+    assert not any(key == "src" or key.startswith("on") for _, one, _ in elements.all for key in one)
+    links = {one[key] for _, one, _ in elements.all for key in ("href", "xlink:href") if key in one}
+    assert links == {"#task-1", "#task-2", "data:,"}
+    assert not re.search(r"url\(|@import|https?:", whole[1])
+    (policy,) = [one["content"] for one in elements.of("meta") if one.get("http-equiv")]
+    assert policy.startswith("default-src 'none'")
+
+
+def test_whatever_is_inserted_is_escaped():
+    bad = "<script>alert('&')</script>"
+    quality = {**QUALITY, "note": bad}
+    task = f"task {bad}"
+    prompts = (
+        PromptText(bad, bad, None, (bad,), bad),
+        PromptText("chat", None, ({"role": bad, "content": bad},)),
+    )
+    failure = {"plugin": bad, "step": 0, "message": bad, "where": bad, "times": 1}
+    told = {
+        "diagnosis": bad,
+        "error": bad,
+        "quality": quality,
+        "failures": (failure,),
+        "drafter": bad,
+        "device": bad,
+    }
+    summaries = [baseline(task=task), run(bad, task=task, versions={bad: bad}, **told)]
+    outputs = {(task, "baseline"): [output(bad)], (task, bad): [output(f"{bad}{bad}", 6)]}
+    elements = Elements(report_page(bad, summaries, outputs, {task: prompts}))
+    assert elements.of("script") == []
+    assert sum(bad in text for text in elements.texts) > 20
+
+
+def test_the_same_results_give_the_same_page(whole):
+    summaries, text = whole
+    again = page(list(summaries), {}, {"cold": PROMPTS, "warm": PROMPTS})
+    assert again == page(summaries, {}, {"warm": PROMPTS, "cold": PROMPTS})
+    assert again != text, "the outputs are in it"
+
+
+def test_tables_are_those_of_the_terminal(whole):
+    summaries, text = whole
+    texts = Elements(text).texts
+    for table in (results_table(summaries[:4]), quality_table(summaries[4:])):
+        assert {cell for row in table.rows for cell in row.cells if cell} <= set(texts)
+        console = Console(file=io.StringIO(), width=1000)
+        console.print(for_terminal(table))
+        shown = console.file.getvalue()
+        lines = [" ".join(line.split()) for line in shown.splitlines()]
+        for row in table.rows:
+            assert " ".join(" ".join(row.cells).split()) in lines
+        assert all(note in shown for note in table.all_notes())
+        assert set(table.all_notes()) <= set(texts)
+    headings = ("acceptance rate", "block efficiency", "expected here", "Theorem 3.8", "best γ")
+    for heading in (*headings, "chrF against baseline"):
+        assert heading in texts
+
+
+def test_all_verdicts_departures_failures_and_errors_are_there(whole):
+    summaries, text = whole
+    texts = Elements(text).texts
+    assert texts.count(f"{BASE['diagnosis']}.") == 2
+    assert departures(summaries[:4])[0] in texts
+    assert texts.count("gone failed: no such model: <here>.") == 2
+    assert texts.count(verdict(summaries[:4]).failures[0]) == 2
+    assert texts.count("1 run(s) depart from the baseline, 2 run(s) failed:") == 1
+    assert texts.count("2 run(s) failed:") == 1
+
+
+def test_texts_are_shown_and_what_departs_is_marked(whole):
+    texts = Elements(whole[1]).texts
+    start = texts.index("Prompt first (a manual)")
+    shown = ["Prompt", "Say it & be done.", "Reference", "Sag es.", "baseline", "Sag es jetzt."]
+    shown += ["best: same as baseline", "other", "Sag es", "nie."]
+    assert texts[start + 1 : start + 1 + len(shown)] == shown
+    start = texts.index("Prompt second")
+    assert texts[start + 1 : start + 5] == ["Prompt, system", "Be brief.", "Prompt, user", "Why?"]
+    assert "Tell <script>alert(1)</script>" in texts, "sampled texts differ anyway: nothing is marked"
+    assert whole[1].count("<mark>") == 1
+
+
+def test_texts_are_cut_and_only_the_first_prompts_are_shown():
+    prompts = [PromptText(f"number {number}", "x" * 700) for number in range(7)]
+    text = page([baseline()], {(None, "baseline"): [output(None)]}, {None: prompts})
+    assert "x" * 600 + " … (100 more characters)" in text
+    assert "x" * 601 not in text
+    assert "number 4" in text
+    assert "number 5" not in text
+    assert "tokens 4, 5" in text, "without a tokenizer there are no texts"
+
+
+def test_what_was_not_measured_is_left_out():
+    bare = page([baseline(**UNMEASURED), run("gone", **UNMEASURED, error="it broke")])
+    elements = Elements(bare)
+    assert "No run was measured except the baseline." in "".join(elements.texts)
+    assert "gone failed: it broke." in elements.texts
+    for heading in ("Speed-up", "Where the time went", "Acceptance rate by position in the draft", "Quality"):
+        assert f"<h3>{heading}</h3>" not in bare
+    assert "None" not in bare
+    Elements(page([]))
+    once = run(
+        "once",
+        repeats=1,
+        alpha_by_position=(0.5,),
+        verified_by_position=(3,),
+        speedup_by_gamma=(1.0,),
+        gamma_best=0,
+    )
+    text = page([baseline(repeats=1), once, run("adaptive", gamma="confidence", quality=None, time_shares=None)])
+    assert "None" not in text
+    Elements(text)
+
+
+def test_bars_end_where_the_numbers_are():
+    chart = charts.speed_chart([baseline(), run("a"), run("gone", **UNMEASURED, error="x")])
+    bar, gone = chart.bars
+    assert chart.axis.end == pytest.approx(1.04 * 1.8)
+    assert bar.end / chart.one == pytest.approx(1.5)
+    assert (bar.low / chart.one, bar.high / chart.one) == pytest.approx((1.4, 1.6))
+    assert (bar.expected / chart.one, bar.theorem / chart.one) == pytest.approx((1.55, 1.8))
+    assert bar.words.startswith(
+        "a: 1.50 times the speed of the baseline, from 1.40 to 1.60 over the repeats, 1.55"
+    )
+    assert (gone.value, gone.end) == ("failed", None)
+    assert [tick.label for tick in chart.axis.ticks] == ["0", "0.5", "1", "1.5"]
+
+
+def test_a_run_twice_as_fast_has_a_bar_half_as_long():
+    shares = {**BASE["time_shares"], "framework": -0.001}
+    chart = charts.share_chart([baseline(), run("a", speedup=2.0, time_shares=shares)])
+    first, second = ([segment.width for segment in bar.segments] for bar in chart.bars)
+    assert sum(first) == pytest.approx(chart.one)
+    assert sum(second) == pytest.approx(chart.one / 2)
+    assert second[3] == 0.0
+    assert [segment.part for segment in chart.bars[0].segments] == [*BASE["time_shares"]]
+    assert [segment.label for segment in chart.bars[0].segments] == ["T 50%", "V", "D 20%", "", "O 15%"]
+
+
+def test_curves_fade_where_little_is_known_and_show_the_best_gamma():
+    alpha = charts.alpha_curve(run("a"))
+    assert [point.faint for point in alpha.points] == [False, False, True]
+    assert alpha.points[0].y < alpha.points[1].y < alpha.points[2].y == (charts.TOP + charts.BOTTOM) / 2
+    assert alpha.words.endswith("position 3: 0.50 of 24 verified.")
+    gamma = charts.gamma_curve(run("a"), scale=1.6)
+    assert gamma.best == gamma.points[2]
+    assert gamma.best_label == "γ 2: 1.60×"
+    assert gamma.guide == gamma.points[0].y
+    assert gamma.measured.x == gamma.points[3].x
+    assert gamma.measured.y > gamma.points[3].y
+    assert charts.gamma_curve(run("a", gamma="confidence"), scale=1.6).measured is None
+    assert len(charts.gamma_curve(run("a", speedup_by_gamma=(1.0,) * 40), scale=1.6).across) == 10

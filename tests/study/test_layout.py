@@ -1,0 +1,195 @@
+"""How numbers are written, and how tables fit a terminal."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from specdec_core.study.report.formats import number, printable, rate, share, visible, with_spread, wrapped
+from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0×"),
+        (0.0004, "<0.01×"),
+        (-0.0004, ">-0.01×"),
+        (0.005, "0.01×"),
+        (0.014, "0.01×"),
+        (12.345, "12.35×"),
+        (float("inf"), "inf×"),
+    ],
+)
+def test_a_small_number_is_not_written_as_none(value, text):
+    assert number(value, 2, "×") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0"), (0.0004, "<0.01"), (0.5, "0.50"), (0.994, "0.99"), (0.9996, ">0.99"), (1, "1.00")],
+)
+def test_only_all_is_written_as_1(value, text):
+    assert rate(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0%"), (1e-4, "<1%"), (0.5, "50%"), (0.9999, ">99%"), (1, "100%")]
+)
+def test_shares(value, text):
+    assert share(value) == text
+
+
+def test_one_repeat_has_no_range():
+    assert with_spread(2.0, 1.9, 2.2, 2, "×", repeats=3) == "2.00× ±0.15"
+    assert with_spread(2.0, 1.9999, 2.0, 2, "×", repeats=3) == "2.00× ±<0.01"
+    assert with_spread(2.0, 2.0, 2.0, 2, "×", repeats=1) == "2.00×"
+    assert with_spread(None, None, None, 2, repeats=3) == "–"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[2Jgone", r"\x1b[2Jgone"),
+        ("\x9b31mred", r"\x9b31mred"),
+        ("a\rb\x07\x7f", r"a\rb\x07\x7f"),
+        ("exe.\u202etxt", r"exe.\u202etxt"),
+        ("\u2066a\u2069\ufeff", r"\u2066a\u2069\ufeff"),
+        ("bytes \udc80", r"bytes \udc80"),
+        ("two\nlines\tand a tab", "two\nlines\tand a tab"),
+        ("né 中文 👩‍💻 γ", "né 中文 👩‍💻 γ"),
+    ],
+)
+def test_what_a_terminal_obeys_is_made_visible(text, shown):
+    assert visible(text) == shown
+
+
+def test_what_an_encoding_lacks_is_spelled_out():
+    assert printable("best γ 1.5× ±0.1 中", "ascii") == r"best gamma 1.5x +-0.1 \u4e2d"
+    assert printable("best γ 1.5×", "latin-1") == "best gamma 1.5x"
+    assert printable("best γ 1.5× 中", "utf-8") == "best γ 1.5× 中"
+
+
+def test_lines_are_broken_between_words_and_never_within_a_command():
+    text = (
+        "Run `specdec compare study.yaml --output results` again, or read /a/long/path/without/blanks.yaml first."
+    )
+    lines = wrapped(text, 30).splitlines()
+    assert "`specdec compare study.yaml --output results`" in lines
+    assert any("/a/long/path/without/blanks.yaml" in line for line in lines)
+    assert " ".join(lines) == text
+
+
+RUNS = ReportTable(
+    (
+        Column("run", numeric=False),
+        Column("acceptance\nrate", spare=1),
+        Column("c", spare=2, note="c: the cost."),
+        Column("speed-up"),
+    ),
+    (Row(("a-rather-long-name", "0.50", "–", "1.50×")), Row(("b", "0.40", "0.100", "<0.01×"))),
+    notes=("Two runs.",),
+    title="a task",
+)
+
+
+def shown(table, width, encoding="utf-8"):
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width)
+    console.print(for_terminal(table), crop=False)
+    file.seek(0)
+    return file.read()
+
+
+def test_a_wide_terminal_has_all_columns():
+    text = shown(RUNS, 80)
+    assert text.splitlines()[0] == "a task"
+    assert "a-rather-long-name" in text
+    assert re.search(r"name +0\.50 +– +1\.50×", text)
+    for note in ("Two runs.", "c: the cost.", "–: not measured."):
+        assert note in text
+    assert "--wide" not in text
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [(49, []), (46, []), (40, ["c"]), (30, ["acceptance rate", "c"]), (10, ["acceptance rate", "c"])],
+)
+def test_the_least_important_columns_are_left_out_first(width, left_out):
+    text = shown(RUNS, width)
+    assert "a-rather-long-name" in text
+    assert "1.50×" in text
+    assert "…" not in text
+    told = " ".join(text.split())
+    assert (f"Left out to fit {width} columns: {', '.join(left_out)}. `--wide` shows all." in told) == bool(
+        left_out
+    )
+    assert ("0.40" in text) == ("acceptance rate" not in left_out)
+    # Notes are about columns that are there.
+    assert ("c: the cost." in text) == ("not measured" in text) == ("c" not in left_out)
+    if width >= len("a-rather-long-name") + 12:
+        assert max(map(len, text.splitlines())) <= width
+
+
+SETTINGS = ReportTable(
+    (Column("run", numeric=False), Column("drafter", numeric=False), Column("gamma", numeric=False)),
+    (Row(("one", "transformer(model=/a/path, dtype=auto)", "fixed(gamma=2)")), Row(("two", "none", ""))),
+)
+
+
+def test_a_table_without_spare_columns_has_a_line_per_value():
+    assert shown(SETTINGS, 70).count("\n") == 6, "an edge, the heading, a line below it, two rows, an edge"
+    assert shown(SETTINGS, 38).splitlines() == [
+        "one",
+        "  drafter  transformer(model=/a/path,",
+        "           dtype=auto)",
+        "  gamma    fixed(gamma=2)",
+        "two",
+        "  drafter  none",
+        "",
+    ]
+
+
+def test_a_table_of_many_columns_is_turned_on_its_side():
+    cells = [f"{place}.00" for place in range(12)]
+    table = ReportTable(
+        tuple(map(Column, ("k", *map(str, range(12))))), (Row(("step, ms", *cells)), Row(("T(k), ms", *cells)))
+    )
+    lines = [line.split() for line in shown(table, 40).splitlines() if line.split()]
+    assert lines[0] == ["k", "step,", "ms", "T(k),", "ms"]
+    assert lines[2:] == [[str(place), cell, cell] for place, cell in enumerate(cells)]
+
+
+def test_running_text_is_wrapped_and_not_cut():
+    about = "Copies the continuation of an earlier match of the last tokens."
+    table = ReportTable(
+        (Column("name", numeric=False), Column("summary", numeric=False, wraps=True)),
+        (Row(("prompt-copy", about)),),
+    )
+    text = shown(table, 40)
+    assert max(map(len, text.splitlines())) <= 40
+    assert about in " ".join(text.split())
+
+
+def test_names_are_shown_as_they_are():
+    hostile = "[bold]a[/x] :bug: \x1b]0;title\x07\n\u202eb"
+    table = ReportTable((Column("run", numeric=False), Column("c")), (Row((hostile, "1")),), title=hostile)
+    lines = shown(table, 100).splitlines()
+    assert len(lines) == 6
+    expected = r"[bold]a[/x] :bug: \x1b]0;title\x07\n\u202eb"
+    assert lines[0] == expected
+    assert lines[4].strip() == f"{expected}  1"
+
+
+def test_a_terminal_without_unicode():
+    text = shown(RUNS, 80, "ascii")
+    assert text.isascii()
+    assert re.search(r"name +0\.50 +- +1\.50x", text)
+
+
+def test_prose_is_wrapped_at_the_width_of_the_console():
+    console = Console(file=io.StringIO(), width=20)
+    console.print(Prose("Speed-ups of [all] runs are here."))
+    assert console.file.getvalue() == "Speed-ups of [all]\nruns are here.\n"

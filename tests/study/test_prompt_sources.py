@@ -1,0 +1,330 @@
+"""Prompts from where people have them: tables, JSON, text, Spec-Bench's questions, Hugging Face datasets."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from pydantic import ValidationError
+
+from specdec_core.interface import ConfigError, PromptError
+from specdec_core.study import load_study
+from specdec_core.study.config.prompts import PromptText, read_prompts
+from specdec_core.study.config.schema import PromptsConfig
+
+QUESTIONS = [
+    {
+        "question_id": 81,
+        "category": "writing",
+        "turns": ["Write a poem.", "Make it shorter."],
+        "reference": ["a", "b"],
+    },
+    {"question_id": 82, "category": "math", "turns": ["What is 2 + 2?"]},
+]
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Reads prompts with paths relative to the test's folder."""
+    return lambda **settings: read_prompts(PromptsConfig(**settings), tmp_path)
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file: text, or objects as JSON lines."""
+
+    def to(name, content):
+        text = content if isinstance(content, str) else "".join(json.dumps(one) + "\n" for one in content)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return to
+
+
+def texts(prompts):
+    return [prompt.text for prompt in prompts]
+
+
+def test_a_table_with_columns_of_our_own(read, write):
+    write("p.csv", '\ufeffprompt,reference,extra\n"a, b",x,1\n"two\nlines",y,2\n')
+    assert read(file="p.csv") == (
+        PromptText("2", "a, b", references=("x",)),
+        PromptText("3", "two\nlines", references=("y",)),
+    )
+
+
+@pytest.mark.parametrize(("name", "separator"), [("p.csv", ","), ("p.tsv", "\t")])
+def test_columns_of_a_table_by_name(read, write, name, separator):
+    rows = [["question", "answer", "key"], ["Why?", "Because.", "k1"], ["How?", "So.", "k2"]]
+    write(name, "".join(separator.join(row) + "\n" for row in rows))
+    assert texts(read(file=name, column="question")) == ["Why?", "How?"]
+    found = read(file=name, columns={"prompt": "question", "reference": "answer", "id": "key", "source": "key"})
+    assert found[1] == PromptText("k2", "How?", references=("So.",), source="k2")
+    filled = read(file=name, template="{{Q}}: {question}\nA:", columns={"reference": "answer"})
+    assert filled[0] == PromptText("2", "{Q}: Why?\nA:", references=("Because.",))
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        ("text\na\n", {}, r"p\.csv:2: there is no column 'prompt'\. Name the one .* with `column`: 'text'\."),
+        (
+            "question,answer\na,b\nc,d\n",
+            {"column": "qestion"},
+            r"Did you mean 'question'\? Available: answer, quest",
+        ),
+        ("a,b\n1,2\n3,4,5\n", {"column": "a"}, r"p\.csv:3: this row has 3 values, the header has 2"),
+        ("a,a\n1,2\n", {"column": "a"}, r"p\.csv:1: two columns have the same name: a, a"),
+        ('a\n"b"c\n', {"column": "a"}, r"p\.csv:2: this is no table"),
+        ("prompt\n\n", {}, "has no prompts"),
+        ("", {}, "has no prompts"),
+        ("prompt,x\n ,y\n", {}, r"p\.csv:2: prompt 2 is empty"),
+    ],
+)
+def test_what_is_wrong_in_a_table_has_its_line_and_the_columns(read, write, content, settings, message):
+    write("p.csv", content)
+    with pytest.raises(PromptError, match=message) as caught:
+        read(file="p.csv", **settings)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_keys_of_json_lines_by_name(read, write):
+    write("p.jsonl", [{"text": "a", "gold": ["x", "y"], "reference": 3}, {"text": "b", "gold": "z"}])
+    assert texts(read(file="p.jsonl", column="text")) == ["a", "b"]
+    found = read(file="p.jsonl", columns={"prompt": "text", "reference": "gold"})
+    assert [one.references for one in found] == [("x", "y"), ("z",)]
+    write("p.jsonl", [{"text": "a"}, {"txt": "b"}, {"text": 3}])
+    with pytest.raises(PromptError) as caught:
+        read(file="p.jsonl", column="text")
+    second, third = str(caught.value).splitlines()
+    assert second.endswith("p.jsonl:2: unknown column 'text'. Did you mean 'txt'? Available: txt.")
+    assert third.endswith("p.jsonl:3: column 'text' must hold a text; given a number.")
+    write("p.jsonl", [{"chat": [{"role": "user", "content": "hi"}]}])
+    assert read(file="p.jsonl", columns={"messages": "chat"})[0].messages == ({"role": "user", "content": "hi"},)
+
+
+def test_a_dot_reaches_into_objects_and_lists(read, write):
+    write(
+        "p.jsonl", [{"translation": {"de": "Hallo", "en": "Hello"}, "talk": [{"value": "Hi"}, {"value": "Bye"}]}]
+    )
+    columns = {"prompt": "translation.de", "reference": "translation.en"}
+    assert read(file="p.jsonl", columns=columns) == (PromptText("1", "Hallo", references=("Hello",)),)
+    assert texts(read(file="p.jsonl", column="talk.0.value")) == ["Hi"]
+    assert texts(read(file="p.jsonl", template="{translation.de}: {talk.1.value}")) == ["Hallo: Bye"]
+    write("p.jsonl", [{"a.b": "whole"}])
+    assert texts(read(file="p.jsonl", column="a.b")) == ["whole"]
+    for column, available in (
+        ("translation.fr", "translation.de, translation.en"),
+        ("talk.2", "talk.0, talk.1"),
+        ("talk.0.a", "talk, translation"),
+    ):
+        write("p.jsonl", [{"translation": {"de": "a", "en": "b"}, "talk": ["c", "d"]}])
+        with pytest.raises(PromptError, match=rf"unknown column '{column}'.*Available: {available}\."):
+            read(file="p.jsonl", column=column)
+
+
+def test_a_json_list(read, write):
+    write("p.json", '[{"prompt": "a"}, {"prompt": "b", "id": "x"}]')
+    assert read(file="p.json") == (PromptText("1", "a"), PromptText("x", "b"))
+    for content, message in (
+        ('{"prompt": "a"}', "expected a list of objects; given an object"),
+        ('{"prompt": "a"}\n{"prompt": "b"}', r"p\.json:2:1: invalid JSON: Extra data. If .* name it \.jsonl"),
+        ('[{"prompt": "a"}, 3]', r"p\.json: entry 2: expected an object .* given a number"),
+    ):
+        write("p.json", content)
+        with pytest.raises(PromptError, match=message):
+            read(file="p.json")
+
+
+def test_text_has_a_prompt_per_line(read, write):
+    write("p.txt", "\ufefffirst \n\n  second\n")
+    assert read(file="p.txt") == (PromptText("1", "first "), PromptText("3", "  second"))
+
+
+def test_questions_of_spec_bench(read, write):
+    write("question.jsonl", QUESTIONS)
+    assert read(file="question.jsonl") == (
+        PromptText("81", "Write a poem.", source="writing"),
+        PromptText("82", "What is 2 + 2?", source="math"),
+    )
+    (chat, _) = read(file="question.jsonl", chat=True, system="Be brief.")
+    assert chat.messages == (
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Write a poem."},
+    )
+    write("question.jsonl", [{"turns": []}])
+    with pytest.raises(PromptError, match="column 'turns' must hold a text; given an empty list"):
+        read(file="question.jsonl")
+
+
+def test_a_random_sample_is_the_same_for_a_seed(read, write):
+    write("p.txt", "".join(f"{number}\n" for number in range(50)))
+    first, again, other = (texts(read(file="p.txt", shuffle=seed, limit=8)) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(set(first)) == 8
+    assert first != texts(read(file="p.txt", limit=8))
+    listed = tuple(map(str, range(50)))
+    assert texts(read(texts=listed, shuffle=1, limit=8)) == first
+
+
+def test_a_format_that_is_unknown(read, write):
+    write("p.docx", "x")
+    with pytest.raises(PromptError, match=r"does not tell the format.*\.jsonl, .*\.parquet or \.txt"):
+        read(file="p.docx")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "given none of them"),
+        ({"file": "a.csv", "dataset": "b"}, "given 'file' and 'dataset'"),
+        ({"file": "a.csv", "split": "test"}, "'split' requires 'dataset'; given 'file'"),
+        ({"texts": ["a"], "column": "b"}, "'column' requires 'file' or 'dataset'; given 'texts'"),
+        ({"file": "a.csv", "column": "b", "template": "{b}"}, "'column' and 'template' are given"),
+        ({"file": "a.csv", "column": "b", "columns": {"prompt": "c"}}, "'column' and 'columns.prompt' are given"),
+        ({"file": "a.csv", "columns": {"reference": "c"}}, "'columns' names no prompt"),
+        ({"file": "a.csv", "template": "no column"}, "write columns in braces"),
+        ({"file": "a.csv", "template": "{a!r}"}, "nothing else may be in them"),
+        ({"file": "a.csv", "template": "{a"}, "write a brace that is no column as two"),
+        ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
+        ({"file": "a.csv", "columns": {"prompts": "c"}}, "Extra inputs are not permitted"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        PromptsConfig(**settings)
+
+
+def test_a_template_reads_columns_and_runs_nothing(read, write):
+    write("p.jsonl", [{"a": "x", "n": 3}])
+    assert texts(read(file="p.jsonl", template="{a}{n}")) == ["x3"]
+    with pytest.raises(PromptError, match=r"unknown column 'a\.__class__'"):
+        read(file="p.jsonl", template="{a.__class__}")
+
+
+@pytest.fixture
+def absent(monkeypatch):
+    """Makes packages seem not installed."""
+
+    def hide(*names):
+        for name in names:
+            monkeypatch.setitem(sys.modules, name, None)
+
+    return hide
+
+
+def test_missing_packages_are_named(read, write, absent, tmp_path):
+    absent("datasets", "pyarrow")
+    with pytest.raises(PromptError, match=r"needs the package datasets.*pip install 'specdec-core\[datasets\]'"):
+        read(dataset=str(tmp_path), column="x")
+    write("p.parquet", "x")
+    with pytest.raises(PromptError, match=r"parquet needs pyarrow.*pip install 'specdec-core\[datasets\]'"):
+        read(file="p.parquet")
+
+
+def test_a_parquet_file(read, write, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({"q": ["a", "b", "c"], "n": [1, 2, 3]}), tmp_path / "p.parquet")
+    found = read(file="p.parquet", columns={"prompt": "q", "id": "n"}, limit=2)
+    assert found == (PromptText("1", "a"), PromptText("2", "b"))
+    with pytest.raises(PromptError, match=r"p\.parquet: row 1: unknown column 'question'.*Available: n, q\."):
+        read(file="p.parquet", column="question")
+    with pytest.raises(PromptError, match="there is no such file"):
+        read(file="q.parquet")
+    write("p.parquet", "x")
+    with pytest.raises(PromptError, match=r"p\.parquet: this is no parquet file"):
+        read(file="p.parquet")
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """A folder with two splits of a dataset: JSON lines, and parquet if asked for."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+    def make(kind="jsonl"):
+        place = tmp_path / kind
+        place.mkdir()
+        for split, count in (("train", 30), ("test", 4)):
+            rows = [{"question": f"{split} {number}?", "answer": str(number)} for number in range(count)]
+            if kind == "jsonl":
+                (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            else:
+                datasets.Dataset.from_list(rows).to_parquet(place / f"{split}.parquet")
+        return kind
+
+    return make
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_dataset_in_a_folder(dataset, read, kind):
+    name = dataset(kind)
+    found = read(dataset=name, split="test", column="question", limit=2)
+    assert found == (PromptText("1", "test 0?"), PromptText("2", "test 1?"))
+    template = read(dataset=name, split="test", template="Q: {question}", columns={"reference": "answer"})
+    assert template[3] == PromptText("4", "Q: test 3?", references=("3",))
+    sample = read(dataset=name, split="train", column="question", shuffle=0, limit=5)
+    assert len(set(texts(sample))) == 5 != texts(sample) == [f"train {int(one.id) - 1}?" for one in sample]
+    assert texts(read(dataset=name, split="train[28:]", column="question")) == ["train 28?", "train 29?"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_wrong_with_a_dataset_names_splits_and_columns(dataset, read):
+    name = dataset()
+    with pytest.raises(PromptError, match=r"jsonl: set `split` to one of its splits: train, test"):
+        read(dataset=name, column="question")
+    with pytest.raises(PromptError, match=r"jsonl: this dataset cannot be loaded: .*Unknown split \"tset\""):
+        read(dataset=name, split="tset", column="question")
+    with pytest.raises(PromptError, match=r"cannot be loaded: .*BuilderConfig 'main' not found"):
+        read(dataset=name, name="main", split="test", column="question")
+    with pytest.raises(PromptError) as caught:
+        read(dataset=name, split="test", column="qestion")
+    assert str(caught.value) == (
+        "jsonl (test): row 1: unknown column 'qestion'. Did you mean 'question'? Available: answer, question."
+    )
+    with pytest.raises(PromptError, match="there is no such folder"):
+        read(dataset="./nowhere", column="a")
+
+
+STUDY = """
+target: builtin:target
+prompts: {prompts}
+runs: [{{drafter: prompt-copy, gamma: 4}}]
+"""
+
+
+def test_a_study_says_where_its_prompts_are_wrong(write, tmp_path):
+    write("p.csv", "question\na\n")
+    path = write("study.yaml", STUDY.format(prompts="{file: p.csv, colum: question}"))
+    with pytest.raises(ConfigError, match=r"study\.yaml:3:24: .*unknown key 'colum'. Did you mean 'column'"):
+        load_study(path)
+    write("study.yaml", STUDY.format(prompts="{file: p.csv}"))
+    with pytest.raises(ConfigError, match=r"study\.yaml:3:17: .*p\.csv:2: there is no column 'prompt'"):
+        load_study(path)
+    write("study.yaml", STUDY.format(prompts="{file: p.csv, column: question}"))
+    assert load_study(path).tasks[0].prompts == (PromptText("2", "a"),)
+
+
+def test_validating_a_study_with_a_dataset_imports_no_torch(dataset, write, tmp_path):
+    name = dataset()
+    study = write("study.yaml", STUDY.format(prompts=f"{{dataset: {name}, split: test, column: question}}"))
+    code = """
+        import sys
+        from specdec_core.cli.main import app
+        try:
+            app(["validate", sys.argv[1]])
+        except SystemExit as end:
+            assert not end.code
+        assert "torch" not in sys.modules
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(study)]
+    environment = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path / "cache")}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert "of 4 prompt(s)" in result.stdout
+    assert "first prompt: 'test 0?'" in result.stdout

@@ -1,0 +1,45 @@
+"""The names that `import specdec_core` offers, and the modules that import no torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+import specdec_core
+
+
+@pytest.mark.parametrize("name", specdec_core.__all__)
+def test_every_public_name_exists(name):
+    assert getattr(specdec_core, name) is not None
+    assert name in dir(specdec_core)
+
+
+def test_an_unknown_name_is_an_error():
+    with pytest.raises(AttributeError, match="has no attribute 'Decodr'"):
+        specdec_core.Decodr  # noqa: B018
+
+
+LIGHT = (
+    "specdec_core",
+    "specdec_core.interface",
+    "specdec_core.interface.files",
+    "specdec_core.registry",
+    "specdec_core.builtin",
+    "specdec_core.models.resolve",
+    "specdec_core.theory",
+    "specdec_core.study",
+    "specdec_core.cli.main",
+    "specdec_drafters.plugin",
+    "specdec_plugins.plugin",
+)
+
+
+def test_listing_and_validating_import_no_torch():
+    code = f"""
+import importlib, sys
+for name in {LIGHT}:
+    importlib.import_module(name)
+    assert "torch" not in sys.modules, name
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

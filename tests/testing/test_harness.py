@@ -1,0 +1,190 @@
+"""The kit's harness: statistics, enumeration, tiny targets and global state."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from specdec_core.interface import Backoff, Dense, PointMass, Proposal, SamplingSettings, Sparse
+from specdec_core.testing import CheckFailure
+from specdec_core.testing.harness import enumeration
+from specdec_core.testing.harness.enumeration import continuations, require_distribution
+from specdec_core.testing.harness.session_driver import drafts_of
+from specdec_core.testing.harness.state import changed_globals, global_state, restored_globals
+from specdec_core.testing.harness.statistics import chi_square, farthest, p_of_groups, p_of_sequences, p_value
+from specdec_core.testing.harness.tiny_target import (
+    EOS,
+    PROMPT,
+    VOCAB,
+    discard_modified,
+    tiny_loaded_model,
+    tiny_target,
+    uncached_logits,
+)
+from specdec_core.verification.distributions import dense
+
+
+class TestStatistics:
+    def test_p_values_are_those_of_scipy(self):
+        observed, expected = [30, 14, 34, 45, 57, 20], [20.0, 20.0, 30.0, 40.0, 60.0, 30.0]
+        statistic, freedom = chi_square(observed, expected)
+        known = chisquare(observed, expected)
+        assert (statistic, freedom) == (pytest.approx(known.statistic), 5)
+        assert p_value(statistic, freedom) == pytest.approx(known.pvalue)
+
+    def test_rare_outcomes_share_a_bin(self):
+        assert chi_square([50, 46, 1, 3], [50.0, 44.0, 3.0, 3.0]) == (pytest.approx(4 / 44 + 4 / 6), 2)
+
+    def test_a_small_remainder_joins_the_last_bin(self):
+        assert chi_square([50, 46, 4], [50.0, 49.0, 1.0]) == (0, 1)
+
+    def test_a_single_outcome_has_p_value_1(self):
+        assert p_value(*chi_square([7], [7.0])) == 1
+
+    def test_an_impossible_outcome_has_p_value_0(self):
+        assert p_value(*chi_square([99, 1], [100.0, 0.0])) == 0
+
+    def test_groups_add_up(self):
+        one, two = ([60, 40], [50.0, 50.0]), ([30, 70], [50.0, 50.0])
+        statistic = chi_square(*one)[0] + chi_square(*two)[0]
+        assert p_of_groups([one, two]) == pytest.approx(p_value(statistic, 2))
+
+    def test_sequences_that_fit_are_accepted_and_others_are_not(self):
+        expected = {(0, 0): 0.25, (0, 1): 0.25, (1,): 0.5}
+        assert p_of_sequences({(0, 0): 260, (0, 1): 240, (1,): 500}, expected) > 0.5
+        assert p_of_sequences({(0, 0): 400, (0, 1): 100, (1,): 500}, expected) < 1e-6
+
+    def test_an_impossible_sequence_is_not_accepted(self):
+        assert p_of_sequences({(0,): 500, (1,): 499, (2,): 1}, {(0,): 0.5, (1,): 0.5}) == 0
+
+    def test_the_largest_deviation_is_named(self):
+        expected = {(0, 0): 0.25, (0, 1): 0.25, (1,): 0.5}
+        assert farthest({(0, 0): 400, (0, 1): 100, (1,): 500}, expected)[0] in ((0, 0), (0, 1))
+        assert farthest({(0, 0): 100, (0, 1): 100, (1,): 800}, expected) == ((0,), 200, 500)
+
+
+class TestRequireDistribution:
+    """A sample that fits ends the test early; one that does not is enlarged until it is certain."""
+
+    EXPECTED = {(0,): 0.5, (1,): 0.5}  # noqa: RUF012
+
+    @pytest.fixture
+    def drawn(self, monkeypatch):
+        """Replace decoding by draws with a given probability of 0, and record the sizes."""
+        sizes = []
+
+        def replace(p):
+            def sampled(decoder, batch, count, length, seed):
+                sizes.append(count)
+                zeros = round(count * p)
+                return Counter({(0,): zeros, (1,): count - zeros})
+
+            monkeypatch.setattr(enumeration, "sampled", sampled)
+            return sizes
+
+        return replace
+
+    def test_a_sample_that_fits_is_not_enlarged(self, drawn):
+        sizes = drawn(0.5)
+        require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=6400)
+        assert sizes == [400]
+
+    def test_a_deviation_that_needs_a_large_sample_is_seen(self, drawn):
+        sizes = drawn(0.54)
+        with pytest.raises(CheckFailure, match=r"decoded 6400 continuations of up to 1 tokens here"):
+            require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=6400)
+        assert sizes == [400, 400, 800, 1600, 3200]
+
+    def test_it_ends_at_the_largest_sample(self, drawn):
+        sizes = drawn(0.535)
+        require_distribution(None, self.EXPECTED, "here", batch=100, min_count=400, max_count=3200)
+        assert sum(sizes) == 3200
+
+
+@pytest.mark.parametrize("encoder_decoder", [False, True])
+@pytest.mark.parametrize(
+    "settings", [SamplingSettings(), SamplingSettings(top_k=2), SamplingSettings(temperature=0)]
+)
+def test_probabilities_of_continuations_sum_to_1(encoder_decoder, settings):
+    exact = continuations(tiny_target(encoder_decoder).loaded, settings, length=3)
+    assert sum(exact.values()) == pytest.approx(1)
+    assert all(len(tokens) == 3 or tokens[-1] == EOS for tokens in exact)
+
+
+@pytest.mark.parametrize("encoder_decoder", [False, True])
+def test_probabilities_are_products_over_tokens(encoder_decoder):
+    one = tiny_target(encoder_decoder)
+    exact = continuations(one.loaded, SamplingSettings(), length=2)
+    p = torch.softmax(uncached_logits(one.loaded, [[*one.begin(), 4]])[0, -2:].double(), dim=-1)
+    assert exact[4, 2] == pytest.approx(float(p[0, 4] * p[1, 2]), rel=1e-4)
+
+
+class TestATinyTarget:
+    def test_leaves_global_random_state_alone(self):
+        before = global_state()
+        tiny_loaded_model(seed=3)
+        assert changed_globals(before) == []
+
+    def test_is_neither_certain_nor_uniform(self):
+        p = torch.softmax(uncached_logits(tiny_target().loaded, [PROMPT])[0, -1], dim=-1)
+        assert 0.01 < float(p.min()) < float(p.max()) < 0.9
+
+    def test_is_rebuilt_after_a_change(self):
+        one = tiny_target()
+        discard_modified()
+        assert tiny_target() is one
+        with torch.no_grad():
+            one.loaded.model.get_output_embeddings().weight[3] = 0
+        discard_modified()
+        other = tiny_target()
+        assert other is not one
+        assert not torch.equal(
+            other.loaded.model.get_output_embeddings().weight, one.loaded.model.get_output_embeddings().weight
+        )
+
+
+def test_global_state_is_restored():
+    before = global_state()
+    with restored_globals():
+        torch.rand(1)
+        random.random()
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+        assert set(changed_globals(before)) == {
+            "torch's random state",
+            "python's random state",
+            "torch's gradient mode",
+            "torch's default dtype",
+        }
+    assert changed_globals(before) == []
+
+
+IDS = torch.tensor([[[0, 3], [2, 5]]])
+WEIGHTS = torch.tensor([[[0.4, 0.6], [0.7, 0.3]]])
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        PointMass(),
+        Sparse(IDS, WEIGHTS),
+        Dense(torch.softmax(torch.arange(12.0).view(1, 2, 6), dim=-1)),
+        Backoff(IDS, WEIGHTS / 2, torch.tensor([0.2, 0.1, 0.2, 0.2, 0.1, 0.2]), torch.tensor([[0.5, 0.25]])),
+    ],
+    ids=lambda q: type(q).__name__,
+)
+def test_every_form_of_q_is_made_dense(q):
+    proposal = Proposal(torch.tensor([[3, 2]]), (2,), q)
+    (draft,) = drafts_of(proposal, VOCAB)
+    assert draft.tokens == (3, 2)
+    torch.testing.assert_close(torch.stack(draft.q), dense(q, proposal.tokens, VOCAB)[0].double())
+
+
+def test_ids_outside_the_vocabulary_are_left_out_of_q():
+    proposal = Proposal(torch.tensor([[3]]), (1,), Sparse(torch.tensor([[[3, 9]]]), torch.tensor([[[0.4, 0.6]]])))
+    (draft,) = drafts_of(proposal, VOCAB)
+    assert float(draft.q[0].sum()) == pytest.approx(0.4)

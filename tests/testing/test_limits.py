@@ -1,0 +1,227 @@
+"""Time limits: what is stopped, what is told, and what is left as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from specdec_core import DeterministicDrafter, PluginConfig
+from specdec_core.testing import DrafterSubject, run_checks, subject_of
+from specdec_core.testing import limits as limiting
+from specdec_core.testing.limits import TimeLimitExceeded, time_limit
+from tests.testing.defects import healthy
+
+SHORT = 0.05
+
+
+def endless():
+    while True:
+        with contextlib.suppress(Exception):  # as plugins do
+            time.sleep(0.001)
+
+
+def test_a_loop_is_stopped_though_it_catches_exceptions():
+    with pytest.raises(TimeLimitExceeded) as stopped, time_limit(SHORT, "a loop"):
+        endless()
+    assert "endless" in [frame.name for frame in stopped.traceback]
+
+
+def test_it_is_not_stopped_a_second_time_while_the_first_is_on_its_way_out():
+    with time_limit(1e-3, "a loop"):
+        with pytest.raises(TimeLimitExceeded):
+            endless()
+        left, again = signal.getitimer(signal.ITIMER_REAL)
+    assert again == limiting._TICK
+    assert left > 1e-2
+
+
+def test_a_loop_that_catches_everything_once_is_stopped(monkeypatch):
+    monkeypatch.setattr(limiting, "_TICK", SHORT)
+    caught = []
+
+    def stubborn():
+        try:
+            endless()
+        except BaseException as error:
+            caught.append(error)
+            endless()
+
+    with pytest.raises(TimeLimitExceeded), time_limit(SHORT, "a loop"):
+        stubborn()
+    assert len(caught) == 1
+
+
+def test_a_list_that_grows_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(limiting, "_TICK", SHORT)
+    monkeypatch.setattr(limiting, "_MEMORY", 1 << 20)
+    memory = iter([0, *[5 << 30] * 1000])
+    monkeypatch.setattr(limiting, "_peak_memory", lambda: next(memory))
+    with pytest.raises(TimeLimitExceeded, match="and 5 GiB more memory"), time_limit(60, "a list"):
+        endless()
+
+
+@pytest.mark.parametrize("seconds", [None, 0])
+def test_no_limit(seconds):
+    with time_limit(seconds, "anything"):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] in (0, pytest.approx(300, abs=299))
+
+
+def test_a_timer_that_runs_already_is_started_again_with_what_is_left():
+    fired = []
+    before = signal.signal(signal.SIGALRM, lambda *_: fired.append("outer"))
+    outer = signal.setitimer(signal.ITIMER_REAL, 100)
+    try:
+        with time_limit(50, "a check"):
+            assert 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= 50
+        assert 50 < signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+        signal.raise_signal(signal.SIGALRM)
+        assert fired == ["outer"]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_timer_that_ends_earlier_stays():
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    outer = signal.setitimer(signal.ITIMER_REAL, 30)
+    handler = signal.getsignal(signal.SIGALRM)
+    try:
+        with time_limit(50, "a check"):
+            assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *outer)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_outside_of_the_main_thread_it_is_told_what_is_waited_for(monkeypatch):
+    told = threading.Event()
+    lines = []
+
+    class Errors:
+        def write(self, text):
+            lines.append(text)
+            told.set()
+
+        def flush(self):
+            pass
+
+    def work():
+        with time_limit(SHORT, "the check 'x'"):
+            told.wait()
+
+    monkeypatch.setattr(sys, "stderr", Errors())
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert "the check 'x' has run for 0.05 s and cannot be interrupted. It is at:" in lines[0]
+    assert "told.wait()" in lines[0]
+
+
+class Endless(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        endless()
+
+
+class OneListForAllRows(DeterministicDrafter):
+    """Appends to the list over which it goes, and which all rows share."""
+
+    def __init__(self, config, target):
+        super().__init__(config, target)
+        self.drafted = []
+
+    def draft(self, tokens, budget):
+        self.drafted.append(tokens[-1])
+        for token in self.drafted:
+            self.drafted.append(token)
+        return self.drafted
+
+
+class LongOne(OneListForAllRows):
+    """Returns the list that all rows share, which grows with every call."""
+
+    def draft(self, tokens, budget):
+        self.drafted.extend([tokens[-1]] * budget)
+        return self.drafted
+
+
+class EndlessInTheBeginning(Endless):
+    def __init__(self, config, target):
+        super().__init__(config, target)
+        endless()
+
+
+def run(kind, **given):
+    return run_checks(DrafterSubject(lambda target: kind(PluginConfig(), target)), timeout=10 * SHORT, **given)
+
+
+@pytest.mark.parametrize("kind", [Endless, OneListForAllRows, EndlessInTheBeginning])
+def test_a_check_that_does_not_end_fails_where_it_was(kind):
+    report = run(kind, select=["zero-budget", "budget-respected"])
+    one = report.results[0]
+    assert (one.outcome, one.timed_out) == ("failed", True)
+    assert "no end after 0.5" in one.message
+    assert f'File "{__file__}"' in one.message
+    assert "--timeout SECONDS" in one.message
+    assert not report.not_run
+    assert len(list(report.told())) == 1
+
+
+def test_what_was_asked_of_it_is_told():
+    (one,) = run(Endless, select=["zero-budget"]).results
+    assert "requested [4] tokens after [[2, 3, 5, 2, 3]]" in one.message
+
+
+def test_a_list_that_all_rows_share_and_that_grows_is_too_long():
+    report = run_checks(
+        DrafterSubject(lambda target: LongOne(PluginConfig(), target)),
+        select=["zero-budget", "many-steps", "lossless"],
+    )
+    assert [one.outcome for one in report.results] == ["failed"] * 3
+    assert not any(one.timed_out for one in report.results)
+    assert re.search(r"\d+ tokens were proposed for row 0; its budget was", report.results[1].message)
+
+
+def test_after_three_checks_that_do_not_end_the_rest_is_not_run():
+    report = run(Endless)
+    assert [one.outcome for one in report.results if one.outcome != "skipped"] == ["failed"] * 3
+    assert report.stopped == "3 checks in a row did not end"
+    assert "lossless" in report.not_run
+    assert not report.passed
+    assert "not run, since 3 checks in a row did not end: max-batch, " in str(report)
+
+
+def test_when_the_time_for_all_is_over_the_rest_is_not_run():
+    report = run(Endless, total_timeout=SHORT)
+    assert report.stopped == "all checks together may take 0.05 s"
+    assert not report.failures
+    assert not report.passed
+    assert "zero-budget" in report.not_run
+
+
+def test_a_check_that_only_got_the_rest_of_the_time_is_not_run():
+    report = run(Endless, select=["zero-budget"], total_timeout=SHORT)
+    assert str(report).strip() == "not run, since all checks together may take 0.05 s: zero-budget"
+
+
+def test_a_check_that_ends_gives_the_next_ones_their_time_back():
+    limits = limiting.Limits(60, None)
+    limits.learn(timed_out=True)
+    assert limits.of_the_next() == (6, False)
+    limits.learn(timed_out=False)
+    assert limits.of_the_next() == (60, False)
+
+
+def test_a_controller_that_does_not_end():
+    class Waiting(healthy.Following):
+        def open(self, batch):
+            endless()
+
+    report = run_checks(subject_of("gamma", Waiting), select=["deterministic"], timeout=SHORT)
+    assert "called open()" in report.results[0].message
+    assert report.results[0].timed_out

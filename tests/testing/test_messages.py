@@ -1,0 +1,295 @@
+"""What the author of a plugin reads: one message for one mistake, which names his function and what to return."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+import torch
+
+from specdec_core import AutoregressiveDrafter, DeterministicDrafter, Drafter, PluginConfig
+from specdec_core.interface import Capabilities, Dense, DraftSession, GammaSession, PointMass, Proposal
+from specdec_core.testing import DrafterSubject, run_checks, subject_of
+from tests.testing.defects import healthy
+
+
+class ReturnsNone(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        return None
+
+
+class ReturnsNumbers(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        return [0.5] * budget
+
+
+class TooMany(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        return [2] * (budget + 1)
+
+
+class Outside(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        return [6] * budget
+
+
+class Raises(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        raise RuntimeError("tired")
+
+
+class Leaves(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        sys.exit("goodbye")
+
+
+class NoLogits(AutoregressiveDrafter):
+    def logits(self, prefix):
+        return None
+
+
+class FewLogits(AutoregressiveDrafter):
+    def logits(self, prefix):
+        return torch.zeros(4)
+
+
+class WithSession(Drafter):
+    def open(self, session):
+        return self.Session()
+
+
+class ProposesNone(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            return None
+
+
+class ProposesInt32(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            made = Proposal.from_rows([[2] * n for n in request.budget])
+            return Proposal(made.tokens.int(), made.lengths, made.q)
+
+
+class ProposesLists(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            return Proposal([[2] * n for n in request.budget], request.budget, PointMass())
+
+
+class ForgetsRows(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            made = Proposal.from_rows([[2] * n for n in request.budget])
+            return Proposal(made.tokens, made.lengths[:1], made.q)
+
+
+class QOfOnes(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            made = Proposal.from_rows([[2] * n for n in request.budget])
+            return Proposal(made.tokens, made.lengths, Dense(torch.ones(*made.tokens.shape, 6)))
+
+
+class ReadsHidden(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            states = request.hidden * 2
+            return Proposal.empty(len(states))
+
+
+class NeedsHidden(ReadsHidden):
+    needs_hidden_states = True
+
+
+class KeepsCount(WithSession):
+    class Session(DraftSession):
+        asked = 0
+
+        def propose(self, request):
+            self.asked += 1
+            return Proposal.from_rows(
+                [[(row[-1] + self.asked) % 6] * n for row, n in zip(request.tokens, request.budget, strict=True)]
+            )
+
+
+class CannotClose(WithSession):
+    class Session(DraftSession):
+        def propose(self, request):
+            return Proposal.empty(len(request.tokens))
+
+        def close(self):
+            raise OSError("it is stuck")
+
+
+class CannotOpen(WithSession):
+    def open(self, session):
+        raise OSError("it is locked")
+
+
+class CannotBegin(Raises):
+    def __init__(self, config, target):
+        raise OSError("no file")
+
+
+def run(kind, *select, **given):
+    can = Capabilities(needs_hidden_states=kind.needs_hidden_states, encoder_decoder=False)
+    return run_checks(DrafterSubject(lambda target: kind(PluginConfig(), target), can), select=select, **given)
+
+
+def line_of(function):
+    return f"{function.__code__.co_filename.rpartition('/')[2]}:{function.__code__.co_firstlineno}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "function", "got", "returns"),
+    [
+        (ReturnsNone, "draft", "ReturnsNone.draft returned None", "[tokens[-1]] * budget"),
+        (ReturnsNumbers, "draft", "ReturnsNumbers.draft returned [0.5", "[tokens[-1]] * budget"),
+        (TooMany, "draft", "tokens were proposed for row 0; its budget was", "at most `budget` token ids"),
+        (Outside, "draft", "id 6 in row 0: a draft token", "from 0 to `self.target.vocab_size - 1`"),
+        (NoLogits, "logits", "NoLogits.logits returned None", "a float tensor [V]"),
+        (FewLogits, "logits", "logits of shape (4, 4) were given", "a float tensor [V]"),
+        (ProposesNone, "propose", "propose() returned NoneType", "Proposal.from_rows("),
+        (ProposesInt32, "propose", "dtype torch.int32 were proposed; expected int64", "Proposal.from_rows("),
+        (ProposesLists, "propose", "tokens are a list; expected a tensor", "Proposal.from_rows("),
+        (ForgetsRows, "propose", "1 lengths were proposed; there are 4 rows", "Proposal.from_rows("),
+        (QOfOnes, "propose", "with sum 6", "request.sample(logits)"),
+    ],
+)
+def test_what_is_returned_wrongly_is_told_with_the_function_and_what_it_must_return(kind, function, got, returns):
+    own = getattr(kind.Session if function == "propose" else kind, function)
+    name = own.__qualname__
+    (one,) = run(kind, "q-sums-to-one").failures
+    assert got in one.message
+    assert f"{name} (" in one.message
+    assert f"{line_of(own)}) must return" in one.message
+    assert returns in one.message
+    assert "Traceback" not in one.message
+
+
+@pytest.mark.parametrize("kind", [ReturnsNone, Outside, ProposesNone, QOfOnes])
+def test_it_is_told_in_the_decoding_loop_as_well(kind):
+    (one,) = run(kind, "lossless").failures
+    assert re.search(r"hint: +\S+ \(.*test_messages.py:\d+\) must return", one.message)
+    assert "Traceback" not in one.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (ReadsHidden, "since ReadsHidden does not ask for hidden states, which ReadsHidden.Session.propose"),
+        (ReadsHidden, "needs_hidden_states = True"),
+        (NeedsHidden, "is None in the first step of a batch"),
+        (NeedsHidden, "return Proposal.empty(len(request.tokens))"),
+    ],
+)
+def test_hidden_states_that_are_missing(kind, told):
+    (one,) = run(kind, "zero-budget").failures
+    assert told in one.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Raises, "RuntimeError: tired"),
+        (Leaves, "SystemExit: goodbye"),
+        (CannotClose, "OSError: it is stuck"),
+        (CannotOpen, "OSError: it is locked"),
+        (CannotBegin, "OSError: no file"),
+    ],
+)
+def test_what_raises_is_a_failure_with_the_lines_of_the_author_alone(kind, told):
+    report = run(kind, "zero-budget", "lossless")
+    assert [one.outcome for one in report.results] == ["failed"] * 2
+    for one in report.failures:
+        assert told in one.message
+        assert f'File "{__file__}"' in one.message
+        assert "specdec_core/" not in one.message
+
+
+@pytest.mark.parametrize(
+    "kind", [ReturnsNone, TooMany, Outside, Raises, Leaves, ProposesNone, ReadsHidden, CannotClose, CannotBegin]
+)
+def test_one_mistake_gives_one_message(kind):
+    report = run(kind, quick=True)
+    assert len(report.failures) > 30
+    (message,) = report.told()
+    assert re.search(rf"\n\n{len(report.failures) - 1} more checks failed with the same cause: ", message)
+    assert message.count("did:") == 1
+
+
+def test_all_are_told_in_full_if_asked():
+    report = run(TooMany, "zero-budget", "many-steps", "drafts-tokens")
+    assert [text.partition(":")[0] for text in report.told(verbose=True)] == [
+        "zero-budget",
+        "drafts-tokens",
+        "many-steps",
+    ]
+
+
+def test_a_mistake_that_shows_in_several_states_gives_one_message():
+    names = ("all-accepted", "none-accepted", "many-steps", "long-drafts")
+    (message,) = run(KeepsCount, *names).told()
+    assert "3 more checks failed with the same cause: none-accepted, long-drafts, many-steps" in message
+
+
+def test_two_mistakes_give_two_messages():
+    class Both(TooMany):
+        needs_hidden_states = True
+
+    subject = DrafterSubject(lambda target: Both(PluginConfig(), target), Capabilities(encoder_decoder=False))
+    report = run_checks(subject, select=["zero-budget", "budget-respected", "hidden-states-declared"])
+    assert [text.partition(":")[0] for text in report.told()] == ["zero-budget", "hidden-states-declared"]
+
+
+def test_the_report_groups_as_well():
+    text = str(run(TooMany, "zero-budget", "many-steps"))
+    assert text.count("did:") == 1
+    assert "1 more check failed with the same cause: many-steps" in text
+
+
+class Wrong(healthy.Following):
+    """Answers with None."""
+
+    class Session(GammaSession):
+        def gamma(self):
+            return None
+
+    def open(self, batch):
+        return self.Session()
+
+
+def test_a_controller_that_answers_nothing():
+    report = run_checks(subject_of("gamma", Wrong))
+    (message,) = report.told()
+    assert f"See Wrong.Session.gamma (tests/testing/{line_of(Wrong.Session.gamma)})." in message
+    assert "expected: 1 int(s), one per row" in message
+
+
+class Leaving(healthy.Following):
+    """Ends the process."""
+
+    def open(self, batch):
+        sys.exit("enough")
+
+
+def test_a_controller_that_ends_the_process():
+    report = run_checks(subject_of("gamma", Leaving))
+    (message,) = report.told()
+    assert "SystemExit: enough" in message
+    assert f'File "{__file__}"' in message
+
+
+class TestOptionalChecks:
+    def test_that_fail_say_what_they_are_for(self):
+        report = run(type("Silent", (DeterministicDrafter,), {"draft": lambda *_: []}), "drafts-tokens")
+        (one,) = report.results
+        assert (one.outcome, one.required) == ("optional", False)
+        assert one.check.purpose == "to know that the other checks had drafts to look at"
+
+    def test_that_are_required_are_not_optional(self):
+        silent = type("Silent", (DeterministicDrafter,), {"draft": lambda *_: []})
+        (one,) = run(silent, "drafts-tokens", require=["drafts-tokens"]).results
+        assert (one.outcome, one.required) == ("failed", True)

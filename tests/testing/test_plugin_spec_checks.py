@@ -1,0 +1,81 @@
+"""The kit catches specs that do not fit their plugin."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_core.testing import named, run_checks
+from tests.installed import site  # noqa: F401  (a fixture)
+
+PLUGIN = """
+    {first}
+    from specdec_core import Capabilities, DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+
+    class MineConfig(PluginConfig):
+        size: int = 2
+        {about}
+
+    class OtherConfig(PluginConfig):
+        pass
+
+    class Mine(DeterministicDrafter):
+        Config = {own}
+        needs_hidden_states = {needs}
+
+        def draft(self, tokens, budget):
+            return []
+
+    @hookimpl
+    def specdec_drafters():
+        can = Capabilities(needs_hidden_states=False)
+        return [PluginSpec("drafter", "mine", "toy_mine:Mine", MineConfig, {summary}, can)]
+"""
+FITTING = {
+    "first": "",
+    "about": '"""How large."""',
+    "own": "MineConfig",
+    "needs": "False",
+    "summary": '"Drafts nothing."',
+}
+NAMES = ("spec-imports-no-torch", "spec-matches-class", "hidden-states-declared")
+
+
+@pytest.fixture
+def announced(site):  # noqa: F811
+    def install(**otherwise):
+        site.install("specdec-mine", "toy_mine", PLUGIN.format(**(FITTING | otherwise)))
+        return run_checks(named("drafter", "mine"), select=NAMES)
+
+    return install
+
+
+def test_a_spec_that_fits(announced):
+    report = announced()
+    assert [one.outcome for one in report.results] == ["passed"] * 3, str(report)
+
+
+@pytest.mark.parametrize(
+    ("otherwise", "check", "message"),
+    [
+        ({"first": "import torch"}, "spec-imports-no-torch", "got:      torch was imported"),
+        (
+            {"own": "OtherConfig"},
+            "spec-matches-class",
+            "MineConfig in the spec, Config = OtherConfig in the class",
+        ),
+        ({"about": ""}, "spec-matches-class", "no description of size"),
+        ({"summary": '""'}, "spec-matches-class", "no summary"),
+        ({"needs": "True"}, "hidden-states-declared", "True in the class, False in the capabilities"),
+    ],
+)
+def test_a_spec_that_does_not_fit(announced, otherwise, check, message):
+    (failure,) = announced(**otherwise).failures
+    assert failure.check.name == check
+    assert message in failure.message
+
+
+def test_checks_of_specs_are_skipped_without_one():
+    from specdec_core.testing import DrafterSubject
+
+    report = run_checks(DrafterSubject(lambda target: None), select=NAMES[:2])
+    assert [one.outcome for one in report.results] == ["skipped"] * 2
