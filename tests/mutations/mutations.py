@@ -1,0 +1,507 @@
+"""The mutations: small, plausible mistakes in the parts that correctness rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One mistake.
+
+    Attributes:
+        name: What the mistake is, in a few words.
+        file: Path from the root of the repository.
+        old: Text that occurs in the file exactly once.
+        new: Text that replaces it.
+        why: What goes wrong for the user if nothing sees the mistake.
+        tests: Arguments for pytest: the tests most likely to fail, the fastest first.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    why: str
+    tests: tuple[str, ...]
+
+
+ACCEPTANCE = "specdec_core/verification/acceptance.py"
+DISTRIBUTIONS = "specdec_core/verification/distributions.py"
+BATCH = "specdec_core/decoding/batch.py"
+DRAFTING = "specdec_core/decoding/drafting.py"
+DRAFT_RECORD = "specdec_core/decoding/draft_record.py"
+PROPOSER = "specdec_core/decoding/proposer.py"
+DECODER = "specdec_core/decoding/decoder.py"
+STOPPING = "specdec_core/decoding/stopping.py"
+METRICS = "specdec_core/decoding/metrics.py"
+GENERATORS = "specdec_core/sampling/generators.py"
+LOGITS = "specdec_core/sampling/logits.py"
+BACKOFF = "specdec_core/sampling/backoff.py"
+SESSION = "specdec_core/models/session.py"
+POSITIONS = "specdec_core/models/positions.py"
+RUNNER = "specdec_core/study/run/runner.py"
+CHAIN = "drafters/specdec_drafters/chain/drafter.py"
+HEADS = "drafters/specdec_drafters/heads/drafter.py"
+TRANSFORMER = "drafters/specdec_drafters/transformer/drafter.py"
+AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
+TABLES = "drafters/specdec_drafters/ngram/tables.py"
+KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
+
+RULE_TESTS = ("tests/verification",)
+LOSSLESS_TESTS = ("tests/decoding/test_lossless_core.py",)
+LOOP_TESTS = ("tests/decoding/test_loop.py",)
+MODEL_TESTS = ("tests/models/test_session.py",)
+HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
+
+MUTATIONS = (
+    # What q is.
+    Mutation(
+        "q before top-p",
+        DRAFTING,
+        "            token = self._draw(q)\n        return token.to(logits.device)",
+        "            token = self._draw(q)\n"
+        '            other = LogitsToProbs(self._to_probs.settings.model_copy(update={"top_p": None}))\n'
+        "            self._record.buffer[:, len(self._record) - 1] = other(given, prefixes)\n"
+        "        return token.to(logits.device)",
+        "Tokens are drawn from one q and compared with another: the output is not p.",
+        LOSSLESS_TESTS,
+    ),
+    Mutation(
+        "q before top-k",
+        DRAFTING,
+        "            token = self._draw(q)\n        return token.to(logits.device)",
+        "            token = self._draw(q)\n"
+        '            other = LogitsToProbs(self._to_probs.settings.model_copy(update={"top_k": None}))\n'
+        "            self._record.buffer[:, len(self._record) - 1] = other(given, prefixes)\n"
+        "        return token.to(logits.device)",
+        "Tokens are drawn from one q and compared with another: the output is not p.",
+        LOSSLESS_TESTS,
+    ),
+    Mutation(
+        "q of the previous position",
+        DRAFT_RECORD,
+        "        return Dense(self.buffer[:, : len(places)])",
+        "        return Dense(self.buffer[:, : len(places)].roll(1, dims=1))",
+        "Each token is compared with the q of its neighbour: the output is not p.",
+        LOSSLESS_TESTS,
+    ),
+    Mutation(
+        "top-k for the target only",
+        DECODER,
+        "LogitsToProbs(draft_sampling or settings, processors)",
+        'LogitsToProbs((draft_sampling or settings).model_copy(update={"top_k": None}), processors)',
+        "Still exact, but drafts hold tokens that the target rules out: acceptance falls.",
+        ("tests/decoding/test_loop.py", "tests/decoding/test_drafting.py"),
+    ),
+    Mutation(
+        "processors see the committed prefix only",
+        BATCH,
+        "            row.tokens + draft[:position]\n",
+        "            row.tokens\n",
+        "A repetition penalty ignores the draft tokens before each position: the output is not p.",
+        LOSSLESS_TESTS,
+    ),
+    # Algorithm 1.
+    Mutation(
+        "residual of a point mass not clamped",
+        DISTRIBUTIONS,
+        "        return p.scatter_add(1, token[:, None], -share).clamp_(min=0)",
+        "        return p.scatter_add(1, token[:, None], -share)",
+        "Negative weights: recovered tokens have the wrong distribution.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "residual of a sparse q not clamped",
+        DISTRIBUTIONS,
+        "    return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)",
+        "    return p.scatter_add(1, q.ids[rows, position], -share * q_at)",
+        "Negative weights: recovered tokens have the wrong distribution.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "residual of a dense q not clamped",
+        DISTRIBUTIONS,
+        "        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)",
+        "        return torch.addcmul(p, share, q_at, value=-1)",
+        "Negative weights: recovered tokens have the wrong distribution.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "residual of a back-off q not clamped",
+        DISTRIBUTIONS,
+        ".addcmul_(share, listed, value=-1)).clamp_(min=0)",
+        ".addcmul_(share, listed, value=-1))",
+        "Negative weights: recovered tokens have the wrong distribution.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "recovered token drawn from p",
+        ACCEPTANCE,
+        "draw_with_total(weights, uniforms[:, width])",
+        "draw_with_total(p_next, uniforms[:, width])",
+        "What q already gave is given again: the output is not p.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "bonus token from the wrong position",
+        ACCEPTANCE,
+        "    p_next = p[rows, accepted]",
+        "    p_next = p[rows, rejected_at]",
+        "After a fully accepted draft, the next token is drawn from the distribution before it.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "token of probability 0 accepted",
+        ACCEPTANCE,
+        "uniforms[:, :width] * q_x < p_x",
+        "uniforms[:, :width] * q_x <= p_x",
+        "Where the uniform number is 0, a token that top-k ruled out is accepted.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "acceptance compares the wrong way round",
+        ACCEPTANCE,
+        "uniforms[:, :width] * q_x < p_x",
+        "uniforms[:, :width] * q_x > p_x",
+        "Likely tokens are rejected, unlikely ones accepted.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "uniform of the comparison reused for the recovered token",
+        ACCEPTANCE,
+        "draw_with_total(weights, uniforms[:, width])",
+        "draw_with_total(weights, uniforms.gather(1, rejected_at[:, None])[:, 0])",
+        "After a rejection the number is known to be large: recovered tokens lean to high ids.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "tokens beyond a row's draft verified",
+        ACCEPTANCE,
+        "    if min(lengths) < width:\n",
+        "    if max(lengths) < width:\n",
+        "Padding is accepted as a draft where drafts differ in length.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "back-off weight ignored in the acceptance",
+        DISTRIBUTIONS,
+        "    backed_off = q.backoff_weight[:, :width] * q.lower_order[tokens]",
+        "    backed_off = q.lower_order[tokens].clone()",
+        "Tokens that an n-gram table does not list are compared with the wrong q.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "greedy ties broken to the other side",
+        LOGITS,
+        "        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))",
+        "        backwards = scores.detach().numpy()[..., ::-1]\n"
+        "        return scores.shape[-1] - 1 - torch.from_numpy(backwards.argmax(axis=-1))",
+        "Greedy decoding differs from the model's own `generate` where two tokens score the same.",
+        ("tests/sampling/test_logits.py",),
+    ),
+    # Lenience.
+    Mutation(
+        "lenience applied twice",
+        ACCEPTANCE,
+        "        q_x = lenience * q_x",
+        "        q_x = lenience * lenience * q_x",
+        "Drafts are accepted with l squared: the bound p(x) / l does not hold.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "lenience in the residual",
+        ACCEPTANCE,
+        "x, rejected_at, accepted < lengths)",
+        "x, rejected_at, (accepted < lengths) * (1 if lenience is None else lenience[rows, rejected_at]))",
+        "The output deviates more from p than the reported bound.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "deviation counted beyond the first rejection",
+        BATCH,
+        "sum(costs[: min(n + 1, len(new))])",
+        "sum(costs)",
+        "The deviation that lenience reports, and budgets spend, is too large.",
+        ("tests/plugins/test_lenience_exactly.py", "tests/plugins/test_lenience_controllers.py"),
+    ),
+    # Random numbers.
+    Mutation(
+        "one generator for all rows",
+        GENERATORS,
+        "[torch.Generator().manual_seed(seed) for seed in seeds]",
+        "[torch.Generator().manual_seed(seeds[0])] * len(seeds)",
+        "A sequence depends on those beside it, and on the batch size.",
+        LOOP_TESTS,
+    ),
+    Mutation(
+        "one seed for all rows",
+        DECODER,
+        "RowGenerators(seeds)",
+        "RowGenerators([seeds[0]] * len(seeds))",
+        "All sequences of a batch are drawn with the same numbers.",
+        LOOP_TESTS,
+    ),
+    Mutation(
+        "uniforms used up by the longest draft of the batch",
+        BATCH,
+        "counts = [0 if row.reason else n + 1 for row, n in pairs]",
+        "counts = [0 if row.reason else width + 1 for row, n in pairs]",
+        "A sequence depends on how much its neighbours draft.",
+        ("tests/decoding", "tests/test_lossless_drafters.py"),
+    ),
+    Mutation(
+        "draft numbers used up by the largest budget of the batch",
+        DRAFTING,
+        "self._generators.numbers(self.budget, max(self.budget))",
+        "self._generators.numbers([max(self.budget)] * len(self.budget), max(self.budget))",
+        "A sequence depends on its neighbours' budgets.",
+        ("tests/decoding/test_drafting.py",),
+    ),
+    Mutation(
+        "short drafts draw their next token with a constant",
+        BATCH,
+        "        if min(proposal.lengths) < width:\n",
+        "        if max(proposal.lengths) < width:\n",
+        "In ragged batches the token after a short draft is not random.",
+        LOSSLESS_TESTS,
+    ),
+    Mutation(
+        "token of weight 0 drawn",
+        GENERATORS,
+        "(uniforms * total)[:, None], right=True)",
+        "(uniforms * total)[:, None], right=False)",
+        "Where the uniform number is 0, a token that top-k ruled out is drawn.",
+        RULE_TESTS,
+    ),
+    Mutation(
+        "seeds of a study depend on the batch",
+        RUNNER,
+        "row_seed(task.generation.seed, start + n)",
+        "row_seed(task.generation.seed, n)",
+        "The same prompt has other tokens at another batch size; batches repeat each other's numbers.",
+        ("tests/study/test_runner.py",),
+    ),
+    # Where a sequence ends.
+    Mutation(
+        "tokens after a stop token kept",
+        STOPPING,
+        '                return kept, "eos"',
+        '                return list(new), "eos"',
+        "A stop token inside an accepted draft does not end the sequence there.",
+        LOOP_TESTS,
+    ),
+    Mutation(
+        "one token more than the limit",
+        BATCH,
+        "self.limit - len(self.tokens) - 1",
+        "self.limit - len(self.tokens)",
+        "A fully accepted draft at the limit returns more tokens than were asked for.",
+        LOOP_TESTS,
+    ),
+    # Caches.
+    Mutation(
+        "target rolled back by one too few",
+        BATCH,
+        "self._target.rollback([len(row.tokens) - 1 for row in self.rows])",
+        "self._target.rollback([len(row.tokens) for row in self.rows])",
+        "The key of a rejected token stands for the recovered one.",
+        LOSSLESS_TESTS,
+    ),
+    Mutation(
+        "draft cache one short after a fully accepted draft",
+        TRANSFORMER,
+        "self._kept[row] += min(accepted, self._drafted[row])",
+        "self._kept[row] += accepted",
+        "The draft model never reads the last accepted token: q is not its own, acceptance falls.",
+        ("tests/drafters/test_transformer.py",),
+    ),
+    Mutation(
+        "inner cache not rolled back",
+        BATCH,
+        "        self._target.rollback(lengths)\n",
+        "",
+        "In a hierarchy the middle model goes on from tokens that the target refused.",
+        HIERARCHY_TESTS,
+    ),
+    Mutation(
+        "drafter of an inner loop not rolled back",
+        BATCH,
+        "        self._proposer.rollback(lengths)\n",
+        "",
+        "In a hierarchy the lowest drafter goes on from tokens that were taken back.",
+        HIERARCHY_TESTS,
+    ),
+    Mutation(
+        "ragged mask one too far",
+        SESSION,
+        "        causal = slots <= positions[:, None, :, None]\n",
+        "        causal = slots <= positions[:, None, :, None] + 1\n",
+        "In ragged batches a token attends to the one after it, or to a stale key.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "sliding window one too long",
+        SESSION,
+        "(slots > positions[:, None, :, None] - self._family.window)",
+        "(slots >= positions[:, None, :, None] - self._family.window)",
+        "In ragged batches of Mistral or Gemma, tokens attend one key too far back.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "padding overwrites cached keys",
+        SESSION,
+        "        real = (positions >= lengths) & (positions < lengths + counts)\n",
+        "        real = (positions >= 0) & (positions < lengths + counts)\n",
+        "In ragged batches the padding before a row's tokens is written over what is cached.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "T5's bias of the wrong row",
+        POSITIONS,
+        "biases[:, (end - 1 - distances).to(biases.device)]",
+        "biases[:, (end - 1 - distances[:1].expand_as(distances)).to(biases.device)]",
+        "In ragged batches all rows attend as if they stood where the first one stands.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "T5's bias of the wrong distance",
+        POSITIONS,
+        "biases[:, (end - 1 - distances).to(biases.device)]",
+        "biases[:, (end - 2 - distances).clamp(min=0).to(biases.device)]",
+        "In ragged batches each key is taken to be one further away.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "encoder mask missing",
+        SESSION,
+        "None if real.all() else real.long().to(loaded.device)",
+        "None",
+        "Shorter sources of a batch are read together with their padding.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "hidden state of the wrong position",
+        BATCH,
+        "self._target.hidden[rows, result.accepted]",
+        "self._target.hidden[rows, (result.accepted - 1).clamp(min=0)]",
+        "Heads read a state that does not belong to the last token: acceptance falls.",
+        ("tests/decoding/test_hidden_states.py",),
+    ),
+    # Faults.
+    Mutation(
+        "every q trusted",
+        PROPOSER,
+        "recorded = recorder.made(made)",
+        "recorded = True",
+        "A drafter that states a wrong q is believed: the output is not p, and nothing says so.",
+        ("tests/decoding/test_faults.py",),
+    ),
+    Mutation(
+        "drafter that failed is asked again",
+        PROPOSER,
+        "with self._guard.calling(self._drafter, self._drop_drafter):\n                    recorder.start(",
+        "with self._guard.calling(self._drafter):\n                    recorder.start(",
+        "A drafter whose state is broken goes on drafting.",
+        ("tests/decoding/test_faults.py",),
+    ),
+    Mutation(
+        "commit withheld from drafters that were not asked",
+        BATCH,
+        "        self._proposer.commit(outcome)\n        report = ",
+        "        if outcome.used:\n            self._proposer.commit(outcome)\n        report = ",
+        "A drafter that keeps state misses the tokens of steps without a draft.",
+        LOOP_TESTS,
+    ),
+    # Drafters.
+    Mutation(
+        "commit withheld from members of a chain",
+        CHAIN,
+        '            _call(member.label, "commit", partial(member.session.commit, part))',
+        "            if any(own):\n"
+        '                _call(member.label, "commit", partial(member.session.commit, part))',
+        "A member that did not draft in a step misses its tokens.",
+        ("tests/drafters/test_chain.py",),
+    ),
+    Mutation(
+        "a chain chooses drawn drafts by their length",
+        CHAIN,
+        "    return [isinstance(proposal.q, PointMass)] * len(proposal.lengths)",
+        "    return [True] * len(proposal.lengths)",
+        "Which draws are kept depends on what was drawn: the output is not p.",
+        ("tests/drafters/test_chain.py", "tests/drafters/test_chain_lossless.py"),
+    ),
+    Mutation(
+        "a chain combines the q of the wrong rows",
+        CHAIN,
+        "_legal(_slice(part.proposal.q, rows, width), vocab_size)",
+        "_legal(_slice(part.proposal.q, list(range(len(rows))), width), vocab_size)",
+        "Tokens of one sequence are compared with the q of another.",
+        ("tests/drafters/test_chain.py", "tests/drafters/test_chain_lossless.py"),
+    ),
+    Mutation(
+        "heads in the wrong order",
+        HEADS,
+        "            request.sample(logits[:, place])",
+        "            request.sample(logits[:, (place + 1) % count])",
+        "Each head guesses for its neighbour's position: still exact, acceptance falls.",
+        ("tests/drafters/test_heads.py",),
+    ),
+    Mutation(
+        "prompt-copy copies from one place too late",
+        AUTOMATON,
+        "        position = self.place(match[1])\n",
+        "        position = self.place(match[1]) + 1\n",
+        "Still exact, but what followed a match is missed: acceptance falls.",
+        ("tests/drafters/test_suffix_automaton.py", "tests/drafters/test_prompt_copy.py"),
+    ),
+    Mutation(
+        "prompt-copy compares one token too few",
+        AUTOMATON,
+        "            while lengths[links[window]] >= longest:\n",
+        "            while lengths[links[window]] >= longest - 1:\n",
+        "Matches are shorter than `max_match`: worse drafts.",
+        ("tests/drafters/test_suffix_automaton.py", "tests/drafters/test_prompt_copy.py"),
+    ),
+    Mutation(
+        "back-off weight ignored in the tables",
+        TABLES,
+        "lower.log_backoff_weight + float(factor)",
+        "lower.log_backoff_weight",
+        "An n-gram table's probabilities are not those of its ARPA file: acceptance falls.",
+        ("tests/drafters/test_ngram_drafting.py", "tests/drafters/test_ngram_tables.py"),
+    ),
+    Mutation(
+        "back-off weight without the temperature",
+        BACKOFF,
+        "math.exp((row.log_backoff_weight - largest) / temperature + lower_order.log_total)",
+        "math.exp((row.log_backoff_weight - largest) + lower_order.log_total)",
+        "At another temperature than 1, an n-gram table drafts from another q than a written-out row.",
+        ("tests/sampling/test_backoff.py",),
+    ),
+    Mutation(
+        "Kneser-Ney discount wrong",
+        KNESER_NEY,
+        "single(k + 1) * y * n[k + 1] / n[k]",
+        "single(k) * y * n[k + 1] / n[k]",
+        "Counted tables differ from those of KenLM.",
+        ("tests/drafters/test_kneser_ney.py",),
+    ),
+    # Numbers that are reported.
+    Mutation(
+        "acceptance rate counts tokens that were not verified",
+        METRICS,
+        "rejected=_total(self._verified) - accepted,",
+        "rejected=_total(self._drafted) - accepted,",
+        "alpha is too small, and forecasts from it are wrong.",
+        ("tests/decoding/test_metrics.py", "tests/decoding/test_loop.py"),
+    ),
+    Mutation(
+        "a resumed study repeats what is finished",
+        RUNNER,
+        " for run in turns(task, number) if not self._done(task, run, number))",
+        " for run in turns(task, number))",
+        "A study that was stopped begins again; its journal holds repeats twice.",
+        ("tests/study/test_runner.py",),
+    ),
+)
