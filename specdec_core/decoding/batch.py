@@ -12,6 +12,7 @@ from torch import Tensor
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.generators import RowGenerators
@@ -27,7 +28,8 @@ class Row:
     """One sequence while it is decoded.
 
     Attributes:
-        tokens: All committed tokens, prompt first (for encoder-decoder targets the start token).
+        tokens: All committed tokens, prompt first (for encoder-decoder targets the start token). It is one list
+            from beginning to end: plugins have a view of it.
         begin: Number of them that were there before decoding.
         limit: Maximum number of tokens.
         reason_at_limit: Finish reason at the limit.
@@ -95,6 +97,7 @@ class Batch:
         rule: AcceptanceRule,
     ) -> None:
         self.rows = rows
+        self._tokens = tuple(TokenView(row.tokens) for row in rows)
         self.p: Tensor | None = None
         self._hidden: Tensor | None = None
         self._target = target
@@ -124,8 +127,7 @@ class Batch:
         """
         started = perf_counter()
         self.p = None
-        tokens, room = [row.tokens for row in self.rows], [row.room for row in self.rows]
-        proposal, faults = self._proposer.propose(tokens, room, self._hidden)
+        proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self.rows], self._hidden)
         proposed = perf_counter()
         logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths)
         proposal, numbers = self._verify(proposal, logits, faults)

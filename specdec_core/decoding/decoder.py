@@ -174,7 +174,7 @@ class Decoder:
             options = {**options, "stop": (stop,)}
         settings = with_options(settings, options, _TO_DECODER)
         started = perf_counter()
-        ids = [encode_prompt(self.target, one, str(index)) for index, one in enumerate(as_prompts(prompts))]
+        ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
@@ -213,7 +213,7 @@ class Decoder:
             observer.on_end(result)
         return result
 
-    def _rows(self, ids: Sequence[list[int]], settings: GenerationSettings) -> list[Row]:
+    def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:
         start = self.target.start_id
         longest = self.target.max_positions
         rows = []
@@ -245,7 +245,7 @@ class Decoder:
             capacity=max(row.limit for row in rows),
             max_gamma=max_gamma,
             device=self.target.device,
-            sources=ids if self.target.encoder_decoder else None,
+            sources=tuple(ids) if self.target.encoder_decoder else None,
         )
 
     def _stop_rule(self, settings: GenerationSettings) -> StopRule:

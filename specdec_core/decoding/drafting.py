@@ -65,9 +65,9 @@ class DraftRecorder:
             hidden: `[B, D]`, the target's hidden states; see `DraftRequest`.
             keep_drafting: Called after each draft token; None to draft until the budget is spent.
         """
-        self.tokens = tokens
-        self.budget = budget
-        self.hidden = hidden
+        self._tokens = tokens
+        self._budget = budget
+        self._hidden = hidden
         self._keep_drafting = keep_drafting
         self._left = list(budget)
         self._lengths = [0] * len(budget)
@@ -77,6 +77,21 @@ class DraftRecorder:
         self._drawn_directly = False
         self._forked = 0
         self._record.clear()
+
+    @property
+    def tokens(self) -> Sequence[Sequence[int]]:
+        """See `DraftRequest`."""
+        return self._tokens
+
+    @property
+    def budget(self) -> tuple[int, ...]:
+        """See `DraftRequest`."""
+        return self._budget
+
+    @property
+    def hidden(self) -> Tensor | None:
+        """See `DraftRequest`."""
+        return self._hidden
 
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
@@ -188,13 +203,13 @@ class DraftRecorder:
     def fork(self, budget: Sequence[int]) -> DraftRecorder:
         """See `DraftRequest.fork`. The fork is valid until the next `start` and holds no token drawn here."""
         budget = tuple(budget)
-        legal = len(budget) == len(self.budget) and all(
-            0 <= own <= most for own, most in zip(budget, self.budget, strict=True)
+        legal = len(budget) == len(self._budget) and all(
+            0 <= own <= most for own, most in zip(budget, self._budget, strict=True)
         )
         if not legal:
             raise PluginError(
-                f"a request was forked with the budget {list(budget)}; expected {len(self.budget)} numbers "
-                f"from 0 to the request's own: {list(self.budget)}."
+                f"a request was forked with the budget {list(budget)}; expected {len(self._budget)} numbers "
+                f"from 0 to the request's own: {list(self._budget)}."
             )
         if self._forked == len(self._forks):
             batch, max_gamma, vocab = self._shape
@@ -203,7 +218,7 @@ class DraftRecorder:
             )
         fork = self._forks[self._forked]
         self._forked += 1
-        fork.start(self.tokens, budget, self.hidden, self._keep_drafting)
+        fork.start(self._tokens, budget, self._hidden, self._keep_drafting)
         return fork
 
     def _draw(self, q: Tensor) -> Tensor:
@@ -232,11 +247,11 @@ class DraftRecorder:
         """Return the random numbers of each row for this step."""
         if self._numbers is None:
             # Each row consumes as many as its own budget, so that its tokens do not depend on its neighbours.
-            self._numbers = self._generators.numbers(self.budget, max(self.budget))
+            self._numbers = self._generators.numbers(self._budget, max(self._budget))
         return self._numbers
 
     def _current_prefixes(self) -> list[list[int]]:
-        return [list(row) + new for row, new in zip(self.tokens, self._record.rows(), strict=True)]
+        return [list(row) + new for row, new in zip(self._tokens, self._record.rows(), strict=True)]
 
     def _check(self, values: Tensor, what: str) -> None:
         self._check_budget()

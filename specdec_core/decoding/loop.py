@@ -154,7 +154,7 @@ class InnerLoop:
         if not any(row.tokens for row in self._rows):
             return  # nothing was drafted yet, and the first request brings all tokens
         accepted = outcome.accepted if outcome.used else (0,) * len(outcome.accepted)
-        self.rollback([row.begin + n for row, n in zip(self._rows, accepted, strict=True)])
+        self.rollback(tuple(row.begin + n for row, n in zip(self._rows, accepted, strict=True)))
         new = tuple(tokens[n:] for tokens, n in zip(outcome.committed, accepted, strict=True))
         nothing = (0,) * len(new)
         self._batch.commit(Outcome(nothing, nothing, new, outcome.finished, used=False))

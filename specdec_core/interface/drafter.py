@@ -125,18 +125,28 @@ class DraftRequest(Protocol):
     because of its value changes q. A deterministic drafter ignores these methods and returns
     `Proposal.from_rows`.
 
-    Attributes:
-        tokens: The committed tokens of each sequence, prompt first (read only). For encoder-decoder targets these
-            are the decoder's tokens, start token first.
-        budget: The maximum number of tokens to draft for each sequence in this step; 0 is legal.
-        hidden: `[B, D]` float on the target's device, for drafters that declare `needs_hidden_states`: the hidden
-            state that each sequence's last committed token was predicted from, which is that of the token before
-            it. None in the first step, before the target has read anything.
+    Nothing of it can be changed: `tokens` is the core's own state, and assigning to it, or appending, raises.
     """
 
-    tokens: Sequence[Sequence[int]]
-    budget: tuple[int, ...]
-    hidden: Tensor | None
+    @property
+    def tokens(self) -> Sequence[Sequence[int]]:
+        """The committed tokens of each sequence, prompt first.
+
+        For encoder-decoder targets these are the decoder's tokens, start token first. They grow with the sequence,
+        cannot be changed, and are otherwise like lists: slices, sums and `list(tokens)` are lists of their own.
+        """
+
+    @property
+    def budget(self) -> tuple[int, ...]:
+        """The maximum number of tokens to draft for each sequence in this step; 0 is legal."""
+
+    @property
+    def hidden(self) -> Tensor | None:
+        """The target's hidden states, `[B, D]` float on its device, for drafters with `needs_hidden_states`.
+
+        A sequence's is the one that its last committed token was predicted from: that of the token before it. None
+        in the first step, before the target has read anything.
+        """
 
     def sample(self, logits: Tensor) -> Tensor:
         """Draw the next draft token of every sequence from a model's logits.

@@ -13,6 +13,7 @@ from torch import Tensor
 from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext
+from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
 from specdec_core.interface import (
     Backoff,
@@ -151,6 +152,7 @@ class SessionDriver:
     ) -> None:
         self.target, self.drafter = target, drafter
         self.rows = [list(row) for row in rows]
+        self._views = tuple(map(TokenView, self.rows))
         self.first_rows = tuple(map(tuple, self.rows))
         self.committed: tuple[tuple[int, ...], ...] = ((),) * len(rows)
         self.finished = [False] * len(rows)
@@ -164,7 +166,7 @@ class SessionDriver:
         self._generators = _Generators(seed, self._indices)
         to_probs = LogitsToProbs(self.sampling)
         self.info = LoopContext(to_probs, self._generators, PluginGuard(strict=True)).with_loop(
-            _session_info(target, self.sources, max_gamma)
+            _session_info(target, tuple(map(tuple, self.sources)), max_gamma)
         )
         vocab, device = target.loaded.vocab_size, target.loaded.device
         self._recorder = _Request(to_probs, self._generators, len(rows), vocab, max_gamma, device)
@@ -191,7 +193,7 @@ class SessionDriver:
         self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
         states = self._hidden_states()
         self.hidden = None if states is None else (states, states.clone())
-        self._recorder.start(self.rows, tuple(budget), states, keep_drafting)
+        self._recorder.start(self._views, tuple(budget), states, keep_drafting)
         self._recorder.read_hidden = False
         proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
         self._require_proposal(proposal, tuple(budget))
