@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -152,6 +153,19 @@ def settings_or_default(kind: type[_Settings], given: object, argument: str) -> 
             f"{', '.join(f'{name}=...' for name in kind.model_fields)}."
         )
     return given
+
+
+def checked_timeout(seconds: object) -> float | None:
+    """Return the time limit of a call into a plugin.
+
+    Raises:
+        ArgumentError: It is no number above 0, nor None.
+    """
+    if seconds is None:
+        return None
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < inf:
+        return float(seconds)
+    raise ArgumentError(f"plugin_timeout={seconds!r} was given; it takes seconds, a number above 0, or None.")
 
 
 def _controller(kind: PluginKind, given: object, registry: Registry) -> Any:

@@ -12,6 +12,7 @@ from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
     LenienceLike,
+    checked_timeout,
     make_drafter,
     make_gamma,
     make_lenience,
@@ -25,6 +26,7 @@ from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.prompt import Prompt, as_prompts, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.watch import watched
 from specdec_core.interface import (
     ArgumentError,
     ConfigError,
@@ -61,6 +63,11 @@ class Decoder:
         draft_sampling: The drafter's settings if they differ (section 6); the result is lossless either way.
         processors: Further Hugging Face logits processors, applied to target and drafter.
         strict: Raise when a plugin fails instead of continuing without it.
+        plugin_timeout: Seconds that one call into a plugin may take, such as one `propose`; a longer one is
+            interrupted and is that plugin's failure. A model's first forward pass counts, and its compilation.
+            Python code can be interrupted on the main thread of Linux and macOS; elsewhere, and in a call into C
+            that does not return, the call is only named on standard error. None for no limit: what takes longer
+            than 30 s is named.
         rule: Verifies drafts; Algorithm 1 by default.
         **options: Fields of `SamplingSettings`, such as `temperature=0`; they replace those of `sampling`.
 
@@ -84,6 +91,7 @@ class Decoder:
         draft_sampling: SamplingSettings | None = None,
         processors: Sequence[LogitsProcessor] = (),
         strict: bool = False,
+        plugin_timeout: float | None = None,
         rule: AcceptanceRule | None = None,
         **options: Unpack[SamplingOptions],
     ) -> None:
@@ -105,6 +113,7 @@ class Decoder:
         self._to_probs = LogitsToProbs(settings, processors)
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
+        self._plugin_timeout = checked_timeout(plugin_timeout)
         self._rule = rule or SpeculativeSampling()
         self.drafter = None if drafter is None else make_drafter(target, drafter)
 
@@ -178,10 +187,38 @@ class Decoder:
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
-        guard = PluginGuard(strict=self._strict)
-        rows = self._rows(ids, settings)
-        info = self._session_info(ids, rows, self._max_gamma(guard))
-        batch = open_batch(
+        with watched(self._plugin_timeout) as watch:
+            guard = PluginGuard(strict=self._strict, watch=watch)
+            rows = self._rows(ids, settings)
+            with watch.interrupting():
+                info = self._session_info(ids, rows, self._max_gamma(guard))
+                batch = self._open(info, rows, seeds, guard, self._stop_rule(settings))
+            origins: list[list[TokenOrigin]] = [[] for _ in rows]
+            try:
+                for observer in observers:
+                    observer.on_start(info, ids)
+                while not batch.done:
+                    with watch.interrupting():
+                        report = batch.step()
+                    guard.warn(stacklevel)
+                    for row, new in zip(origins, report.origins, strict=True):
+                        row += new
+                    for observer in observers:
+                        observer.on_step(report)
+                    yield report
+            finally:
+                with watch.interrupting():
+                    batch.close()
+        guard.warn(stacklevel)
+        result = self._result(batch, ids, origins, guard, perf_counter() - started)
+        for observer in observers:
+            observer.on_end(result)
+        return result
+
+    def _open(
+        self, info: SessionInfo, rows: Sequence[Row], seeds: Sequence[int], guard: PluginGuard, stops: StopRule
+    ) -> Batch:
+        return open_batch(
             LoopContext(self._draft_to_probs, RowGenerators(seeds), guard),
             self.target,
             rows,
@@ -190,28 +227,9 @@ class Decoder:
             self._gamma,
             self._lenience,
             to_probs=self._to_probs,
-            stops=self._stop_rule(settings),
+            stops=stops,
             rule=self._rule,
         )
-        origins: list[list[TokenOrigin]] = [[] for _ in rows]
-        try:
-            for observer in observers:
-                observer.on_start(info, ids)
-            while not batch.done:
-                report = batch.step()
-                guard.warn(stacklevel)
-                for row, new in zip(origins, report.origins, strict=True):
-                    row += new
-                for observer in observers:
-                    observer.on_step(report)
-                yield report
-        finally:
-            batch.close()
-        guard.warn(stacklevel)
-        result = self._result(batch, ids, origins, guard, perf_counter() - started)
-        for observer in observers:
-            observer.on_end(result)
-        return result
 
     def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:
         start = self.target.start_id

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import threading
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
+from time import monotonic
+from types import FrameType, TracebackType
 
+from specdec_core._time_limit import is_failure
+from specdec_core.decoding.watch import CallTimeExceeded, CallWatch
 from specdec_core.interface import PluginError, PluginWarning
+from specdec_core.interface.errors import exception_text
 
 
 @dataclass(frozen=True)
@@ -41,17 +46,21 @@ class PluginFailure:
 class PluginGuard:
     """Records the errors that plugins raise instead of passing them on.
 
-    `with guard.calling(plugin):` suppresses an exception of its block and records it.
+    `with guard.calling(plugin):` suppresses an exception of its block and records it, `sys.exit` included. Ctrl-C
+    passes, as does what ends a test.
 
     Args:
         strict: Raise a `PluginError` instead.
+        watch: Watches the calls; one that no thread looks at by default.
 
     Attributes:
         step: Number of the current target forward pass, for the record.
+        watch: Watches the calls.
     """
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, *, strict: bool, watch: CallWatch | None = None) -> None:
         self._strict = strict
+        self.watch = watch or CallWatch()
         self._failures: dict[tuple[str, str], PluginFailure] = {}
         self._warned: set[str] = set()
         self.step = 0
@@ -79,7 +88,7 @@ class PluginGuard:
 
     def child(self) -> PluginGuard:
         """Return a guard for an inner loop: it counts its own steps and records in the same list."""
-        inner = PluginGuard(strict=self._strict)
+        inner = PluginGuard(strict=self._strict, watch=self.watch)
         inner._failures = self._failures
         return inner
 
@@ -92,16 +101,16 @@ class PluginGuard:
         """
         return _GuardedCall(self, plugin, on_failure)
 
-    def fail(self, plugin: object, error: Exception) -> None:
+    def fail(self, plugin: object, error: BaseException) -> None:
         """Record a failure.
 
         Raises:
             PluginError: Under `strict`, with the plugin's name.
         """
         name = type(plugin).__name__
-        message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+        message = failure_text(error)
+        where = _where(plugin, _frames_of(error))
         if self._strict:
-            where = _where(plugin, error)
             place = f" ({where})" if where else ""
             raise PluginError(f"{name} failed at step {self.step}{place}: {message}") from error
         # A controller may fail in the same way in every step, with other numbers. That is one failure, so that the
@@ -109,22 +118,49 @@ class PluginGuard:
         kind = name, re.sub(r"[-+.\d]+", "#", message)
         known = self._failures.get(kind)
         if known is None:
-            self._failures[kind] = PluginFailure(name, self.step, message, _where(plugin, error))
+            self._failures[kind] = PluginFailure(name, self.step, message, where)
         else:
             self._failures[kind] = replace(known, times=known.times + 1)
 
 
-def _where(plugin: object, error: Exception) -> str:
-    """Return the innermost line of the plugin's own package that an error passed through, as `file:line`."""
+def failure_text(error: BaseException) -> str:
+    """Return what a plugin did wrong, in one line. The message of a `PluginError` stands alone."""
+    text = exception_text(error)
+    says_all = isinstance(error, PluginError | CallTimeExceeded)
+    return text.removeprefix(f"{type(error).__name__}: ") if says_all else text
+
+
+def _frames_of(error: BaseException) -> Iterable[tuple[FrameType, int]]:
+    """Return the frames that an error passed through with their lines, the outermost first."""
+    return traceback.walk_tb(error.__traceback__)
+
+
+def _own(plugin: object, frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
+    """Return the frames of the plugin's own package."""
     package = type(plugin).__module__.partition(".")[0]
-    own = [
-        (frame.f_globals.get("__name__", ""), Path(frame.f_code.co_filename), line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] == package
-    ]
-    if not own or package == __package__.partition(".")[0]:
+    if package == __package__.partition(".")[0]:
+        return []
+    return [one for one in frames if str(one[0].f_globals.get("__name__", "")).partition(".")[0] == package]
+
+
+def _frames_within(plugin: object, frame: FrameType | None) -> list[tuple[FrameType, int]]:
+    """Return the frames of a call into a plugin with their lines, the outermost first, given the innermost."""
+    frames: list[tuple[FrameType, int]] = []
+    for one in traceback.walk_stack(frame) if frame is not None else ():
+        is_core = str(one[0].f_globals.get("__name__", "")).startswith(__package__)
+        if is_core and _own(plugin, frames):
+            break  # who called the plugin
+        frames.append(one)
+    return frames[::-1]
+
+
+def _where(plugin: object, frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the innermost line of the plugin's own package, as `file:line`, given frames from outside in."""
+    own = _own(plugin, frames)
+    if not own:
         return ""
-    module, file, line = own[-1]
+    frame, line = own[-1]
+    file, module = Path(frame.f_code.co_filename), str(frame.f_globals.get("__name__", ""))
     if file.parent.name.startswith("ipykernel_"):
         return f"<cell>:{line}"  # of a notebook, whose file has no name that a reader knows
     # The path within the package: the folders above it are those of this machine.
@@ -135,7 +171,7 @@ def _where(plugin: object, error: Exception) -> str:
 class _GuardedCall:
     """The context manager of `PluginGuard.calling`; a class, since a generator costs more in every step."""
 
-    __slots__ = ("_guard", "_on_failure", "_plugin")
+    __slots__ = ("_guard", "_on_failure", "_outer", "_plugin", "began", "thread")
 
     def __init__(self, guard: PluginGuard, plugin: object, on_failure: Callable[[], None] | None) -> None:
         self._guard = guard
@@ -143,14 +179,33 @@ class _GuardedCall:
         self._on_failure = on_failure
 
     def __enter__(self) -> None:
-        return None
+        watch = self._guard.watch
+        self._outer = watch.call
+        self.thread = threading.get_ident()
+        self.began = monotonic()
+        watch.call = self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> bool:
-        if not isinstance(error, Exception):
+        outer = self._guard.watch.call = self._outer
+        if outer is not None:
+            outer.began = monotonic()  # what the inner call took is not its own time
+        if error is None or not is_failure(error):
             return False
         self._guard.fail(self._plugin, error)
         if self._on_failure is not None:
             self._on_failure()
         return True
+
+    def place(self, frame: FrameType | None) -> str:
+        """Return the plugin's class and method and the line that runs: `Slow.propose (my_drafter.py:12)`."""
+        frames = _frames_within(self._plugin, frame)
+        own = _own(self._plugin, frames)
+        method = f".{own[0][0].f_code.co_name}" if own else ""
+        where = _where(self._plugin, frames)
+        return f"{type(self._plugin).__name__}{method}{f' ({where})' if where else ''}"
+
+    def is_own(self, frame: FrameType | None) -> bool:
+        """Whether a frame is that of this bookkeeping."""
+        return frame is not None and frame.f_code.co_filename == __file__

@@ -86,15 +86,19 @@ def open_batch(
         context.draft_to_probs, context.generators, info.batch_size, info.vocab_size, info.max_gamma, info.device
     )
     batch_info = BatchInfo(info.batch_size, info.max_gamma, room, to_probs.greedy)
-    proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
+    keep_hidden = False
+    if drafter is not None:
+        with context.guard.calling(drafter):
+            keep_hidden = bool(drafter.needs_hidden_states)
     session = ModelSession(
         model,
         info.batch_size,
         info.capacity,
         info.sources if model.encoder_decoder else None,
         vocab_size=info.vocab_size,
-        keep_hidden=drafter is not None and drafter.needs_hidden_states,
+        keep_hidden=keep_hidden,
     )
+    proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     return Batch(rows, session, proposer, to_probs, context.generators, stops, rule)
 
 

@@ -65,6 +65,7 @@ class Proposer:
         self._draft_session: DraftSession | None = None
         self._gamma_session: GammaSession | None = None
         self._lenience_session: LenienceSession | None = None
+        self._watches = False
         self._last_gamma: Sequence[int] = (0,) * info.batch_size
         self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * info.batch_size
         self.asked = self._nothing_asked = (0,) * info.batch_size
@@ -74,6 +75,7 @@ class Proposer:
                 self._draft_session = _opened(drafter.open(info))
             with guard.calling(gamma):
                 self._gamma_session = _opened(gamma.open(batch))
+                self._watches = bool(self._gamma_session.uses_confidence)
         if lenience is not None:
             with guard.calling(lenience):
                 self._lenience_session = _opened(lenience.open(batch))
@@ -141,20 +143,20 @@ class Proposer:
     def _keep_drafting(self) -> KeepDrafting | None:
         """Return the callback that asks the controller after each draft token, or None if it does not use that."""
         session = self._gamma_session
-        if session is None or not session.uses_confidence:
+        if session is None or not self._watches:
             return None
 
         def keep_drafting(confidence: Sequence[float]) -> Sequence[bool]:
             # Guarded by itself: what the controller does wrong is not the drafter's failure.
             with self._guard.calling(self._gamma):
-                answer = session.keep_drafting(confidence)
+                answer = [bool(more) for more in session.keep_drafting(confidence)]
                 if len(answer) == self._info.batch_size:
                     return answer
                 raise PluginError(
                     f"keep_drafting() answered for {len(answer)} rows; the batch has {self._info.batch_size}. All "
                     "sequences keep drafting."
                 )
-            return [True] * len(confidence)
+            return [True] * self._info.batch_size
 
         return keep_drafting
 
@@ -169,7 +171,7 @@ class Proposer:
         return rows if any(value < 1 for row in rows for value in row) else None
 
     def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> Sequence[Sequence[float]]:
-        rows = tuple(tuple(row) if isinstance(row, Sequence) else (row,) for row in asked)
+        rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in asked)
         if len(rows) != self._info.batch_size or not all(row and all(0 < x <= 1 for x in row) for row in rows):
             raise PluginError(
                 f"lenience {list(asked)} was asked for; expected, for each of {self._info.batch_size} rows, a "

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.interface import AutoregressiveDrafter, DeterministicDrafter, Drafter, DraftSession
 from specdec_core.interface.errors import PluginError
-from specdec_core.testing.limits import TimeLimitExceeded
 from specdec_core.testing.registration import CheckFailure, format_error
 
 _CORE = Path(__file__).parents[1]

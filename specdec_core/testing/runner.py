@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from time import perf_counter
 
+from specdec_core._time_limit import TimeLimitExceeded, is_failure, time_limit
 from specdec_core.testing.causes import cause_of
-from specdec_core.testing.limits import TIMEOUT, TOTAL_TIMEOUT, Limits, TimeLimitExceeded, time_limit
+from specdec_core.testing.limits import TIMEOUT, TOTAL_TIMEOUT, Limits
 from specdec_core.testing.registration import Check, CheckFailure, checks_for, format_error, require_known
 from specdec_core.testing.report import KitReport, Result
 from specdec_core.testing.subject import Subject
@@ -139,7 +140,9 @@ def _run(check: Check, subject: Subject, timeout: float | None) -> Result:
             "`--specdec-timeout SECONDS` of pytest, `timeout` in a kit class or of `run_checks`.",
         )
         return Result(check, "failed", str(failure), cause=cause_of(stopped), timed_out=True)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         failure = CheckFailure(did, format_error(error), "no exception")
         return Result(check, "failed", str(failure), cause=cause_of(error))
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
 
+from specdec_core._time_limit import TimeLimitExceeded, is_failure
 from specdec_core.interface import Capabilities, Drafter, PluginKind, PluginSpec
 from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError
 from specdec_core.testing.causes import author_frame, root_of
 from specdec_core.testing.effort import Effort, visible_error
-from specdec_core.testing.limits import TimeLimitExceeded
 from specdec_core.testing.registration import CheckFailure, format_error
 
 if TYPE_CHECKING:
@@ -73,7 +72,9 @@ class Subject:
         if key not in self._cache:
             try:
                 self._cache[key] = function(), None
-            except (Exception, SystemExit, TimeLimitExceeded) as error:
+            except BaseException as error:
+                if not (is_failure(error) or isinstance(error, TimeLimitExceeded)):
+                    raise
                 self._cache[key] = None, error
         result, failure = self._cache[key]
         if failure is not None:
@@ -95,8 +96,12 @@ class Subject:
 
             self._cache[_EFFORT] = Effort.FULL, None  # should timing it fail, the checks say how
             # What it changes is for the checks to find.
-            with suppress(Exception, SystemExit), restored_globals():
-                self._cache[_EFFORT] = self._timed_effort(), None
+            try:
+                with restored_globals():
+                    self._cache[_EFFORT] = self._timed_effort(), None
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
         effort: Effort = self._cache[_EFFORT][0]
         return effort
 
@@ -161,7 +166,9 @@ class Subject:
         self._require_callable(did, *arguments)
         try:
             plugin = self.make(*arguments)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             # An error that the user can fix says all.
             got = str(error) if isinstance(error, SpecdecError) else format_error(error)
             raise CheckFailure(did, got, expected, _BUILD_HINTS.get(self.kind)) from error

@@ -12,9 +12,10 @@ import time
 import pytest
 
 from specdec_core import DeterministicDrafter, PluginConfig
+from specdec_core import _time_limit as limiting
+from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.testing import DrafterSubject, run_checks, subject_of
-from specdec_core.testing import limits as limiting
-from specdec_core.testing.limits import TimeLimitExceeded, time_limit
+from specdec_core.testing.limits import Limits
 from tests.testing.defects import healthy
 
 SHORT = 0.05
@@ -210,7 +211,7 @@ def test_a_check_that_only_got_the_rest_of_the_time_is_not_run():
 
 
 def test_a_check_that_ends_gives_the_next_ones_their_time_back():
-    limits = limiting.Limits(60, None)
+    limits = Limits(60, None)
     limits.learn(timed_out=True)
     assert limits.of_the_next() == (6, False)
     limits.learn(timed_out=False)

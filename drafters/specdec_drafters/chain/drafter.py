@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from specdec_core.decoding import check_form
+from specdec_core.decoding import check_form, failure_text, is_failure
 from specdec_core.interface import (
     Backoff,
     Dense,
@@ -175,9 +175,10 @@ def _call(label: str, method: str, function: Callable[[], T]) -> T:
     """Call into a member; errors name it."""
     try:
         return function()
-    except Exception as error:
-        reason = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
-        raise PluginError(f"{label} failed in {method}(): {reason}") from error
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise PluginError(f"{label} failed in {method}(): {failure_text(error)}") from error
 
 
 def _replaceable(session: DraftSession, proposal: Proposal) -> list[bool]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from specdec_core._time_limit import TimeLimitExceeded, is_failure
 from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext
@@ -31,7 +32,6 @@ from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.causes import drafting_advice, hidden_advice, what_failed
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, uncached_logits
-from specdec_core.testing.limits import TimeLimitExceeded
 from specdec_core.testing.registration import CheckFailure
 
 T = TypeVar("T")
@@ -290,11 +290,13 @@ class SessionDriver:
     def _call(self, function: Callable[[], T], expected: str) -> T:
         try:
             return function()
-        except (Exception, SystemExit) as error:
-            raise self.failure(what_failed(error), expected, self._missing_hidden(error)) from error
         except TimeLimitExceeded as stopped:
             stopped.did = stopped.did or self.log
             raise
+        except BaseException as error:
+            if not is_failure(error):
+                raise
+            raise self.failure(what_failed(error), expected, self._missing_hidden(error)) from error
 
     def _missing_hidden(self, error: BaseException) -> str | None:
         """Return what to do if the session failed since it read hidden states that the request did not have."""

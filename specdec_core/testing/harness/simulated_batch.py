@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from specdec_core._time_limit import TimeLimitExceeded, is_failure
 from specdec_core.interface import (
     BatchInfo,
     GammaController,
@@ -23,7 +24,6 @@ from specdec_core.interface import (
 )
 from specdec_core.testing.causes import located
 from specdec_core.testing.harness.scenarios import VOCAB, Scenario, ScenarioRow
-from specdec_core.testing.limits import TimeLimitExceeded
 from specdec_core.testing.registration import CheckFailure, format_error
 
 _NO_ANSWER: Any = object()
@@ -180,7 +180,9 @@ class SimulatedBatch:
         except TimeLimitExceeded as stopped:
             stopped.did = stopped.did or self.log
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             if required in self._required:
                 raise self.failure(format_error(error), "no exception") from error
             return _NO_ANSWER
