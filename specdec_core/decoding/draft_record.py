@@ -46,12 +46,13 @@ class DraftRecord:
         self._shape = (batch_size, max_gamma, vocab_size)
         self._device = device
         self._buffer: Tensor | None = None
+        self._columns = _counting(batch_size, max_gamma, dtype=torch.long, device=device)
         self._backoffs = _BackoffBuilder(self._shape, device)
         self.clear()
 
     def clear(self) -> None:
         """Discard the record; the buffer for dense q is reused."""
-        self._tokens: list[Tensor | list[int]] = []
+        self._lists: list[list[int] | None] = []  # of each position; None where its tokens are in the buffer
         self._places: list[_Place] = []
         self._extension: list[list[int]] = []
         self._extended_q = False
@@ -68,8 +69,13 @@ class DraftRecord:
     def buffer(self) -> Tensor:
         """Buffer for dense q, `[B, max_gamma, V]` float32, allocated when it is first needed."""
         if self._buffer is None:
-            self._buffer = torch.zeros(self._shape, device=self._device)
+            self._buffer = _counting(*self._shape, dtype=torch.float32, device=self._device)
         return self._buffer
+
+    @property
+    def changes(self) -> int:
+        """How often the buffers were changed, by whomever: a proposal is made of views of them."""
+        return self._columns._version + (0 if self._buffer is None else self._buffer._version)
 
     def next_q(self) -> Tensor:
         """Return the buffer for the q of the next position, `[B, V]` float32."""
@@ -103,26 +109,27 @@ class DraftRecord:
         self._extended_q = self._extended_q or q is not None
 
     def _add(self, tokens: Tensor | list[int], place: _Place) -> None:
-        self._tokens.append(tokens)
+        if isinstance(tokens, Tensor):
+            # Copied, since the drafter has the tensor too.
+            self._columns.select(1, len(self)).copy_(tokens, non_blocking=True)
+            self._lists.append(None)
+        else:
+            self._lists.append(tokens)
         self._places.append(place)
 
     def tokens(self) -> Tensor:
-        """Return all tokens, `[B, K]` int64."""
+        """Return all tokens, `[B, K]` int64, in memory that the next step overwrites."""
         if self._extension:
-            return self._send(Proposal.from_rows(self._extension).tokens)
-        if not self._tokens:
-            return torch.zeros(self._batch, 0, dtype=torch.long, device=self._device)
-        lists = [tokens for tokens in self._tokens if isinstance(tokens, list)]
-        if len(lists) == len(self._tokens):
-            return self._send(torch.from_numpy(np.array(lists, dtype=np.int64).T.copy()))
-        return torch.stack([self._column(tokens) for tokens in self._tokens], dim=1)
-
-    def _column(self, tokens: Tensor | list[int]) -> Tensor:
-        return self._send(tokens if isinstance(tokens, Tensor) else torch.tensor(tokens))
-
-    def _send(self, tensor: Tensor) -> Tensor:
-        """Move to the device without synchronising it."""
-        return tensor.to(self._device, non_blocking=True)
+            rows = Proposal.from_rows(self._extension).tokens
+            return self._columns[:, : rows.shape[1]].copy_(rows, non_blocking=True)
+        columns = self._columns.narrow(1, 0, len(self))
+        lists = [tokens for tokens in self._lists if tokens is not None]
+        if lists and len(lists) == len(self):
+            return columns.copy_(torch.from_numpy(np.array(lists, dtype=np.int64).T), non_blocking=True)
+        for number, tokens in enumerate(self._lists):
+            if tokens is not None:
+                self._columns[:, number].copy_(torch.tensor(tokens), non_blocking=True)
+        return columns
 
     def rows(self) -> list[list[int]]:
         """Return the tokens of each row."""
@@ -148,14 +155,19 @@ class DraftRecord:
     def _write(self, number: int, place: _Place) -> None:
         """Write the q of a position to the buffer, unless it is there."""
         if isinstance(place, _Certain):
-            tokens = self._column(self._tokens[number])
-            self.buffer[:, number].zero_().scatter_(1, tokens[:, None], 1.0)
+            self.buffer[:, number].zero_().scatter_(1, self._columns[:, number, None], 1.0)
         elif isinstance(place, list):
             written = np.zeros((self._batch, self._shape[2]), dtype=np.float32)
             for out, row in zip(written, place, strict=True):
                 if row is not None:
                     row.write(out)
             self.buffer[:, number].copy_(torch.from_numpy(written), non_blocking=True)
+
+
+def _counting(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros that count their changes, which tensors made in inference mode do not."""
+    with torch.inference_mode(False):
+        return torch.zeros(shape, dtype=dtype, device=device)
 
 
 class _BackoffBuilder:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import operator
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -11,7 +13,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.interface import BackoffRow, PluginError, Proposal
+from specdec_core.decoding.validation import FLOATS, as_tensor
+from specdec_core.interface import BackoffRow, LowerOrder, PluginError, Proposal
 from specdec_core.models import inference_only
 from specdec_core.sampling.backoff import TemperedRow, backoff_argmax, tempered_row, write_log_weights
 from specdec_core.sampling.generators import RowGenerators, draw
@@ -74,6 +77,7 @@ class DraftRecorder:
         self._numbers: list[list[float]] | None = None
         self._uniforms: Tensor | None = None
         self._made: Proposal | None = None
+        self._changes = 0
         self._drawn_directly = False
         self._forked = 0
         self._record.clear()
@@ -158,12 +162,22 @@ class DraftRecorder:
         return [token if more else 0 for token, more in zip(tokens, wanted, strict=True)]
 
     @inference_only
-    def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> list[bool]:
-        """See `DraftRequest.extend`."""
+    def extend(
+        self, tokens: Sequence[Sequence[int]], q: Tensor | None, *, drawn_by_core: bool = False
+    ) -> list[bool]:
+        """See `DraftRequest.extend`.
+
+        Args:
+            tokens: The next tokens of each sequence.
+            q: The distribution of each.
+            drawn_by_core: Whether a loop of the core drew them, so that nothing needs to be checked.
+        """
         if len(self._record):
             raise PluginError(
                 "extend() was called after a token was drawn from this request; fork the request for one of them."
             )
+        if not drawn_by_core:
+            tokens = self._checked_extension(tokens, q)
         kept = [list(row[:left]) for row, left in zip(tokens, self._left, strict=True)]
         left = [most - len(row) for most, row in zip(self._left, kept, strict=True)]
         if self._keep_drafting is not None:
@@ -178,26 +192,45 @@ class DraftRecorder:
         self._left = left
         return [n > 0 for n in left]
 
+    def _checked_extension(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[Sequence[int]]:
+        batch, _, vocab = self._shape
+        rows = [list(map(operator.index, row)) for row in tokens]
+        if len(rows) != batch or not all(0 <= token < vocab for row in rows for token in row):
+            raise PluginError(
+                f"extend() was given {reprlib.repr(rows)}; expected {batch} rows of token ids from 0 to "
+                f"{vocab - 1}."
+            )
+        if q is not None:
+            self._drawn_directly = True  # so that its sums are checked
+            shape = tuple(as_tensor(q, "q of extend()", "[B, K, V] float", FLOATS).shape)
+            longest = max(map(len, rows))
+            if len(shape) != 3 or (shape[0], shape[2]) != (batch, vocab) or shape[1] < longest:
+                raise PluginError(
+                    f"extend() was given q of shape {shape}; [B, K, V] is {(batch, longest, vocab)} here."
+                )
+        return rows
+
     def wants_more(self) -> bool:
         """See `DraftRequest.wants_more`."""
         return any(self._left)
 
     @inference_only
     def proposal(self) -> Proposal:
-        """Return everything drawn since `start`; its q is a view of buffers, valid until the next step."""
+        """Return everything drawn since `start`, as views of buffers that are valid until the next step."""
         self._made = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
+        self._changes = self._record.changes
         return self._made
 
     def made(self, proposal: object) -> bool:
         """Return whether these tokens and this q were drawn from logits here, or in a fork of this step.
 
-        Such a proposal needs no check of its ids and sums.
+        Such a proposal needs no check of its ids and sums, unless it was changed in place.
         """
         made = self._made
         if not isinstance(proposal, Proposal):
             return False
         if made is not None and proposal.tokens is made.tokens and proposal.q is made.q:
-            return not self._drawn_directly
+            return not self._drawn_directly and self._changes == self._record.changes
         return any(fork.made(proposal) for fork in self._forks[: self._forked])
 
     def fork(self, budget: Sequence[int]) -> DraftRecorder:
@@ -256,6 +289,7 @@ class DraftRecorder:
     def _check(self, values: Tensor, what: str) -> None:
         self._check_budget()
         expected = (self._shape[0], self._shape[2])
+        values = as_tensor(values, what, f"[B, V] = {expected}, float", FLOATS)
         if tuple(values.shape) != expected:
             raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")
 
@@ -263,15 +297,22 @@ class DraftRecorder:
         self._check_budget()
         if len(rows) != len(self._left):
             raise PluginError(f"{len(rows)} rows were given; the batch has {len(self._left)}.")
-        for index, row in enumerate(rows):
+        for number, row in enumerate(rows):
             if row is None:
-                if self._left[index]:
+                if self._left[number]:
                     raise PluginError(
-                        f"None was given for row {index}, which may still take {self._left[index]} tokens."
+                        f"None was given for row {number}, which may still take {self._left[number]} tokens."
                     )
+            elif not (isinstance(row, BackoffRow) and isinstance(row.lower_order, LowerOrder)):
+                raise PluginError(f"row {number} is a {type(row).__name__}; expected a BackoffRow or None.")
+            elif not all(
+                isinstance(values, np.ndarray)
+                for values in (row.ids, row.log_weights, row.lower_order.log_weights)
+            ):
+                raise PluginError(f"ids and log weights of row {number} must be numpy arrays.")
             elif len(row.lower_order.log_weights) != self._shape[2]:
                 raise PluginError(
-                    f"row {index} has a lower_order of {len(row.lower_order.log_weights)} weights; "
+                    f"row {number} has a lower_order of {len(row.lower_order.log_weights)} weights; "
                     f"V is {self._shape[2]} here."
                 )
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from specdec_core.decoding.batch import Batch, Row
 from specdec_core.decoding.drafting import DraftRecorder
@@ -146,9 +147,12 @@ class InnerLoop:
             row.begin = len(row.tokens)
             row.limit = min(row.begin + budget, self._positions)
             row.reason = "length" if row.begin >= row.limit else None
+        extend = request.extend
+        if isinstance(request, DraftRecorder):
+            extend = partial(request.extend, drawn_by_core=True)
         while not self._batch.done:
             report = self._batch.step()
-            wanted = request.extend(report.outcome.committed, self._batch.p)
+            wanted = extend(report.outcome.committed, self._batch.p)
             for row, more in zip(self._rows, wanted, strict=True):
                 row.reason = row.reason if more else "length"
         return request.proposal()

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import replace
+from itertools import islice
+from operator import index, is_
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Backoff, Dense, PluginError, PointMass, Proposal, Sparse
+from specdec_core.interface import Backoff, Dense, Distribution, PluginError, PointMass, Proposal, Sparse
 from specdec_core.verification.distributions import density
 
 TOLERANCE = 1e-3
 """How far the sum of q may be from 1; half-precision softmaxes stay well below."""
+
+_Form = TypeVar("_Form", Dense, Sparse, Backoff)
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""What logits and probabilities may be."""
+INTEGERS = (torch.int64, torch.int32)
+"""What ids may be."""
 
 # What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
 FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER = range(5)
@@ -50,60 +61,125 @@ def validate(
 
 
 def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Proposal:
-    """Return the proposal if its types, shapes and lengths are right.
+    """Return the proposal if its types, shapes and lengths are right; its lengths become plain numbers.
+
+    Whatever a plugin may return is refused here, within the guard: what is returned holds plain tensors only, each
+    read once, so that nothing of it can fail later.
 
     Raises:
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
     if not isinstance(proposal, Proposal):
         raise PluginError(f"propose() returned {type(proposal).__name__}; it must return a Proposal.")
-    if not isinstance(proposal.tokens, Tensor):
+    batch = len(budget)
+    tokens = as_tensor(proposal.tokens, "tokens", f"[{batch}, K] int64")
+    shape = tuple(tokens.shape)
+    if len(shape) != 2 or shape[0] != batch or tokens.dtype != torch.long:
         raise PluginError(
-            f"tokens are a {type(proposal.tokens).__name__}; expected a tensor [{len(budget)}, K] int64."
+            f"tokens of shape {shape} and dtype {tokens.dtype} were proposed; expected int64 [{batch}, K]."
         )
-    shape = tuple(proposal.tokens.shape)
-    if len(shape) != 2 or shape[0] != len(budget) or proposal.tokens.dtype != torch.long:
-        raise PluginError(
-            f"tokens of shape {shape} and dtype {proposal.tokens.dtype} were proposed; expected int64 "
-            f"[{len(budget)}, K]."
-        )
-    if len(proposal.lengths) != len(budget):
-        raise PluginError(f"{len(proposal.lengths)} lengths were proposed; there are {len(budget)} rows.")
-    for row, (length, limit) in enumerate(zip(proposal.lengths, budget, strict=True)):
+    lengths = _lengths(proposal.lengths, batch)
+    for row, (length, limit) in enumerate(zip(lengths, budget, strict=True)):
         if not 0 <= length <= limit:
             raise PluginError(f"{length} tokens were proposed for row {row}; its budget was {limit}.")
         if length > shape[1]:
             raise PluginError(f"row {row} claims {length} tokens, but tokens has only {shape[1]} columns.")
-    _check_q_form(proposal, shape, vocab_size)
-    return proposal
+    if proposal.parents is not None:
+        raise PluginError("parents were proposed; they are reserved for token trees. Leave them out.")
+    return Proposal(tokens, lengths, _checked_q(proposal.q, shape, vocab_size))
 
 
-def _check_q_form(proposal: Proposal, shape: tuple[int, ...], vocab_size: int) -> None:
-    q = proposal.q
+def _lengths(given: object, batch: int) -> tuple[int, ...]:
+    """Return lengths as plain numbers; whole numbers of numpy and torch are taken, too."""
+    if type(given) is tuple and len(given) == batch and all(type(length) is int for length in given):
+        return given
+    try:
+        lengths = tuple(int(index(length)) for length in islice(given, batch + 1))  # type: ignore[call-overload]
+    except TypeError as error:
+        raise PluginError(
+            f"lengths {reprlib.repr(given)} were proposed; expected a tuple of {batch} whole numbers, the number "
+            "of draft tokens of each row."
+        ) from error
+    if len(lengths) != batch:
+        count = f"{len(lengths)}" if len(lengths) < batch else f"more than {batch}"
+        raise PluginError(f"{count} lengths were proposed; there are {batch} rows.")
+    return lengths
+
+
+def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype, ...] | None = None) -> Tensor:
+    """Return what a plugin gave as a tensor if it is a plain dense one, whose values can be read.
+
+    Args:
+        value: What it gave.
+        what: What it is, for messages.
+        expected: What it must be, for messages.
+        dtypes: The dtypes that it may have; None for any.
+
+    Raises:
+        PluginError: It is something else.
+    """
+    if type(value) is not Tensor:
+        if not isinstance(value, Tensor):
+            raise PluginError(f"{what}: a {type(value).__name__} was given; expected a torch tensor, {expected}.")
+        value = value.as_subclass(Tensor)
+    if value.is_nested or value.is_quantized or value.is_meta or value.layout is not torch.strided:
+        kinds = {"nested": value.is_nested, "quantised": value.is_quantized, "meta": value.is_meta}
+        kind = next((name for name, is_it in kinds.items() if is_it), str(value.layout).removeprefix("torch."))
+        raise PluginError(f"{what}: a {kind} tensor was given; expected a dense one with its values, {expected}.")
+    if dtypes is not None and value.dtype not in dtypes:
+        name = str(value.dtype).removeprefix("torch.")
+        raise PluginError(f"{what}: a tensor of dtype {name} was given; expected {expected}.")
+    return value
+
+
+def _probabilities(value: object, what: str) -> Tensor:
+    return as_tensor(value, what, "float, probabilities from 0 to 1", FLOATS)
+
+
+def _checked_q(q: object, shape: tuple[int, ...], vocab_size: int) -> Distribution:
+    if isinstance(q, PointMass):
+        return q
     if isinstance(q, Dense):
-        got, expected = tuple(q.probabilities.shape), (*shape, vocab_size)
+        probabilities = _probabilities(q.probabilities, "dense q")
+        got, expected = tuple(probabilities.shape), (*shape, vocab_size)
         if got != expected:
             raise PluginError(f"dense q has shape {got}; [B, K, V] is {expected} here.")
-    elif isinstance(q, Sparse):
-        ids, weights = tuple(q.ids.shape), tuple(q.probabilities.shape)
+        return _unless_same(q, Dense(probabilities))
+    if isinstance(q, Sparse):
+        sparse = Sparse(
+            as_tensor(q.ids, "ids of sparse q", "int64", INTEGERS),
+            _probabilities(q.probabilities, "probabilities of sparse q"),
+        )
+        ids, weights = tuple(sparse.ids.shape), tuple(sparse.probabilities.shape)
         if ids != weights or len(ids) != 3 or ids[:2] != shape:
             raise PluginError(f"sparse q has ids {ids} and probabilities {weights}; both must be {[*shape, 'S']}.")
-    elif isinstance(q, Backoff):
-        _check_backoff_form(q, shape, vocab_size)
-    elif not isinstance(q, PointMass):
-        raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse, Dense or Backoff.")
+        return _unless_same(q, sparse)
+    if isinstance(q, Backoff):
+        return _checked_backoff(q, shape, vocab_size)
+    raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse, Dense or Backoff.")
 
 
-def _check_backoff_form(q: Backoff, shape: tuple[int, ...], vocab_size: int) -> None:
-    ids, weights = tuple(q.ids.shape), tuple(q.probabilities.shape)
-    lower, backoff = tuple(q.lower_order.shape), tuple(q.backoff_weight.shape)
+def _checked_backoff(q: Backoff, shape: tuple[int, ...], vocab_size: int) -> Backoff:
+    checked = Backoff(
+        as_tensor(q.ids, "ids of back-off q", "int32 or int64", INTEGERS),
+        _probabilities(q.probabilities, "probabilities of back-off q"),
+        _probabilities(q.lower_order, "lower_order of back-off q"),
+        _probabilities(q.backoff_weight, "backoff_weight of back-off q"),
+    )
+    ids, weights = tuple(checked.ids.shape), tuple(checked.probabilities.shape)
+    lower, backoff = tuple(checked.lower_order.shape), tuple(checked.backoff_weight.shape)
     if ids != weights or len(ids) != 3 or ids[:2] != shape or lower != (vocab_size,) or backoff != shape:
         raise PluginError(
             f"back-off q has ids {ids}, probabilities {weights}, lower_order {lower} and backoff_weight {backoff};"
             f" expected {[*shape, 'S']} for the first two, {[vocab_size]} and {list(shape)}."
         )
-    if q.ids.dtype not in (torch.int32, torch.long):
-        raise PluginError(f"back-off q has ids of dtype {q.ids.dtype}; expected int32 or int64.")
+    return _unless_same(q, checked)
+
+
+def _unless_same(q: _Form, checked: _Form) -> _Form:
+    """Return what was given if it holds the same tensors: the core recognises its own q as an object."""
+    same = type(q) is type(checked) and all(map(is_, vars(q).values(), vars(checked).values()))
+    return q if same else checked
 
 
 def trim(proposal: Proposal, device: torch.device) -> Proposal:
@@ -114,7 +190,7 @@ def trim(proposal: Proposal, device: torch.device) -> Proposal:
         q = Dense(q.probabilities[:, :width].to(device, torch.float32, non_blocking=True))
     elif isinstance(q, Sparse):
         weights = q.probabilities[:, :width].to(device, torch.float32, non_blocking=True)
-        q = Sparse(q.ids[:, :width].to(device, non_blocking=True), weights)
+        q = Sparse(q.ids[:, :width].to(device, torch.long, non_blocking=True), weights)
     elif isinstance(q, Backoff):
         q = Backoff(
             q.ids[:, :width].to(device, non_blocking=True),
@@ -123,7 +199,7 @@ def trim(proposal: Proposal, device: torch.device) -> Proposal:
             q.backoff_weight[:, :width].to(device, torch.float32, non_blocking=True),
         )
     tokens = proposal.tokens[:, :width].to(device, non_blocking=True)
-    return Proposal(tokens, proposal.lengths, q, proposal.parents)
+    return Proposal(tokens, proposal.lengths, q)
 
 
 def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor]:

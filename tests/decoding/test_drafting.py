@@ -323,6 +323,49 @@ def test_buffers_of_forks_are_reused_and_trusted_in_their_step_only():
     assert not made.made(again.proposal())
 
 
+@torch.inference_mode()  # as in a step
+def test_what_is_changed_in_place_is_not_trusted():
+    def changed(change):
+        made = recorder(budget=(1, 1, 1))
+        drawn = made.sample(logits_of(ROWS[0]))
+        change(drawn, proposal := made.proposal())
+        return proposal, made.made(proposal)
+
+    drawn_from, trusted = changed(lambda drawn, proposal: drawn.fill_(V))
+    assert trusted, "what sample() returns belongs to the drafter"
+    assert drawn_from.tokens.max() < V
+    assert not changed(lambda _, proposal: proposal.tokens.fill_(V))[1]
+    assert not changed(lambda _, proposal: proposal.q.probabilities[0].mul_(2))[1]
+
+
+def test_a_proposal_that_is_taken_before_the_last_draw_is_checked_and_kept():
+    made = recorder(budget=(2, 2, 2))
+    made.sample(logits_of(ROWS[0]))
+    first = made.proposal()
+    made.sample(logits_of(ROWS[1]))
+    checked, fault = validate(first, (2, 2, 2), V, CPU, recorded=made.made(first))
+    assert checked.lengths == (1, 1, 1)
+    assert fault.tolist() == [FINE] * 3
+
+
+@pytest.mark.parametrize("rows", [[[V], [0], [0]], [[-1], [0], [0]], [[0]], [[0]] * 4])
+def test_tokens_of_an_inner_loop_are_ids_of_the_vocabulary(rows):
+    with pytest.raises(PluginError, match=f"expected 3 rows of token ids from 0 to {V - 1}"):
+        recorder().extend(rows, None)
+
+
+@pytest.mark.parametrize("shape", [(3, 1, V), (3, 2, 1), (2, 2, V), (3, V)])
+def test_q_of_an_inner_loop_has_a_distribution_for_each_token(shape):
+    with pytest.raises(PluginError, match=r"extend\(\) was given q of shape .*; \[B, K, V\] is \(3, 2, 50\)"):
+        recorder().extend([[1, 2], [3], []], torch.full(shape, 1 / V))
+
+
+def test_q_of_another_ones_inner_loop_is_checked():
+    made = recorder()
+    made.extend([[1], [2], [3]], torch.full((3, 1, V), 0.5))
+    assert not made.made(made.proposal())
+
+
 def test_a_fork_asks_the_same_controller():
     made = recorder(
         budget=(2, 2), seeds=(1, 2), keep_drafting=lambda confidence: [value > 1 for value in confidence]
@@ -345,8 +388,8 @@ def test_a_fork_cannot_have_a_larger_budget(budget):
 def test_tokens_of_an_inner_loop_are_taken_up_to_the_budget():
     made = recorder(budget=(4, 2, 0))
     q = torch.rand(3, 3, V)
-    assert made.extend([(5, 6), (7,), ()], q) == [True, True, False]
-    assert made.extend([(8,), (9, 10, 11), (3,)], q.flip(1)) == [True, False, False]
+    assert made.extend([(5, 6), (7,), ()], q, drawn_by_core=True) == [True, True, False]
+    assert made.extend([(8,), (9, 10, 11), (3,)], q.flip(1), drawn_by_core=True) == [True, False, False]
     proposal = made.proposal()
     assert proposal.lengths == (3, 2, 0)
     assert proposal.tokens[:2].tolist() == [[5, 6, 8], [7, 9, 0]]
@@ -462,5 +505,5 @@ def test_a_backoff_q_of_the_wrong_shape_is_an_error(part):
 def test_a_backoff_q_with_float_ids_is_an_error():
     parts = backoff()
     parts["ids"] = parts["ids"].float()
-    with pytest.raises(PluginError, match=r"ids of dtype torch\.float32"):
+    with pytest.raises(PluginError, match=r"ids of back-off q: a tensor of dtype float32"):
         judged(parts)

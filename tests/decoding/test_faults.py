@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
+    BackoffRow,
     ConfigError,
     Dense,
     DeterministicDrafter,
     Drafter,
     DraftSession,
     GenerationSettings,
+    LowerOrder,
     NumericsError,
     PluginConfig,
     PluginError,
@@ -100,6 +104,35 @@ def sparse(request, ids, weights):
     return Proposal(tokens(request), request.budget, q)
 
 
+def of_q(request, change):
+    q = torch.full((len(request.budget), max(request.budget), V), 1 / V)
+    return Proposal(tokens(request), request.budget, Dense(change(q)))
+
+
+def quantised(q):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch is about to drop it
+        return torch.quantize_per_tensor(q, 1 / V, 0, torch.quint8)
+
+
+class Lazy(Proposal):
+    """Computes its q when it is asked for."""
+
+    def __getattribute__(self, name):
+        if name == "q":
+            raise RuntimeError("lazy")
+        return super().__getattribute__(name)
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def mute(_):
+    raise MuteError
+
+
 FAULTS = {
     "raises": (boom, "RuntimeError: the drafter's own bug"),
     "returns nothing": (lambda _: None, "returned NoneType"),
@@ -124,6 +157,41 @@ FAULTS = {
     "sparse own": (lambda r: sparse(r, [4, 6], [0.5, 0.5]), "gives 0"),
     "sparse id": (lambda r: sparse(r, [5, V], [0.5, 0.5]), "outside the vocabulary"),
     "q of no form": (lambda r: Proposal(tokens(r), r.budget, "dense"), "must be PointMass"),
+    "lengths with a fraction": (lambda r: Proposal(tokens(r), (0.5, 0.5), PointMass()), "2 whole numbers"),
+    "no lengths": (lambda r: Proposal(tokens(r), None, PointMass()), "2 whole numbers"),
+    "lengths without end": (lambda r: Proposal(tokens(r), itertools.count(), PointMass()), "more than 2 lengths"),
+    "tokens in numpy": (lambda r: Proposal(tokens(r).numpy(), r.budget, PointMass()), "a ndarray was given"),
+    "tokens without values": (lambda r: Proposal(tokens(r).to("meta"), r.budget, PointMass()), "meta tensor"),
+    "sparse tokens": (lambda r: Proposal(tokens(r).to_sparse(), r.budget, PointMass()), "sparse_coo tensor"),
+    "a tree": (lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r)), "reserved for token trees"),
+    "a lazy proposal": (lambda r: Lazy(tokens(r), r.budget, PointMass()), "RuntimeError: lazy"),
+    "q in numpy": (lambda r: of_q(r, lambda q: q.numpy()), "a ndarray was given"),
+    "q of another device": (lambda r: of_q(r, lambda q: q.to("meta")), "meta tensor"),
+    "q of ids": (lambda r: of_q(r, lambda q: q.long()), "dtype int64"),
+    "complex q": (lambda r: of_q(r, lambda q: q + 0j), "dtype complex64"),
+    "q of another layout": (lambda r: of_q(r, lambda q: q.to_sparse()), "sparse_coo tensor"),
+    "quantised q": (lambda r: of_q(r, quantised), "quantised tensor"),
+    "nested q": (lambda r: of_q(r, lambda q: torch.nested.nested_tensor(list(q))), "nested tensor"),
+    "q without numbers": (lambda r: of_q(r, lambda q: None), "a NoneType was given"),
+    "sparse q with ids of floats": (
+        lambda r: Proposal(tokens(r), r.budget, Sparse(tokens(r)[..., None].float(), tokens(r)[..., None] / 5)),
+        "ids of sparse q: a tensor of dtype float32",
+    ),
+    "tokens changed in place": (
+        lambda r: (r.sample(torch.zeros(2, V)), p := r.proposal(), p.tokens.fill_(V))[1],
+        "outside the vocabulary",
+    ),
+    "tokens of an inner loop outside": (
+        lambda r: (r.extend([[V], []], None), r.proposal())[1],
+        "token ids from 0",
+    ),
+    "logits in numpy": (lambda r: r.sample(np.zeros((2, V))), "a ndarray was given"),
+    "logits of integers": (lambda r: r.sample(torch.zeros(2, V).long()), "dtype int64"),
+    "back-off rows of lists": (
+        lambda r: r.sample_backoff([BackoffRow(LowerOrder(np.zeros(V)), [1], [0.0])] * 2),
+        "numpy arrays",
+    ),
+    "an exception that cannot be printed": (mute, "MuteError: its message cannot be shown (RuntimeError)"),
     "logits of another width": (lambda r: r.sample(torch.zeros(2, 3)), "[B, V]"),
     "NaN logits": (lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1], "NaN"),
     "draws past its budget": (lambda r: [r.sample(torch.zeros(2, V)) for _ in range(9)], "budget is spent"),
@@ -163,6 +231,15 @@ def test_strict_raises_with_the_plugins_name(target, fault):
     sampling = SamplingSettings() if fault == "NaN logits" else GREEDY
     with pytest.raises(PluginError, match="Scripted failed at step 2"):
         decode(target, Scripted(script), strict=True, sampling=sampling)
+
+
+@pytest.mark.parametrize("lengths", [np.array, list, iter, torch.tensor, lambda budget: tuple(np.array(budget))])
+def test_lengths_may_be_any_whole_numbers(target, lengths):
+    drafter = Scripted(lambda r: Proposal(tokens(r), lengths(r.budget), PointMass()))
+    reports = list(Decoder(target, drafter, gamma=3, strict=True, temperature=0).stream(PROMPTS, SETTINGS))
+    drafted = [report.outcome.drafted for report in reports]
+    assert drafted[2] == (3, 3)
+    assert {type(length) for row in drafted for length in row} == {int}
 
 
 def test_tokens_and_q_beyond_a_drafts_length_are_ignored(target):
