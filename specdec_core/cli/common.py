@@ -38,6 +38,17 @@ Settings: TypeAlias = Annotated[
         metavar="KEY=VALUE",
     ),
 ]
+PluginTimeout: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        "--plugin-timeout",
+        min=0.1,
+        help="Interrupt a call into a plugin that takes longer: it has failed, and decoding goes on without it. A "
+        "model's first forward pass counts. What cannot be interrupted (C code) is only named, as any call that "
+        "takes 30 s.",
+        metavar="SECONDS",
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Wide: TypeAlias = Annotated[
     bool, typer.Option("--wide", help="Show all columns of the tables, however narrow the terminal is.")

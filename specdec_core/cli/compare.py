@@ -1,11 +1,12 @@
 """`specdec compare`: run a study and compare its drafters."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from specdec_core.cli.common import Quiet, Settings, StudyFile, Wide, error_console, output_console
+from specdec_core.cli.common import PluginTimeout, Quiet, Settings, StudyFile, Wide, error_console, output_console
 from specdec_core.study import Comparison, Study, load_study
 from specdec_core.study import compare as run_comparison
 from specdec_core.study.progress import StageProgress
@@ -21,6 +22,7 @@ def compare(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the results that an earlier study left in DIR.")
     ] = False,
+    plugin_timeout: PluginTimeout = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -46,7 +48,7 @@ def compare(
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
     ```
     """
-    result = _run(load_study(study, settings or ()), output, fresh, quiet)
+    result = _run(replace(load_study(study, settings or ()), plugin_timeout=plugin_timeout), output, fresh, quiet)
     _show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)

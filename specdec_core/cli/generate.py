@@ -12,7 +12,16 @@ import typer
 from pydantic import BaseModel
 from typer import Argument, Option
 
-from specdec_core.cli.common import MinP, TopK, TopP, error_console, output_console, quieten_libraries, validated
+from specdec_core.cli.common import (
+    MinP,
+    PluginTimeout,
+    TopK,
+    TopP,
+    error_console,
+    output_console,
+    quieten_libraries,
+    validated,
+)
 from specdec_core.cli.console import write_text
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
 from specdec_core.cli.trace import TraceView, speller
@@ -56,6 +65,7 @@ class _Options:
     generation: GenerationSettings
     trace: bool
     strict: bool
+    plugin_timeout: float | None
 
 
 def generate(
@@ -95,6 +105,7 @@ def generate(
     strict: Annotated[
         bool, Option("--strict", help="Stop if a plugin fails, instead of continuing without it.")
     ] = False,
+    plugin_timeout: PluginTimeout = None,
 ) -> None:
     r"""Generate text from a prompt: a continuation, or the output of an encoder-decoder model.
 
@@ -126,7 +137,7 @@ def generate(
     _decode(
         read_target(target, device, dtype),
         read,
-        _Options(_run(drafter, gamma, lenience), sampling, generation, trace, strict),
+        _Options(_run(drafter, gamma, lenience), sampling, generation, trace, strict, plugin_timeout),
     )
 
 
@@ -197,7 +208,12 @@ def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
         target = load_target(model)
         prompts = ready_prompts(target, read.prompts, read.template)
         decoder = make_decoder(
-            target, options.run, registry=default_registry(), sampling=options.sampling, strict=options.strict
+            target,
+            options.run,
+            registry=default_registry(),
+            sampling=options.sampling,
+            strict=options.strict,
+            plugin_timeout=options.plugin_timeout,
         )
     failed = False
     # Text that goes elsewhere is not seen to grow.

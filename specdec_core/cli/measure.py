@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -15,6 +15,7 @@ from typer import Argument, Option
 
 from specdec_core.cli.common import (
     MinP,
+    PluginTimeout,
     Quiet,
     Settings,
     TopK,
@@ -64,6 +65,7 @@ class _Options:
         sampling: Sampling settings of the target, except the temperature.
         entries: The drafters.
         settings: What to measure, and how.
+        plugin_timeout: Seconds that one call into a plugin may take.
     """
 
     target: TargetConfig
@@ -73,6 +75,7 @@ class _Options:
     sampling: SamplingSettings
     entries: tuple[DrafterEntry, ...]
     settings: MeasureSettings
+    plugin_timeout: float | None = None
 
 
 def measure(
@@ -121,6 +124,7 @@ def measure(
     overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
     settings: Settings = None,
     task: Annotated[str | None, Option(help="Task of the study to measure, if it has several.")] = None,
+    plugin_timeout: PluginTimeout = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,6 +150,7 @@ def measure(
     """
     given = {name: value for name, value in locals().items() if value is not None}
     options = _of_study(study, given) if study is not None else _of_options(given)
+    options = replace(options, plugin_timeout=plugin_timeout)
     unfinished = None
     if output is not None:
         unfinished = None if overwrite else _unfinished(output)
@@ -349,6 +354,7 @@ def _context(options: _Options) -> MeasureContext:
         registry=default_registry(),
         folder=options.folder,
         target_settings=options.target.model_dump(mode="json"),
+        plugin_timeout=options.plugin_timeout,
     )
 
 

@@ -51,6 +51,7 @@ class MeasureContext:
         registry: Where plugins come from.
         folder: Base for relative paths in settings.
         target_settings: Settings of the target, recorded in the result.
+        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
     """
 
     target: LoadedModel
@@ -60,6 +61,7 @@ class MeasureContext:
     registry: Registry
     folder: Path = Path()
     target_settings: Mapping[str, Any] | None = None
+    plugin_timeout: float | None = None
 
 
 def measure(
@@ -175,6 +177,7 @@ def measure_acceptance(
         sampling=context.sampling.model_copy(update={"temperature": temperature}),
         draft_sampling=entry.draft_sampling,
         strict=True,
+        plugin_timeout=context.plugin_timeout,
         rule=rule,
     )
     samples = take_samples(
@@ -216,6 +219,7 @@ def _medians(
         sampling=context.sampling.model_copy(update={"temperature": max(settings.temperature)}),
         draft_sampling=draft_sampling,
         strict=True,
+        plugin_timeout=context.plugin_timeout,
     )
     reports = watch_steps(decoder, context.prompts, settings, advance)
     return Medians.of(reports, min_count=min(3, settings.timings))

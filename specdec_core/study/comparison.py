@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -134,6 +134,7 @@ def compare(
     output: Path | str | None = None,
     *,
     fresh: bool = False,
+    plugin_timeout: float | None = None,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -142,6 +143,7 @@ def compare(
         study: The path of a YAML file, a mapping of what it would hold, or a study that was read.
         output: Folder that receives the results and the report, and from which a stopped study resumes.
         fresh: Discard what an earlier study left in the folder.
+        plugin_timeout: Seconds that one call into a plugin may take before it is interrupted; see `Decoder`.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
             it.
 
@@ -159,6 +161,8 @@ def compare(
             f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "
             "mapping of what it would hold."
         )
+    if plugin_timeout is not None:
+        study = replace(study, plugin_timeout=plugin_timeout)
     folder = None if output is None else Path(output)
     if folder is not None:
         from specdec_core.study.run.folder import make_folder

@@ -60,6 +60,7 @@ def make_decoder(
     batch_size: int = 1,
     folder: Path = Path(),
     strict: bool = False,
+    plugin_timeout: float | None = None,
 ) -> Decoder:
     """Load the drafter and controllers of a run and return its decoder.
 
@@ -71,12 +72,13 @@ def make_decoder(
         batch_size: Number of prompts that will be decoded together.
         folder: Base for relative paths.
         strict: Raise when a plugin fails.
+        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
 
     Raises:
         PluginError: If a plugin cannot be loaded, or lacks a capability that the run requires.
     """
     if run.drafter is None:
-        return Decoder(target, sampling=sampling, strict=strict)
+        return Decoder(target, sampling=sampling, strict=strict, plugin_timeout=plugin_timeout)
     return Decoder(
         target,
         make_drafter(target, run.drafter, registry=registry, batch_size=batch_size, folder=folder),
@@ -85,4 +87,5 @@ def make_decoder(
         sampling=sampling,
         draft_sampling=run.draft_sampling,
         strict=strict,
+        plugin_timeout=plugin_timeout,
     )

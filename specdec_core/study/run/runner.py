@@ -241,6 +241,7 @@ class _Session:
             sampling=task.sampling,
             batch_size=self._study.config.batch_size,
             folder=self._study.folder,
+            plugin_timeout=self._study.plugin_timeout,
         )
         short = min(_WARM_UP_TOKENS, task.generation.max_new_tokens)
         decoder.generate(prompts, task.generation.model_copy(update={"max_new_tokens": short}))
