@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer, DynamicCache
 
 from specdec_core.interface import ModelError
-from specdec_core.models import ModelSession, load_model, wrap_model
+from specdec_core.models import ModelSession, load_model, load_vocabulary, wrap_model
 from tests.tiny import FAMILIES, RECURRENT, tiny_model
 
 
@@ -44,7 +44,7 @@ def test_device_map_and_revision_are_passed_through(folder, monkeypatch):
 
     def record(place, **options):
         given.update(options)
-        return tiny_model("llama")
+        return tiny_model("llama"), dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
     monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
     monkeypatch.setattr("specdec_core.models.load.require", lambda *_: None)
@@ -95,9 +95,11 @@ def test_an_invalid_config_and_truncated_weights_are_errors(tmp_path):
     (tmp_path / "b" / "config.json").write_text(json.dumps({"model_type": "not-a-model"}))
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(tmp_path / "b")
-    (tmp_path / "b" / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(tmp_path / "b")
+    for broken in ("{", '{"model_type": "llama", "num_attention_heads": 0}', '{"model_type": []}'):
+        (tmp_path / "b" / "config.json").write_text(broken)
+        for load in (load_model, load_vocabulary):
+            with pytest.raises(ModelError, match="cannot be loaded"):
+                load(tmp_path / "b")
 
 
 def test_pickled_weights_are_an_error(tmp_path):
