@@ -49,6 +49,11 @@ _TO_DECODER = "Temperature and the like are arguments of Decoder()."
 class Decoder:
     """Decodes prompts with a target and, optionally, a drafter that proposes tokens for it.
 
+    Several threads may call `generate` and `stream` of one decoder, and decoders in several threads may share
+    models, drafters and controllers: the state of a batch belongs to the call, and each thread gets the tokens it
+    would get alone. What you pass must allow it: `processors` without state, and plugins that keep what changes in
+    their sessions. One stream is read by one thread at a time.
+
     Args:
         target: The model whose distribution is sampled.
         drafter: Proposes tokens: a drafter, the name of an installed one such as "prompt-lookup", or a mapping

@@ -47,9 +47,11 @@ class Family:
 class LoadedModel:
     """A model in evaluation mode, with the properties that decoding needs.
 
+    Threads may share it: what a forward pass overrides in the model (positions per row) or reads in it (hidden
+    states) belongs to the thread that runs the pass. Do not change its weights or mode while a thread decodes.
+
     Attributes:
-        model: The Hugging Face model. It is never changed permanently, but a forward pass may patch it while it
-            runs, so do not share it between threads.
+        model: The Hugging Face model. Its weights and outputs are never changed.
         tokenizer: Its tokenizer, or None.
         name: The model as the user named it.
         family: What its forward pass supports.
