@@ -22,7 +22,7 @@ from specdec_core.decoding.batch import Batch, Row
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, open_batch
 from specdec_core.decoding.observers import Observer
-from specdec_core.decoding.prompt import Prompt, as_prompts, encode_prompt
+from specdec_core.decoding.prompt import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import (
@@ -180,6 +180,7 @@ class Decoder:
         settings = with_options(settings, options, _TO_DECODER)
         started = perf_counter()
         ids = [encode_prompt(self.target, one, str(index)) for index, one in enumerate(as_prompts(prompts))]
+        check_batch(self.target, ids)
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
@@ -220,10 +221,10 @@ class Decoder:
 
     def _rows(self, ids: Sequence[list[int]], settings: GenerationSettings) -> list[Row]:
         start = self.target.start_id
-        longest = self.target.max_positions
         rows = []
         for prompt in ids:
             tokens = list(prompt) if start is None else [start]
+            longest = self.target.max_length(len(tokens))
             limit = len(tokens) + settings.max_new_tokens
             fits = longest is None or limit <= longest
             rows.append(

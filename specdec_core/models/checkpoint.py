@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
+from transformers.utils import logging as hf_logging
 
 from specdec_core.interface.errors import ModelError
 
@@ -110,6 +111,18 @@ def listed(names: Collection[str]) -> str:
     """Return the first names, and how many more there are."""
     shown = list(names)[:_SHOWN]
     return ", ".join(shown) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+@contextmanager
+def without_progress_bar() -> Iterator[None]:
+    """Hide the progress bars that transformers shows for each model it loads or saves."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
 
 
 @contextmanager

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging as hf_logging
 
 from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter
-from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading
+from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
 from specdec_core.models.loaded import LoadedModel, inspect_family
@@ -62,6 +62,7 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
         start_id=start if family.encoder_decoder else None,
         features=features_of(model),
+        lock=nullcontext() if family.rotary_switch is None else RLock(),
     )
     return probe_model(loaded)
 
@@ -241,18 +242,6 @@ def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, i
         config = AutoConfig.from_pretrained(location, **options)
         vocab_size = int(config.get_text_config(decoder=True).vocab_size)
     return _tokenizer(location, options), vocab_size
-
-
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Hide the progress bars that transformers shows for each model it loads or saves."""
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()
 
 
 def _locate(

@@ -187,8 +187,9 @@ class ModelSession:
             keywords["input_ids"] = tokens
             keywords["past_key_values"] = self._cache
         if self._features is None:
-            return _Output(self._loaded.model(**keywords).logits).last(keep)
-        with self._features.capture() as hidden:
+            with self._loaded.lock:
+                return _Output(self._loaded.model(**keywords).logits).last(keep)
+        with self._loaded.lock, self._features.capture() as hidden:
             logits = self._loaded.model(**keywords).logits
         return _Output(logits, hidden[-1]).last(keep)
 

@@ -205,6 +205,7 @@ def test_models_configs_and_tokenizers_are_loaded_in_one_place():
         ("load.py", "AutoConfig.from_pretrained"),
         ("load.py", "AutoTokenizer.from_pretrained"),
         ("load.py", "auto_class.from_pretrained"),
+        ("probe.py", "type(model).from_pretrained"),  # weights in memory, no file
         ("adapter.py", "PeftConfig.from_pretrained"),
         ("adapter.py", "PeftModel.from_pretrained"),
     }
