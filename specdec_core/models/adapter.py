@@ -51,14 +51,31 @@ def read_adapter(name: str, folder: Path = Path()) -> Adapter:
     place = adapter_folder(name, folder)
     with _loading(name):
         config = PeftConfig.from_pretrained(str(place))
-    if config.is_prompt_learning or getattr(config, "alora_invocation_tokens", None):
-        kind = str(config.peft_type.value).lower()
-        raise ModelError(
-            f"{name}: adapters of type {kind} are refused: they act on tokens or on "
-            "the cache, not on the weights, and a cache with draft tokens is rolled back. Use LoRA, or another "
-            "adapter of the weights."
-        )
+    _check_kind(name, config)
     return Adapter(name, place, config)
+
+
+def without_wrapper(model: Any) -> Any:
+    """Return the model in a `PeftModel`, whose layers hold the adapter; another model as it is.
+
+    Raises:
+        ModelError: It has an adapter that acts on more than the weights.
+    """
+    for config in (getattr(model, "peft_config", None) or {}).values():
+        _check_kind(type(model).__name__, config)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _check_kind(name: str, config: Any) -> None:
+    activated = getattr(config, "alora_invocation_tokens", None)
+    if not config.is_prompt_learning and not activated:
+        return
+    kind = "alora" if activated else str(config.peft_type.value).lower()
+    raise ModelError(
+        f"{name}: adapters of type {kind} are refused: they act on tokens or on "
+        "the cache, not on the weights, and a cache with draft tokens is rolled back. Use LoRA, or another "
+        "adapter of the weights."
+    )
 
 
 def with_adapter(model: Any, adapter: Adapter) -> Any:

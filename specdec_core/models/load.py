@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
 from specdec_core.interface.settings import AttentionName, check_attention
-from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter
+from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter, without_wrapper
 from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
@@ -37,14 +37,17 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
     uncached forward passes.
 
     Args:
-        model: A Hugging Face decoder-only or encoder-decoder model with a language-model head.
+        model: A Hugging Face decoder-only or encoder-decoder model with a language-model head. It is set to
+            evaluation mode. A `PeftModel` with an adapter of the weights is unwrapped.
         tokenizer: Its tokenizer, required for prompts in text.
         name: Name for messages; the class name if None.
 
     Raises:
         ModelError: The model cannot be decoded exactly. The message states the reason.
     """
-    model.eval()
+    name = name or type(model).__name__
+    model = without_wrapper(model).eval()
+    _check_usable(model, name)
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)
@@ -52,11 +55,11 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
     start = _first_setting("decoder_start_token_id", generation, model.config)
     head = model.get_output_embeddings()
     if family.encoder_decoder and start is None:
-        raise ModelError(f"{name or type(model).__name__}: its config has no decoder_start_token_id; add one.")
+        raise ModelError(f"{name}: its config has no decoder_start_token_id; add one.")
     loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        name=name or type(model).__name__,
+        name=name,
         family=family,
         vocab_size=_vocab_size(head, text_config),
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
@@ -65,6 +68,26 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
         lock=nullcontext() if family.rotary_switch is None else RLock(),
     )
     return probe_model(loaded)
+
+
+def _check_usable(model: Any, name: str) -> None:
+    """Refuse what is no model, or gives no logits, or logits that depend on the other tokens of a forward pass.
+
+    Raises:
+        ModelError: With the reason.
+    """
+    if not hasattr(model, "config"):
+        raise ModelError(f"{name} is no model of transformers; if it wraps one (DataParallel), pass `.module`.")
+    if model.config.return_dict is False:
+        raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
+    if not getattr(model, "hf_device_map", None) and any(weight.is_meta for weight in model.parameters()):
+        raise ModelError(f"{name}: it is on the meta device, without values. Load its weights first.")
+    for layer in model.modules():
+        if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            raise ModelError(
+                f"{name}: torch.ao quantizes the activations of a {type(layer).__name__} layer with one scale for "
+                "all tokens of a forward pass, so a draft changes the logits before it. Use torchao, bitsandbytes."
+            )
 
 
 def _vocab_size(head: Any, config: Any) -> int:

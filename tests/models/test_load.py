@@ -201,3 +201,34 @@ def test_an_untied_output_embedding_is_loaded_without_a_warning(monkeypatch):
     head, embedding = loaded.model.lm_head.weight, loaded.model.get_input_embeddings().weight
     assert not torch.equal(head, embedding)
     assert not said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.to("meta"), "on the meta device, without values"),
+        (torch.nn.DataParallel, "DataParallel is no model of transformers.*pass `.module`"),
+        (lambda model: model.config.update({"return_dict": False}), "return_dict=False"),
+    ],
+)
+def test_what_gives_no_logits_is_refused(change, message):
+    model = tiny_model("llama")
+    with pytest.raises(ModelError, match=message):
+        wrap_model(change(model) or model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_activations_with_one_scale_for_all_tokens_are_refused():
+    model = torch.ao.quantization.quantize_dynamic(tiny_model("llama"), {torch.nn.Linear})
+    with pytest.raises(ModelError, match="one scale for all tokens of a forward pass"):
+        wrap_model(model)
+
+
+def test_a_model_in_training_mode_is_set_to_evaluation_and_refused_later():
+    model = tiny_model("gpt2", resid_pdrop=0.5)
+    loaded = wrap_model(model.train())
+    assert not model.training
+    ModelSession(loaded, 1, 8)
+    model.train()
+    with pytest.raises(ModelError, match=r"is in training mode.*call model.eval\(\)"):
+        ModelSession(loaded, 1, 8)

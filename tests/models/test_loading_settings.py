@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, ModelError, ModelSettings, SamplingSettings
-from specdec_core.models import load_model, load_vocabulary, probe
+from specdec_core.models import load_model, load_vocabulary, probe, wrap_model
 from specdec_core.models.resolve import has_encoder
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
@@ -345,6 +345,25 @@ def test_adapters_that_cannot_work_are_refused_with_the_reason(folder, tmp_path)
     weights.unlink()
     with pytest.raises(ModelError, match=r"this adapter has no adapter_model.safetensors"):
         load_model(wide, adapter="lora", folder=tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_peft_model_in_memory_is_unwrapped_if_its_adapter_is_of_the_weights():
+    peft = pytest.importorskip("peft")
+    lora = {"r": 4, "target_modules": ["q_proj", "up_proj"], "init_lora_weights": False, "task_type": "CAUSAL_LM"}
+    model = peft.get_peft_model(tiny_model("llama"), peft.LoraConfig(**lora))
+    loaded = wrap_model(model)
+    assert loaded.family.ragged
+    assert greedy(loaded) == generated(loaded) != greedy(wrap_model(tiny_model("llama")))
+    ids = torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(loaded.model(ids).logits, model(ids).logits)
+    for kind, config in {
+        "prefix_tuning": peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+        "prompt_tuning": peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+        "alora": peft.LoraConfig(**lora, alora_invocation_tokens=[5]),
+    }.items():
+        with pytest.raises(ModelError, match=f"adapters of type {kind} are refused"):
+            wrap_model(peft.get_peft_model(tiny_model("llama"), config))
 
 
 def test_adapters_need_peft_and_are_no_models(folder, tmp_path, absent, monkeypatch):
