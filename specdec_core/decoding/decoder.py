@@ -23,7 +23,7 @@ from specdec_core.decoding.batch import Batch, Row
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, open_batch
 from specdec_core.decoding.observers import Observer
-from specdec_core.decoding.prompt import Prompt, as_prompts, encode_prompt
+from specdec_core.decoding.prompt import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.decoding.watch import watched
@@ -50,6 +50,11 @@ _TO_DECODER = "Temperature and the like are arguments of Decoder()."
 
 class Decoder:
     """Decodes prompts with a target and, optionally, a drafter that proposes tokens for it.
+
+    Several threads may call `generate` and `stream` of one decoder, and decoders in several threads may share
+    models, drafters and controllers: the state of a batch belongs to the call, and each thread gets the tokens it
+    would get alone. What you pass must allow it: `processors` without state, and plugins that keep what changes in
+    their sessions. One stream is read by one thread at a time.
 
     Args:
         target: The model whose distribution is sampled.
@@ -184,6 +189,7 @@ class Decoder:
         settings = with_options(settings, options, _TO_DECODER)
         started = perf_counter()
         ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
+        check_batch(self.target, ids)
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
@@ -233,10 +239,10 @@ class Decoder:
 
     def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:
         start = self.target.start_id
-        longest = self.target.max_positions
         rows = []
         for prompt in ids:
             tokens = list(prompt) if start is None else [start]
+            longest = self.target.max_length(len(tokens))
             limit = len(tokens) + settings.max_new_tokens
             fits = longest is None or limit <= longest
             rows.append(

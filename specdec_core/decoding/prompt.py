@@ -117,8 +117,27 @@ def check_prompts(target: LoadedModel, prompts: Sequence[Prompt], names: Sequenc
         raise PromptError("\n".join(problems))
 
 
+def check_batch(target: LoadedModel, prompts: Sequence[Sequence[int]]) -> None:
+    """Reject a batch on both sides of a target's rotary switch, since a forward pass has one set of frequencies.
+
+    Args:
+        target: The model that will decode them.
+        prompts: Their token ids.
+
+    Raises:
+        PromptError: Some prompts are longer than the switch and others are not.
+    """
+    long = [target.begins_long(len(prompt)) for prompt in prompts]
+    if not target.encoder_decoder and any(long) and not all(long):
+        raise PromptError(
+            f"prompt {long.index(True)} has more than {target.family.rotary_switch} tokens and prompt "
+            f"{long.index(False)} has not. {target.name} has other rotary frequencies from there on, for all rows "
+            "of a batch: decode them in two batches."
+        )
+
+
 def _check_length(target: LoadedModel, length: int, name: str) -> None:
-    longest = target.max_positions
+    longest = target.max_positions if target.encoder_decoder else target.max_length(length)
     if longest is None:
         return
     if target.encoder_decoder and length > longest:

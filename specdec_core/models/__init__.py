@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from specdec_core.models.checkpoint import without_progress_bar
     from specdec_core.models.device import inference_only
     from specdec_core.models.inflation import inflate
-    from specdec_core.models.load import load_model, load_vocabulary, without_progress_bar, wrap_model
+    from specdec_core.models.load import load_model, load_vocabulary, wrap_model
     from specdec_core.models.loaded import LoadedModel
     from specdec_core.models.packing import pack
     from specdec_core.models.probe import TESTED_FAMILIES
@@ -32,9 +33,10 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
+        "specdec_core.models.checkpoint": ("without_progress_bar",),
         "specdec_core.models.device": ("inference_only",),
         "specdec_core.models.inflation": ("inflate",),
-        "specdec_core.models.load": ("load_model", "load_vocabulary", "without_progress_bar", "wrap_model"),
+        "specdec_core.models.load": ("load_model", "load_vocabulary", "wrap_model"),
         "specdec_core.models.loaded": ("LoadedModel",),
         "specdec_core.models.packing": ("pack",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),

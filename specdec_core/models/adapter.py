@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.interface.errors import ModelError
+from safetensors import safe_open
+
+from specdec_core.interface.errors import ModelError, SpecdecError
+from specdec_core.models.checkpoint import listed
 from specdec_core.models.packages import require
 from specdec_core.models.resolve import model_folder
 
@@ -48,14 +51,31 @@ def read_adapter(name: str, folder: Path = Path()) -> Adapter:
     place = adapter_folder(name, folder)
     with _loading(name):
         config = PeftConfig.from_pretrained(str(place))
-    if config.is_prompt_learning or getattr(config, "alora_invocation_tokens", None):
-        kind = str(config.peft_type.value).lower()
-        raise ModelError(
-            f"{name}: adapters of type {kind} are refused: they act on tokens or on "
-            "the cache, not on the weights, and a cache with draft tokens is rolled back. Use LoRA, or another "
-            "adapter of the weights."
-        )
+    _check_kind(name, config)
     return Adapter(name, place, config)
+
+
+def without_wrapper(model: Any) -> Any:
+    """Return the model in a `PeftModel`, whose layers hold the adapter; another model as it is.
+
+    Raises:
+        ModelError: It has an adapter that acts on more than the weights.
+    """
+    for config in (getattr(model, "peft_config", None) or {}).values():
+        _check_kind(type(model).__name__, config)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _check_kind(name: str, config: Any) -> None:
+    activated = getattr(config, "alora_invocation_tokens", None)
+    if not config.is_prompt_learning and not activated:
+        return
+    kind = "alora" if activated else str(config.peft_type.value).lower()
+    raise ModelError(
+        f"{name}: adapters of type {kind} are refused: they act on tokens or on "
+        "the cache, not on the weights, and a cache with draft tokens is rolled back. Use LoRA, or another "
+        "adapter of the weights."
+    )
 
 
 def with_adapter(model: Any, adapter: Adapter) -> Any:
@@ -69,15 +89,39 @@ def with_adapter(model: Any, adapter: Adapter) -> Any:
         adapter: The adapter.
 
     Raises:
-        ModelError: The adapter does not fit the model.
+        ModelError: The adapter does not fit the model, or its file lacks weights or has others.
     """
     from peft import PeftModel
 
     with _loading(adapter.name), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # names that peft still uses and transformers will drop
+        warnings.filterwarnings("error", message=".*missing adapter keys")
         adapted = PeftModel.from_pretrained(model, str(adapter.folder), config=adapter.config)
+        _check_all_used(adapted, adapter)
         quantized = getattr(model, "hf_quantizer", None) is not None
         return adapted.get_base_model() if quantized else adapted.merge_and_unload()
+
+
+def _check_all_used(adapted: Any, adapter: Adapter) -> None:
+    """Refuse a file with more weights than the adapted model took; peft would ignore the others.
+
+    Raises:
+        ModelError: The message has some of their names.
+    """
+    from peft import get_peft_model_state_dict
+    from peft.mapping import PEFT_TYPE_TO_PREFIX_MAPPING
+
+    with safe_open(adapter.folder / _WEIGHTS, framework="pt") as file:
+        stored = list(file.keys())
+    prefix = PEFT_TYPE_TO_PREFIX_MAPPING.get(adapter.config.peft_type, "")
+    known = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    # Numbers, since peft reads names of older versions, too.
+    if sum(prefix in name for name in stored) > sum(prefix in name for name in known):
+        raise ModelError(
+            f"{adapter.name}: this adapter has weights for layers that the model or {_CONFIG} does not name: "
+            f"{listed([name for name in stored if name not in known])}. Name the base model that it was trained "
+            "for."
+        )
 
 
 @contextmanager
@@ -85,7 +129,9 @@ def _loading(adapter: str) -> Iterator[None]:
     """Turn an exception of peft into a ModelError."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as error:
+    except SpecdecError:
+        raise
+    except Exception as error:  # a broken file may raise anything
         reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:2])
         raise ModelError(f"{adapter}: this adapter cannot be loaded: {reason}") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.overrides import overridden
 
 _VALUES_PER_WEIGHT = 64
 """Number of values of each weight that enter the fingerprint."""
@@ -71,14 +72,18 @@ class ModelFeatures:
 
     @contextmanager
     def capture(self) -> Iterator[list[Tensor]]:
-        """Yield a list to which each forward pass appends the input of the output embedding, `[B, T, D]`."""
+        """Yield a list to which each forward pass of this thread appends the input of the output embedding.
+
+        Each is `[B, T, D]`. Forward passes of other threads are not seen.
+        """
         hidden: list[Tensor] = []
-        head = self._model.get_output_embeddings()
-        hook = head.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0]))
-        try:
+
+        def forward(method: Callable[..., Tensor], states: Tensor, *args: Any, **keywords: Any) -> Tensor:
+            hidden.append(states)
+            return method(states, *args, **keywords)
+
+        with overridden(self._model.get_output_embeddings(), "forward", forward):
             yield hidden
-        finally:
-            hook.remove()
 
 
 def features_of(model: Any) -> ModelFeatures | None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging as hf_logging
 
-from specdec_core.interface.errors import ModelError, unknown_name
+from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
 from specdec_core.interface.settings import AttentionName, check_attention
-from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter
+from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter, without_wrapper
+from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
 from specdec_core.models.loaded import LoadedModel, inspect_family
@@ -38,14 +37,17 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
     uncached forward passes.
 
     Args:
-        model: A Hugging Face decoder-only or encoder-decoder model with a language-model head.
+        model: A Hugging Face decoder-only or encoder-decoder model with a language-model head. It is set to
+            evaluation mode. A `PeftModel` with an adapter of the weights is unwrapped.
         tokenizer: Its tokenizer, required for prompts in text.
         name: Name for messages; the class name if None.
 
     Raises:
         ModelError: The model cannot be decoded exactly. The message states the reason.
     """
-    model.eval()
+    name = name or type(model).__name__
+    model = without_wrapper(model).eval()
+    _check_usable(model, name)
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)
@@ -53,18 +55,39 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
     start = _first_setting("decoder_start_token_id", generation, model.config)
     head = model.get_output_embeddings()
     if family.encoder_decoder and start is None:
-        raise ModelError(f"{name or type(model).__name__}: its config has no decoder_start_token_id; add one.")
+        raise ModelError(f"{name}: its config has no decoder_start_token_id; add one.")
     loaded = LoadedModel(
         model=model,
         tokenizer=tokenizer,
-        name=name or type(model).__name__,
+        name=name,
         family=family,
         vocab_size=_vocab_size(head, text_config),
         eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
         start_id=start if family.encoder_decoder else None,
         features=features_of(model),
+        lock=nullcontext() if family.rotary_switch is None else RLock(),
     )
     return probe_model(loaded)
+
+
+def _check_usable(model: Any, name: str) -> None:
+    """Refuse what is no model, or gives no logits, or logits that depend on the other tokens of a forward pass.
+
+    Raises:
+        ModelError: With the reason.
+    """
+    if not hasattr(model, "config"):
+        raise ModelError(f"{name} is no model of transformers; if it wraps one (DataParallel), pass `.module`.")
+    if model.config.return_dict is False:
+        raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
+    if not getattr(model, "hf_device_map", None) and any(weight.is_meta for weight in model.parameters()):
+        raise ModelError(f"{name}: it is on the meta device, without values. Load its weights first.")
+    for layer in model.modules():
+        if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
+            raise ModelError(
+                f"{name}: torch.ao quantizes the activations of a {type(layer).__name__} layer with one scale for "
+                "all tokens of a forward pass, so a draft changes the logits before it. Use torchao, bitsandbytes."
+            )
 
 
 def _vocab_size(head: Any, config: Any) -> int:
@@ -121,8 +144,7 @@ def load_model(
             needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
-    location, options = _locate(str(model), folder, subfolder)
-    options["trust_remote_code"] = trust_remote_code
+    location, options = _locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
     if revision is not None:
         options["revision"] = revision
     torch_device = parse_device(device)
@@ -137,18 +159,28 @@ def load_model(
         "attn_implementation": attn_implementation,
         "quantization_config": quantization_settings(quantization_config),
     }
-    try:
+    with _reading(str(model), location):
         config = AutoConfig.from_pretrained(location, **options)
+        if attn_implementation is None:
+            # A config may name an implementation, too. The hub's are code.
+            _check_attention(config._attn_implementation, torch_device, torch_dtype)
         _check_quantization(str(model), config, quantization_config)
         if _is_quantized(config) or quantization_config is not None:
             # Most methods quantize on the device where the weights will be.
             settings["device_map"] = device_map or (str(torch_device) if find_spec("accelerate") else None)
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         given = {name: value for name, value in settings.items() if value is not None}
-        with without_progress_bar(), _without_tied_weights_warning():
-            loaded = auto_class.from_pretrained(location, use_safetensors=True, **given, **options)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
-        raise ModelError(_loading_failed(str(model), location, error)) from error
+        check_weight_files(str(model), location, config, options)
+        with without_progress_bar(), quiet_loading():
+            loaded, info = auto_class.from_pretrained(
+                location,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # to name them all
+                output_loading_info=True,
+                **given,
+                **options,
+            )
+    check_complete(str(model), info)
     name = str(model)
     if found is not None:
         loaded = with_adapter(loaded, found)
@@ -229,49 +261,21 @@ def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, i
         ModelError: The folder, its config or its tokenizer cannot be read.
     """
     location, options = _locate(str(model), folder)
-    try:
+    with _reading(str(model), location):
         config = AutoConfig.from_pretrained(location, **options)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(_loading_failed(str(model), location, error)) from error
-    return _tokenizer(location, options), int(config.get_text_config(decoder=True).vocab_size)
+        vocab_size = int(config.get_text_config(decoder=True).vocab_size)
+    return _tokenizer(location, options), vocab_size
 
 
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Hide the progress bars that transformers shows for each model it loads or saves."""
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()
-
-
-@contextmanager
-def _without_tied_weights_warning() -> Iterator[None]:
-    """Hide the transformers warning about an output embedding that is not tied, for checkpoints that store both.
-
-    transformers reads every T5 config as tied, including T5 1.1, which is not. It then loads both weights
-    correctly, but recommends a setting that the config already has.
-    """
-
-    def keep(record: logging.LogRecord) -> bool:
-        return "NOT tie" not in record.getMessage()
-
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
-
-
-def _locate(model: str, folder: Path, subfolder: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Return the arguments for `from_pretrained`: an absolute folder or a hub name, and where to look in it."""
+def _locate(
+    model: str, folder: Path, subfolder: str | None = None, *, trust_remote_code: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """Return the arguments for `from_pretrained`: an absolute folder or a hub name, and the options for it."""
+    # Always given: without it, transformers asks the user.
+    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     location = model_folder(model, folder)
     if location is None:
-        return model, {} if subfolder is None else {"subfolder": subfolder}
+        return model, options if subfolder is None else {**options, "subfolder": subfolder}
     place = location / (subfolder or "")
     refuse_adapter_folder(model, place)
     if not (place / "config.json").is_file():
@@ -280,7 +284,7 @@ def _locate(model: str, folder: Path, subfolder: str | None = None) -> tuple[str
             f"{model}: the folder{within} has no config.json. Pass a folder written by save_pretrained(), with "
             f"config.json, model.safetensors and the tokenizer's files.{_near(location)}"
         )
-    return str(place), {}
+    return str(place), options
 
 
 def _near(location: Path) -> str:
@@ -291,13 +295,24 @@ def _near(location: Path) -> str:
     return f" These subfolders have one: {', '.join(models)}; set `subfolder`." if models else ""
 
 
+@contextmanager
+def _reading(model: str, location: str) -> Iterator[None]:
+    """Turn what transformers raises about a model's files into a ModelError. A broken one may raise anything."""
+    try:
+        yield
+    except SpecdecError:
+        raise
+    except Exception as error:
+        raise ModelError(_loading_failed(model, location, error)) from error
+
+
 def _loading_failed(model: str, location: str, error: Exception) -> str:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    reason = _first_sentence(error)
     if isinstance(error, ImportError):
         return f"{model}: it needs a package that cannot be imported: {reason}"
     if Path(location).is_dir():
-        # A ValueError is about a setting or the config, the others are about files.
         advice = "Pass a folder written by save_pretrained(); if a file is incomplete, copy the folder again."
+        # A ValueError is about a setting or the config, the others are about files.
         return f"{model}: the folder cannot be loaded: {reason}" + f" {advice}" * (
             not isinstance(error, ValueError)
         )
@@ -305,6 +320,12 @@ def _loading_failed(model: str, location: str, error: Exception) -> str:
         f"{model}: there is no such folder, and loading it from the hub failed: {reason} "
         "Check the name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
     )
+
+
+def _first_sentence(error: Exception) -> str:
+    """Return the first line of a message, and the next one if the first announces it."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
@@ -331,5 +352,5 @@ def _tokenizer(location: str, options: Mapping[str, Any], subfolder: str | None 
 def _load_tokenizer(location: str, options: Mapping[str, Any]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(location, **options)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise ModelError(f"{location}: the tokenizer cannot be loaded: {error}") from error
+    except Exception as error:  # a broken file may raise anything
+        raise ModelError(f"{location}: the tokenizer cannot be loaded: {_first_sentence(error)}") from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ class Family:
             forward pass of its own whenever their positions differ.
         trims_logits: Whether its forward accepts `logits_to_keep`.
         max_positions: Maximum number of tokens in a sequence, or None if there is no limit.
+        rotary_switch: Number of tokens up to which the rotary frequencies are those of short texts, for models
+            that have others for longer ones (longrope); else None. A forward pass has one set for all its tokens.
         float_mask: Whether attention takes additive float masks (eager attention) rather than boolean ones.
     """
 
@@ -40,6 +44,7 @@ class Family:
     ragged: bool
     trims_logits: bool
     max_positions: int | None
+    rotary_switch: int | None
     float_mask: bool
 
 
@@ -47,9 +52,11 @@ class Family:
 class LoadedModel:
     """A model in evaluation mode, with the properties that decoding needs.
 
+    Threads may share it: what a forward pass overrides in the model (positions per row) or reads in it (hidden
+    states) belongs to the thread that runs the pass. Do not change its weights or mode while a thread decodes.
+
     Attributes:
-        model: The Hugging Face model. It is never changed permanently, but a forward pass may patch it while it
-            runs, so do not share it between threads.
+        model: The Hugging Face model. Its weights and outputs are never changed.
         tokenizer: Its tokenizer, or None.
         name: The model as the user named it.
         family: What its forward pass supports.
@@ -57,6 +64,7 @@ class LoadedModel:
         eos_ids: End-of-sequence token ids.
         start_id: The decoder's first token for encoder-decoder models, else None.
         features: Embeddings and hidden states for drafters, or None if it has no output embedding.
+        lock: Held during a forward pass of a model that keeps its rotary frequencies, which change, in itself.
     """
 
     model: Any
@@ -67,6 +75,7 @@ class LoadedModel:
     eos_ids: tuple[int, ...]
     start_id: int | None
     features: ModelFeatures | None = None
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
 
     @property
     def device(self) -> torch.device:
@@ -91,8 +100,19 @@ class LoadedModel:
 
     @property
     def max_positions(self) -> int | None:
-        """Maximum number of tokens in a sequence, or None if there is no limit."""
-        return self.family.max_positions
+        """Maximum number of tokens in a sequence that begins short, or None if there is no limit."""
+        return self.family.rotary_switch or self.family.max_positions
+
+    def max_length(self, prompt: int) -> int | None:
+        """Return the maximum number of tokens in a sequence that begins with `prompt` tokens; None for no limit.
+
+        A sequence does not cross the rotary switch: its cached keys would have the frequencies of short texts.
+        """
+        return self.family.max_positions if self.begins_long(prompt) else self.max_positions
+
+    def begins_long(self, prompt: int) -> bool:
+        """Return whether a sequence that begins with `prompt` tokens is past the rotary switch from the start."""
+        return self.family.rotary_switch is not None and prompt > self.family.rotary_switch
 
     @property
     def encoder_decoder(self) -> bool:
@@ -142,13 +162,14 @@ def inspect_family(model: Any) -> Family:
         model: A Hugging Face model with a language-model head.
 
     Raises:
-        ModelError: It has a state that cannot be rolled back after a rejection.
+        ModelError: It has a state that cannot be rolled back after a rejection, or tokens attend to later ones.
     """
     config = model.config.get_text_config(decoder=True)
     encoder_decoder = bool(model.config.is_encoder_decoder)
     window = getattr(config, "sliding_window", None)
     layer_types = _layer_types(config, window)
     _reject_recurrent_state(model, config, layer_types)
+    _reject_bidirectional(model, config)
     parameters = inspect.signature(model.forward).parameters
     attention = attention_of(model)
     takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
@@ -160,6 +181,7 @@ def inspect_family(model: Any) -> Family:
         ragged=takes_positions and attention in TESTED_ATTENTION,
         trims_logits="logits_to_keep" in parameters,
         max_positions=_max_positions(config),
+        rotary_switch=_rotary_switch(config),
         float_mask=attention == "eager",
     )
 
@@ -189,9 +211,27 @@ def _reject_recurrent_state(model: Any, config: Any, layer_types: frozenset[str]
         )
 
 
+def _reject_bidirectional(model: Any, config: Any) -> None:
+    # "vision": the tokens of an image attend to each other.
+    if getattr(config, "use_bidirectional_attention", None) in (True, "all"):
+        raise ModelError(
+            f"{type(model).__name__} (model_type {config.model_type!r}) has use_bidirectional_attention, so that "
+            "tokens attend to later ones and a draft changes the logits before it. Such a model embeds texts; use "
+            "one that generates."
+        )
+
+
 def _max_positions(config: Any) -> int | None:
     # Relative position biases (T5) reach any length: n_positions is the training length, not a limit.
     if hasattr(config, "relative_attention_num_buckets"):
         return None
     limit = getattr(config, "max_position_embeddings", None)
     return int(limit) if limit is not None else None
+
+
+def _rotary_switch(config: Any) -> int | None:
+    settings = getattr(config, "rope_parameters", None) or {}
+    # Some families have settings for each type of layer.
+    each = [settings, *(value for value in settings.values() if isinstance(value, Mapping))]
+    lengths = [one["original_max_position_embeddings"] for one in each if one.get("rope_type") == "longrope"]
+    return min(map(int, lengths), default=None)

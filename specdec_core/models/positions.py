@@ -2,8 +2,9 @@
 
 Such a decoder derives positions from the length of its cache and assumes that all sequences are at the same one.
 It uses positions in one of two ways: as a relative position bias on the attention scores (T5), or as a learned or
-sinusoidal embedding added to the token embedding (BART, Marian, M2M100). For a ragged forward pass, the module
-that computes the bias or embedding is patched: it is asked once for all positions, and each sequence gets its own.
+sinusoidal embedding added to the token embedding (BART, Marian, M2M100). For a ragged forward pass, the method
+that computes the bias or embedding is overridden in the thread that runs the pass: it is asked once for all
+positions, and each sequence gets its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from specdec_core.models.overrides import overridden
 
 PositionPatch: TypeAlias = Callable[[Tensor, int], AbstractContextManager[None]]
 """Context manager in which a forward pass sees its tokens at positions `[B, T]` int64, all below `end`."""
@@ -57,35 +60,21 @@ def _patched_biases(layers: Sequence[Any], positions: Tensor, end: int) -> Itera
             biases: Tensor = layer.compute_bias(1, end, device=device, past_seen_tokens=end - 1)[0, :, 0]
             # [H, end] -> [B, H, T, end]
             bias = biases[:, (end - 1 - distances).to(biases.device)].transpose(0, 1)
-            stack.enter_context(_patched(layer, "compute_bias", lambda *_, bias=bias, **__: bias))
+            stack.enter_context(overridden(layer, "compute_bias", lambda *_, bias=bias, **__: bias))
         yield
 
 
 def _patched_embedding(embedding: Any, vectors: Tensor, positions: Tensor) -> AbstractContextManager[None]:
     result = vectors[positions.to(vectors.device)]  # [end, D] -> [B, T, D]
     if not hasattr(embedding, "make_weights"):
-        return _patched(embedding, "forward", lambda *_, **__: result)
+        return overridden(embedding, "forward", lambda *_, **__: result)
 
-    def forward(input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+    def forward(_method: Any, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
         # M2M100 gives padding tokens a zero embedding at any position.
         padding = (input_ids == embedding.padding_idx).to(result.device)
         return result.masked_fill(padding[:, :, None], 0.0)
 
-    return _patched(embedding, "forward", forward)
-
-
-@contextmanager
-def _patched(module: Any, method: str, replacement: Callable[..., Tensor]) -> Iterator[None]:
-    """Replace a method of a module for the duration of the block."""
-    own = vars(module).get(method)  # accelerate sets an instance attribute when it spreads a model over devices
-    setattr(module, method, replacement)
-    try:
-        yield
-    finally:
-        if own is None:
-            delattr(module, method)  # uncovers the method of the class
-        else:
-            setattr(module, method, own)
+    return overridden(embedding, "forward", forward)
 
 
 def _embed_by_ids(embedding: Any, end: int) -> Any:

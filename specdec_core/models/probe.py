@@ -1,22 +1,34 @@
 """Test an unknown model family when it is loaded: cached, ragged and rolled-back passes against uncached ones.
 
-A wrong mask or position raises no error. It changes the logits, and decoding would silently be inexact.
+A wrong mask or position raises no error. It changes the logits, and decoding would silently be inexact. Some show
+only with length: a window of 4,096 tokens matters to no short text. They are tested on a twin of the model that
+shares its weights and has windows of a few tokens.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.device import inference_only
-from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of
+from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
 from specdec_core.models.session import ModelSession
 
 TESTED_FAMILIES = frozenset({"gpt2", "llama", "qwen3", "mistral", "gemma3_text", "t5", "bart"})
 """Values of `model_type` that the test suite compares with uncached forward passes."""
+
+_TESTED_WINDOWS = {"mistral": {"sliding_window"}, "gemma3_text": {"sliding_window"}}
+"""Settings of tested families whose effect shows only with length, and that are tested, too."""
+_WINDOW = 6
+"""Length of the twin's windows, in tokens."""
+_SHORT, _LONG = (5, 2), (19, 8)
+"""Numbers of tokens of the two sequences, without and with windows."""
 
 _TOLERANCE = {torch.float32: 2e-3, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.06
@@ -27,20 +39,32 @@ def probe_model(loaded: LoadedModel) -> LoadedModel:
 
     Args:
         loaded: A model of any family. One of `TESTED_FAMILIES` as the tests have it (not quantized, on one device,
-            with torch's attention or eager) is returned unchanged. If ragged forward passes give wrong logits, the
-            result runs sequences at different positions one by one.
+            with torch's attention or eager, with no window that they lack) is returned unchanged. If ragged
+            forward passes give wrong logits, or windows cannot be tested, the result runs sequences at different
+            positions one by one.
 
     Raises:
-        ModelError: Cached forward passes fail or give wrong logits either way.
+        ModelError: Cached forward passes fail or give wrong logits either way, or the model ignores its window.
     """
-    if loaded.model.config.model_type in TESTED_FAMILIES and not _unusual(loaded):
+    model_type = loaded.model.config.model_type
+    windows = _windows(loaded) - _TESTED_WINDOWS.get(model_type, set())
+    if model_type in TESTED_FAMILIES and not _unusual(loaded) and not windows:
         return loaded
-    reason = _difference(loaded)
+    twin = _twin(loaded, windows) if windows else None
+    if windows and twin is None:
+        loaded = loaded.row_by_row()  # which leaves windows to the model
+    reason = _difference(loaded, twin)
     if reason is None:
         return loaded
-    if loaded.family.ragged and _difference(loaded.row_by_row()) is None:
+    if loaded.family.ragged and _difference(loaded.row_by_row(), twin and twin.row_by_row()) is None:
+        if twin is not None and twin.family.window is not None and _difference(loaded, None) is None:
+            raise ModelError(
+                f"{loaded.name}: its config has sliding_window = {loaded.family.window}, which its attention "
+                "ignores and the cache of generate() applies. Remove it from the config, or use the class that "
+                "the weights are of."
+            )
         return loaded.row_by_row()
-    kind = ", ".join([f"model_type {loaded.model.config.model_type!r}", *_unusual(loaded)])
+    kind = ", ".join([f"model_type {model_type!r}", *_unusual(loaded), *sorted(windows)])
     raise ModelError(
         f"{loaded.name} ({kind}): after its cache is rolled back, its "
         f"logits are not those of an uncached forward pass ({reason}), so decoding would not be exact. Tested "
@@ -59,21 +83,64 @@ def _unusual(loaded: LoadedModel) -> list[str]:
     return [what for what, present in found.items() if present]
 
 
-def _difference(loaded: LoadedModel) -> str | None:
-    """Decode two sequences with rejections; return how the logits are wrong, or None if they are right."""
+def _windows(loaded: LoadedModel) -> set[str]:
+    """Return the settings that limit which of the earlier tokens are attended to."""
+    settings = loaded.model.config.get_text_config(decoder=True).to_dict()
+    return {
+        name
+        for name, value in settings.items()
+        if ("window" in name or name == "index_topk")
+        and not any(part in name for part in ("layer", "pattern"))  # which layers have one
+        and type(value) is int
+        and value > 0
+    }
+
+
+def _twin(loaded: LoadedModel, windows: set[str]) -> LoadedModel | None:
+    """Return a model with the same weights, in the same memory, and short windows; None if there can be none."""
+    model = loaded.model
+    if loaded.quantized or loaded.spread:
+        return None
+    config = copy.deepcopy(model.config)
+    text_config = config.get_text_config(decoder=True)
     try:
-        return _compare_with_uncached(loaded)
+        for name in windows:
+            setattr(text_config, name, min(_WINDOW, getattr(text_config, name)))
+        with without_progress_bar(), quiet_loading():
+            twin, info = type(model).from_pretrained(
+                None, config=config, state_dict=model.state_dict(), dtype=model.dtype, output_loading_info=True
+            )
+        check_complete(loaded.name, info)
+        twin = twin.to(loaded.device).eval()
+        return replace(loaded, model=twin, family=replace(inspect_family(twin), ragged=loaded.family.ragged))
+    except Exception:  # code of any family, with settings it may never have had
+        return None
+
+
+def _difference(loaded: LoadedModel, twin: LoadedModel | None) -> str | None:
+    """Decode two sequences with rejections; return how the logits are wrong, or None if they are right.
+
+    If there is a twin, two longer sequences are decoded with it, too.
+    """
+    try:
+        reason = _compare_with_uncached(loaded, _SHORT)
+        if reason is None and twin is not None:
+            reason = _compare_with_uncached(twin, _LONG)
+            reason = reason and f"past a window, {reason}"
+        return reason
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError) as error:
         return f"{type(error).__name__}: {error}"
 
 
-def _compare_with_uncached(loaded: LoadedModel) -> str | None:
+def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str | None:
     sources = [[5, 6, 7, 8], [9, 10]] if loaded.encoder_decoder else None
-    start = loaded.start_id
-    rows = [[3, 4, 5, 6, 7], [8, 9]] if start is None else [[start], [start]]
+    rows = [list(range(3, 3 + lengths[0])), list(range(8, 8 + lengths[1]))]
+    if loaded.start_id is not None:
+        longer = lengths != _SHORT
+        rows = [[loaded.start_id, *row] if longer else [loaded.start_id] for row in rows]
     rows = [[token % loaded.vocab_size for token in row] for row in rows]
     draft = torch.tensor([[11, 12, 13], [14, 15, 16]]) % loaded.vocab_size
-    session = ModelSession(loaded, 2, 16, sources)
+    session = ModelSession(loaded, 2, sum(lengths) + 9, sources)
     session.forward(rows, draft, (3, 1))
     session.rollback([len(rows[0]) + 1, len(rows[1])])
     committed = [rows[0] + [int(draft[0, 0]), 2], rows[1] + [2]]

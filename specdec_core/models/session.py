@@ -77,6 +77,9 @@ class ModelSession:
             probability.
         keep_hidden: Keep the hidden states of each forward pass.
 
+    Raises:
+        ModelError: The model is in training mode, or a source is longer than it supports.
+
     Attributes:
         lengths: Number of cached tokens of each row.
         calls: Number of `forward` calls.
@@ -94,6 +97,10 @@ class ModelSession:
         vocab_size: int | None = None,
         keep_hidden: bool = False,
     ) -> None:
+        if loaded.model.training:
+            raise ModelError(
+                f"{loaded.name} is in training mode, in which dropout changes its output; call model.eval()."
+            )
         self._loaded = loaded
         self._vocab_size = vocab_size or loaded.vocab_size
         self._features = loaded.features if keep_hidden else None
@@ -187,8 +194,9 @@ class ModelSession:
             keywords["input_ids"] = tokens
             keywords["past_key_values"] = self._cache
         if self._features is None:
-            return _Output(self._loaded.model(**keywords).logits).last(keep)
-        with self._features.capture() as hidden:
+            with self._loaded.lock:
+                return _Output(self._loaded.model(**keywords).logits).last(keep)
+        with self._loaded.lock, self._features.capture() as hidden:
             logits = self._loaded.model(**keywords).logits
         return _Output(logits, hidden[-1]).last(keep)
 

@@ -1,8 +1,9 @@
-"""What the drafter tests share: a sampler that needs no decoder, and one step of a decoder."""
+"""What the drafter tests share: a sampler that needs no decoder, one step of a decoder, and random heads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +19,12 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
 )
+from specdec_core.models import LoadedModel
 from specdec_core.sampling.backoff import write_log_weights
+from specdec_drafters.heads.config import HeadsConfig
+from specdec_drafters.heads.drafter import HeadsDrafter
+from specdec_drafters.heads.file import HeadsCard, write_heads
+from specdec_drafters.heads.model import Heads, HeadsShape
 
 
 class SeededRequest:
@@ -101,3 +107,18 @@ def assert_as_fresh(
     assert rows_of(used) == rows_of(fresh)
     if isinstance(used.q, Dense) and isinstance(fresh.q, Dense):
         torch.testing.assert_close(used.q.probabilities, fresh.q.probabilities, atol=1e-5, rtol=1e-4)
+
+
+def heads_for(target: LoadedModel, folder: Path, *, reads_token: bool = True) -> HeadsDrafter:
+    """Write three random heads for a target to a folder; return their drafter."""
+    features = target.info().features
+    assert features is not None
+    shape = HeadsShape(3, features.hidden_size, 8, features.hidden_size if reads_token else 0)
+    heads = Heads(shape)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for weight in heads.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
+    path = folder / "heads.safetensors"
+    write_heads(path, heads, HeadsCard(shape, target.vocab_size, target.name, features.fingerprint()))
+    return HeadsDrafter(HeadsConfig(model=str(path)), target.info())

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings
-from specdec_drafters.heads.config import HeadsConfig
-from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.heads.file import HeadsCard, write_heads
-from specdec_drafters.heads.model import Heads, HeadsShape
+from tests.drafters.support import heads_for
 from tests.lossless import SETTINGS, enumerate_continuations, p_value, sample, small_target
 from tests.toys import Gamma
 
@@ -27,16 +23,8 @@ def pairs(device, tmp_path_factory):
     def pairs(family, reads_token=True):
         if (family, reads_token) not in made:
             target = small_target(device, family)
-            features = target.info().features
-            shape = HeadsShape(3, features.hidden_size, 8, features.hidden_size if reads_token else 0)
-            heads = Heads(shape)
-            generator = torch.Generator().manual_seed(2)
-            with torch.no_grad():
-                for weight in heads.parameters():
-                    weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
-            path = tmp_path_factory.mktemp("heads") / "heads.safetensors"
-            write_heads(path, heads, HeadsCard(shape, target.vocab_size, family, features.fingerprint()))
-            made[family, reads_token] = target, HeadsDrafter(HeadsConfig(model=str(path)), target.info())
+            drafter = heads_for(target, tmp_path_factory.mktemp("heads"), reads_token=reads_token)
+            made[family, reads_token] = target, drafter
         return made[family, reads_token]
 
     return pairs

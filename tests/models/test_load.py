@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer, DynamicCache
 
 from specdec_core.interface import ModelError
-from specdec_core.models import ModelSession, load_model, wrap_model
+from specdec_core.models import ModelSession, load_model, load_vocabulary, wrap_model
 from tests.tiny import FAMILIES, RECURRENT, tiny_model
 
 
@@ -44,7 +44,7 @@ def test_device_map_and_revision_are_passed_through(folder, monkeypatch):
 
     def record(place, **options):
         given.update(options)
-        return tiny_model("llama")
+        return tiny_model("llama"), dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
     monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
     monkeypatch.setattr("specdec_core.models.load.require", lambda *_: None)
@@ -95,9 +95,11 @@ def test_an_invalid_config_and_truncated_weights_are_errors(tmp_path):
     (tmp_path / "b" / "config.json").write_text(json.dumps({"model_type": "not-a-model"}))
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(tmp_path / "b")
-    (tmp_path / "b" / "config.json").write_text("{")
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_model(tmp_path / "b")
+    for broken in ("{", '{"model_type": "llama", "num_attention_heads": 0}', '{"model_type": []}'):
+        (tmp_path / "b" / "config.json").write_text(broken)
+        for load in (load_model, load_vocabulary):
+            with pytest.raises(ModelError, match="cannot be loaded"):
+                load(tmp_path / "b")
 
 
 def test_pickled_weights_are_an_error(tmp_path):
@@ -199,3 +201,34 @@ def test_an_untied_output_embedding_is_loaded_without_a_warning(monkeypatch):
     head, embedding = loaded.model.lm_head.weight, loaded.model.get_input_embeddings().weight
     assert not torch.equal(head, embedding)
     assert not said
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda model: model.to("meta"), "on the meta device, without values"),
+        (torch.nn.DataParallel, "DataParallel is no model of transformers.*pass `.module`"),
+        (lambda model: model.config.update({"return_dict": False}), "return_dict=False"),
+    ],
+)
+def test_what_gives_no_logits_is_refused(change, message):
+    model = tiny_model("llama")
+    with pytest.raises(ModelError, match=message):
+        wrap_model(change(model) or model)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_activations_with_one_scale_for_all_tokens_are_refused():
+    model = torch.ao.quantization.quantize_dynamic(tiny_model("llama"), {torch.nn.Linear})
+    with pytest.raises(ModelError, match="one scale for all tokens of a forward pass"):
+        wrap_model(model)
+
+
+def test_a_model_in_training_mode_is_set_to_evaluation_and_refused_later():
+    model = tiny_model("gpt2", resid_pdrop=0.5)
+    loaded = wrap_model(model.train())
+    assert not model.training
+    ModelSession(loaded, 1, 8)
+    model.train()
+    with pytest.raises(ModelError, match=r"is in training mode.*call model.eval\(\)"):
+        ModelSession(loaded, 1, 8)

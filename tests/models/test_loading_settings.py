@@ -7,10 +7,11 @@ import sys
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, ModelError, ModelSettings, SamplingSettings
-from specdec_core.models import load_model, load_vocabulary, probe
+from specdec_core.models import load_model, load_vocabulary, probe, wrap_model
 from specdec_core.models.resolve import has_encoder
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
@@ -174,7 +175,7 @@ def test_memory_limits_may_name_gpus_as_a_study_does(folder, monkeypatch):
 
     def record(_, **options):
         given.update(options)
-        return tiny_model("llama")
+        return tiny_model("llama"), dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
     monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
     load_model("llama", folder=folder, device_map="auto", max_memory={"0": "20GiB", "cpu": "60GiB"})
@@ -332,9 +333,37 @@ def test_adapters_that_cannot_work_are_refused_with_the_reason(folder, tmp_path)
         load_model(wide, adapter="prefix", folder=tmp_path)
     with pytest.raises(ModelError, match=r"lora: this adapter cannot be loaded: .*size mismatch"):
         load_model(str(folder / "llama"), adapter="lora", folder=tmp_path)
-    (tmp_path / "lora" / "adapter_model.safetensors").unlink()
+    weights = tmp_path / "lora" / "adapter_model.safetensors"
+    tensors = load_file(weights)
+    first = next(iter(tensors))
+    save_file({name: tensor for name, tensor in tensors.items() if name != first}, weights)
+    with pytest.raises(ModelError, match=r"missing adapter keys.*layers\.0"):
+        load_model(wide, adapter="lora", folder=tmp_path)
+    save_file({**tensors, first.replace("layers.0", "layers.9"): tensors[first].clone()}, weights)
+    with pytest.raises(ModelError, match=r"does not name: .*layers\.9"):
+        load_model(wide, adapter="lora", folder=tmp_path)
+    weights.unlink()
     with pytest.raises(ModelError, match=r"this adapter has no adapter_model.safetensors"):
         load_model(wide, adapter="lora", folder=tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_peft_model_in_memory_is_unwrapped_if_its_adapter_is_of_the_weights():
+    peft = pytest.importorskip("peft")
+    lora = {"r": 4, "target_modules": ["q_proj", "up_proj"], "init_lora_weights": False, "task_type": "CAUSAL_LM"}
+    model = peft.get_peft_model(tiny_model("llama"), peft.LoraConfig(**lora))
+    loaded = wrap_model(model)
+    assert loaded.family.ragged
+    assert greedy(loaded) == generated(loaded) != greedy(wrap_model(tiny_model("llama")))
+    ids = torch.tensor([[3, 4, 5]])
+    torch.testing.assert_close(loaded.model(ids).logits, model(ids).logits)
+    for kind, config in {
+        "prefix_tuning": peft.PrefixTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+        "prompt_tuning": peft.PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM"),
+        "alora": peft.LoraConfig(**lora, alora_invocation_tokens=[5]),
+    }.items():
+        with pytest.raises(ModelError, match=f"adapters of type {kind} are refused"):
+            wrap_model(peft.get_peft_model(tiny_model("llama"), config))
 
 
 def test_adapters_need_peft_and_are_no_models(folder, tmp_path, absent, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
@@ -87,23 +88,60 @@ def test_a_row_without_new_tokens_keeps_its_cache(family, device):
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)
-def test_ragged_rows_share_a_forward_pass_and_the_model_is_not_changed(family, device):
+def test_ragged_rows_share_a_forward_pass_and_leave_the_models_positions(family, device):
     model = tiny_model(family).to(device)
     if family == "bart":  # as one that was spread over devices
         embedding = model.get_decoder().embed_positions
         embedding.forward = functools.update_wrapper(functools.partial(embedding.forward), embedding.forward)
-    before = [dict(vars(module)) for module in model.modules()]
+    loaded = wrap_model(model)
+    before = fresh_logits(loaded, [0, 5, 6, 7], SOURCES[0])
     passes = []
     hook = model.get_decoder().register_forward_hook(lambda _m, _i, _o: passes.append(1))
-    session = ModelSession(wrap_model(model), 3, 64, SOURCES)
+    session = ModelSession(loaded, 3, 64, SOURCES)
     session.forward([[0]] * 3, torch.tensor([[5, 6]] * 3), (2, 0, 1))
     session.rollback([1, 1, 2])
     session.forward([[7], [8], [9]], torch.tensor([[5, 6]] * 3), (0, 2, 1))
     hook.remove()
     assert len(passes) == 2
-    for module, attributes in zip(model.modules(), before, strict=True):
-        assert vars(module).keys() == attributes.keys()
-        assert vars(module).get("forward") is attributes.get("forward")
+    torch.testing.assert_close(fresh_logits(loaded, [0, 5, 6, 7], SOURCES[0]), before, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODER)
+def test_a_ragged_forward_pass_that_fails_leaves_the_models_positions(family):
+    loaded = wrap_model(tiny_model(family))
+    before = fresh_logits(loaded, [0, 5, 6, 7], SOURCES[0])
+    session = ModelSession(loaded, 2, 64, SOURCES[:2])
+    session.forward([[0, 5], [0, 5]])
+    session.rollback([2, 1])
+    last = loaded.model.get_decoder().get_submodule("block.1" if family == "t5" else "layers.1")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    hook = last.register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        session.forward([[7], [8]])
+    hook.remove()
+    torch.testing.assert_close(fresh_logits(loaded, [0, 5, 6, 7], SOURCES[0]), before, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("family", ENCODER_DECODER)
+def test_a_copy_of_a_model_that_was_decoded_has_weights_of_its_own(family):
+    model = tiny_model(family)
+
+    def logits(model):
+        session = ModelSession(wrap_model(model), 2, 64, SOURCES[:2], keep_hidden=True)
+        session.forward([[0, 5], [0, 5]])
+        session.rollback([2, 1])
+        return session.forward([[7], [8]])
+
+    before = logits(model)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+    torch.testing.assert_close(logits(copied), before)
+    assert not logits(model).equal(before)
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODER)

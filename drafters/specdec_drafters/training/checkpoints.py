@@ -25,7 +25,7 @@ from specdec_drafters.training.optimisers import flatten, restore
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.sources import TrainingData
 
-_FORMAT = "specdec training 1"
+_FORMAT = "specdec training 2"
 _ROW_PARTS = ("tokens", "mask", "sources", "source_mask")
 
 
@@ -130,10 +130,14 @@ class TrainingFolder:
         path = self._latest()
         header = self._read_header(path)
         tensors = _read(path, self._advice(path))
+        damaged = f"checkpoint {path} is damaged: "
         saved = {name.removeprefix("weight."): t for name, t in tensors.items() if name.startswith("weight.")}
         shapes = {name: weight.shape for name, weight in parameters.items()}
         if {name: weight.shape for name, weight in saved.items()} != shapes:
             raise ConfigError(f"checkpoint {path} has other weights than this run. {_ANEW}")
+        wild = [name for name, weight in saved.items() if not torch.isfinite(weight).all()]
+        if wild:
+            raise ConfigError(f"{damaged}the weight {wild[0]} is not finite. {self._advice(path)}")
         with torch.no_grad():
             for name, weight in parameters.items():
                 weight.copy_(saved[name])
@@ -145,11 +149,14 @@ class TrainingFolder:
             raise ConfigError(
                 f"checkpoint {path} has another optimiser state (another torch version?): {error}. {_ANEW}"
             ) from error
-        torch.set_rng_state(tensors["random.cpu"])
-        device = _device(parameters)
-        if "random.cuda" in tensors and device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random.cuda"], device)
-        return Progress(**header["progress"])
+        try:
+            torch.set_rng_state(tensors["random.cpu"])
+            device = _device(parameters)
+            if "random.cuda" in tensors and device.type == "cuda":
+                torch.cuda.set_rng_state(tensors["random.cuda"], device)
+            return Progress(**header["progress"])
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ConfigError(f"{damaged}{error}. {self._advice(path)}") from error
 
     def save_rows(self, data: TrainingData) -> None:
         """Save the training data: sampling from the target takes time, and a text file may change."""
@@ -175,7 +182,7 @@ class TrainingFolder:
 
     def _write(self, place: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        text = json.dumps({"settings": self._settings, **header})
+        text = json.dumps({"settings": self._settings, "tensors": sorted(plain), **header})
         save_file(plain, place, metadata={"format": _FORMAT, "training": text})
         with place.open("rb") as file:
             os.fsync(file.fileno())
@@ -193,8 +200,12 @@ class TrainingFolder:
             ) from error
         if header.get("format") != _FORMAT:
             raise ConfigError(f"{path} is not a checkpoint of this version of specdec. {_ANEW}")
-        read: dict[str, Any] = json.loads(header["training"])
-        self._compare(path, read["settings"])
+        try:
+            read: dict[str, Any] = json.loads(header["training"])
+            saved = dict(read["settings"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"checkpoint {path} is damaged: {error}. {self._advice(path)}") from error
+        self._compare(path, saved)
         return read
 
     def _compare(self, path: Path, saved: Mapping[str, Any]) -> None:
@@ -220,11 +231,17 @@ _ANEW = "Start over with --overwrite and without --resume."
 
 
 def _read(path: Path, advice: str) -> dict[str, Tensor]:
+    """Return the tensors of a file, all of which its header lists."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+            listed = json.loads((file.metadata() or {})["training"])["tensors"]
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path} is truncated or damaged ({error}). {advice}") from error
+    if sorted(tensors) != listed:
+        other = sorted(tensors.keys() ^ set(listed))
+        raise ConfigError(f"{path} is damaged: {other[0]} is missing or was added. {advice}")
+    return tensors
 
 
 def _device(parameters: Mapping[str, Tensor]) -> torch.device:

@@ -59,7 +59,7 @@ def _llama(target: LoadedModel, layers: int, width: int, heads: int) -> Any:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=heads,
-        max_position_embeddings=target.max_positions or DEFAULT_POSITIONS,
+        max_position_embeddings=target.family.max_positions or DEFAULT_POSITIONS,
         **_special(target),
     )
     return LlamaForCausalLM(config)

@@ -289,6 +289,33 @@ def test_a_checkpoint_of_other_weights_or_optimisers(run, monkeypatch):
         run("cut", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors, _: tensors.pop("random.cpu"), "random.cpu is missing"),
+        (lambda tensors, _: tensors.pop(next(name for name in tensors if "optimiser" in name)), "is missing"),
+        (lambda tensors, _: next(t for n, t in tensors.items() if "weight." in n).fill_(torch.nan), "not finite"),
+        (lambda tensors, _: tensors["random.cpu"].resize_(3), "is damaged"),
+        (lambda _, header: header.update(training="{}"), "is damaged"),
+        (lambda _, header: header.update(training="["), "is damaged"),
+    ],
+)
+def test_a_checkpoint_without_a_part_is_refused(run, tmp_path, change, message):
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    interrupted(run)
+    path = tmp_path / "cut.training" / "checkpoint.safetensors"
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata()
+    tensors = load_file(path)
+    change(tensors, header)
+    save_file(tensors, path, metadata=header)
+    with pytest.raises(ConfigError, match=message) as raised:
+        run("cut", resume=True)
+    assert "Delete it: --resume then continues from the previous one" in str(raised.value)
+
+
 def test_a_file_that_is_no_checkpoint(run, tmp_path):
     from safetensors.torch import save_file
 

@@ -1,0 +1,145 @@
+"""What a checkpoint must be: safetensors only, inside its folder, and with every weight of the model.
+
+transformers gives weights that a checkpoint lacks random values and logs a table. It also loads what an index of
+safetensors names, even if that is a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, cached_file
+from transformers.utils import logging as hf_logging
+
+from specdec_core.interface.errors import ModelError
+
+_INDEX = ".safetensors.index.json"
+_SHOWN = 4
+"""Names listed in an error message; the others are counted."""
+
+
+def check_weight_files(model: str, location: str, config: Any, options: Mapping[str, Any]) -> None:
+    """Refuse weight files that are not safetensors, or lie outside the model's folder, before they are read.
+
+    Args:
+        model: The model as the user named it.
+        location: Its folder or hub name.
+        config: Its config.
+        options: `revision`, `subfolder` and the like, as `from_pretrained` takes them.
+
+    Raises:
+        ModelError: The message names the file.
+        OSError: The index cannot be read.
+        ValueError: The index is not JSON.
+    """
+    named = getattr(config, "transformers_weights", None)
+    if named is not None:
+        _check_file(model, "config.json", str(named), (".safetensors", _INDEX))
+    index = SAFE_WEIGHTS_INDEX_NAME if named is None else str(named)
+    if not index.endswith(_INDEX):
+        return
+    places = {key: options[key] for key in ("revision", "subfolder") if key in options}
+    path = cached_file(location, index, **places, _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        return
+    read = json.loads(Path(path).read_text(encoding="utf-8"))
+    shards = read.get("weight_map") if isinstance(read, dict) else None
+    if not isinstance(shards, dict) or not shards:
+        raise ModelError(f"{model}: {index} has no weight_map from weights to files; copy the folder again.")
+    for shard in sorted({str(shard) for shard in shards.values()}):
+        _check_file(model, index, shard, (".safetensors",))
+
+
+def _check_file(model: str, index: str, name: str, endings: tuple[str, ...]) -> None:
+    if not name.endswith(endings):
+        raise ModelError(
+            f"{model}: {index} names the weight file {name!r}. Weights are read from safetensors only, since a "
+            "pickle can run code: save the model again with save_pretrained()."
+        )
+    outside = any(
+        path.is_absolute() or ".." in path.parts for path in (PurePosixPath(name), PureWindowsPath(name))
+    )
+    if outside:
+        raise ModelError(
+            f"{model}: {index} names the weight file {name!r}, which is outside the model's folder. Copy the file "
+            "into the folder and name it without a path."
+        )
+
+
+def check_complete(model: str, info: Mapping[str, Collection[Any]]) -> None:
+    """Refuse a checkpoint without weights that the model has; they would be random.
+
+    Unexpected weights are harmless if none is missing, such as the vision part of a larger model. They are
+    mentioned here because a missing weight is often there under another name.
+
+    Args:
+        model: The model as the user named it.
+        info: The second result of `from_pretrained(..., output_loading_info=True)`. Tied weights, and what a
+            family computes by itself, are not among its missing keys.
+
+    Raises:
+        ModelError: Weights are missing or have another shape; the first ones are named.
+    """
+    missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    mismatched = [
+        f"{name} (stored {list(stored)}, by the config {list(needed)})"
+        for name, stored, needed in sorted(info["mismatched_keys"])
+    ]
+    found = [
+        f"{len(names)} {what}: {listed(names)}"
+        for names, what in (
+            (missing, "missing"),
+            (mismatched, "of another shape"),
+            (unexpected if missing else [], "unexpected"),
+        )
+        if names
+    ]
+    if missing or mismatched:
+        raise ModelError(
+            f"{model}: the weights do not fit the config ({'; '.join(found)}). Weights that are not loaded would "
+            "be random. If the download or the copy is incomplete, repeat it; else use the config.json that was "
+            "saved with these weights."
+        )
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first names, and how many more there are."""
+    shown = list(names)[:_SHOWN]
+    return ", ".join(shown) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+@contextmanager
+def without_progress_bar() -> Iterator[None]:
+    """Hide the progress bars that transformers shows for each model it loads or saves."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Hide what transformers logs about weights where `check_complete` says it, or where it is wrong.
+
+    transformers reads every T5 config as tied, including T5 1.1, which is not. It then loads both weights
+    correctly, but recommends a setting that the config already has.
+    """
+
+    def keep(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        return "NOT tie" not in text and not ("LOAD REPORT" in text and ("MISSING" in text or "MISMATCH" in text))
+
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)

@@ -1,0 +1,211 @@
+"""A checkpoint is complete, of safetensors, and inside its folder, or it is refused before it misleads."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import specdec_core
+import specdec_drafters
+import specdec_plugins
+from specdec_core.interface import ModelError
+from specdec_core.models import load_model, load_vocabulary
+from specdec_core.testing.harness.tiny_target import random_model
+from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
+
+INDEX = "model.safetensors.index.json"
+
+
+class Folder:
+    """A saved tiny model whose weights and config can be changed."""
+
+    def __init__(self, place: Path, family: str = "llama") -> None:
+        self.place = place
+        self.weights = place / "model.safetensors"
+        self.model = tiny_model(family)
+        self.model.save_pretrained(place)
+        self.tensors = load_file(self.weights)
+
+    def write(self, tensors: dict[str, torch.Tensor]) -> None:
+        save_file(tensors, self.weights, metadata={"format": "pt"})
+
+    def configure(self, **settings: object) -> None:
+        path = self.place / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+    def index(self, shard: object, name: str = INDEX) -> None:
+        (self.place / name).write_text(
+            json.dumps({"metadata": {}, "weight_map": dict.fromkeys(self.tensors, shard)})
+        )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return Folder(tmp_path / "model")
+
+
+@pytest.fixture
+def said():
+    """What transformers logs about weights."""
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addHandler(handler)
+    yield records
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_missing_weights_are_an_error_that_names_the_first_and_counts_the_rest(tmp_path, family, said):
+    folder = Folder(tmp_path, family)
+    names = sorted(name for name in folder.tensors if any(part in name for part in (".h.", "layers.", "block.")))
+    folder.write({name: tensor for name, tensor in folder.tensors.items() if name not in names[:6]})
+    with pytest.raises(ModelError, match=r"do not fit the config \(6 missing: .* and 2 more\)") as error:
+        load_model(tmp_path)
+    assert names[0] in str(error.value)
+    assert not said
+
+
+def test_a_renamed_weight_is_shown_under_both_names(folder):
+    first, *rest = folder.tensors
+    folder.write({"body." + first: folder.tensors[first]} | {name: folder.tensors[name] for name in rest})
+    with pytest.raises(ModelError, match=rf"1 missing: {first}; 1 unexpected: body\.{first}"):
+        load_model(folder.place)
+
+
+def test_a_weight_of_another_shape_is_shown_with_both_shapes(folder, said):
+    folder.configure(intermediate_size=24)
+    with pytest.raises(
+        ModelError, match=r"6 of another shape: .*\(stored \[32, 48\], by the config \[32, 24\]\).* and 2 more"
+    ):
+        load_model(folder.place)
+    assert not said
+
+
+def test_a_head_that_is_neither_stored_nor_tied_is_missing(tmp_path):
+    folder = Folder(tmp_path, "qwen3")
+    folder.configure(tie_word_embeddings=False)
+    folder.write({name: tensor for name, tensor in folder.tensors.items() if "lm_head" not in name})
+    with pytest.raises(ModelError, match=r"1 missing: lm_head\.weight"):
+        load_model(tmp_path)
+    folder.configure(tie_word_embeddings=True)
+    assert load_model(tmp_path).vocab_size == 40
+
+
+def test_weights_of_another_task_are_harmless(folder):
+    folder.write({**folder.tensors, "score.weight": torch.zeros(2, 32), "vision.weight": torch.zeros(3)})
+    loaded = load_model(folder.place)
+    for name, weight in folder.model.state_dict().items():
+        torch.testing.assert_close(loaded.model.state_dict()[name], weight)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_complete_checkpoint_gives_its_weights(tmp_path, family):
+    folder = Folder(tmp_path, family)
+    loaded = load_model(tmp_path, packed=False).model.state_dict()
+    for name, weight in folder.model.state_dict().items():
+        torch.testing.assert_close(loaded[name], weight)
+
+
+@pytest.mark.parametrize("family", ["Marian", "Pegasus", "M2M100", "MBart"])
+def test_what_a_family_computes_by_itself_is_not_missing(tmp_path, family):
+    ids = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    sizes = {"d_model": 32, "decoder_start_token_id": 2, "max_position_embeddings": 64, **BOTH_SIDES}
+    random_model(getattr(transformers, f"{family}Config")(**sizes, **ids)).save_pretrained(tmp_path)
+    assert load_model(tmp_path).encoder_decoder
+
+
+@pytest.mark.parametrize("shard", ["pytorch_model.bin", "model.safetensors.bin", 3])
+def test_an_index_of_pickles_is_refused_before_they_are_read(folder, shard, monkeypatch):
+    folder.weights.unlink()
+    torch.save(folder.model.state_dict(), folder.place / str(shard))
+    folder.index(shard)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    with pytest.raises(ModelError, match=rf"{INDEX} names the weight file '{shard}'. .*safetensors only"):
+        load_model(folder.place)
+
+
+def test_an_index_of_files_elsewhere_is_refused(folder):
+    elsewhere = folder.place.parent / "elsewhere.safetensors"
+    folder.weights.rename(elsewhere)
+    for shard in ("../elsewhere.safetensors", str(elsewhere), "sub/../../elsewhere.safetensors"):
+        folder.index(shard)
+        with pytest.raises(ModelError, match="outside the model's folder"):
+            load_model(folder.place)
+    for shard in ("elsewhere.safetensors", "sub/elsewhere.safetensors"):
+        (folder.place / shard).parent.mkdir(exist_ok=True)
+        elsewhere = elsewhere.rename(folder.place / shard)
+        folder.index(shard)
+        assert load_model(folder.place).vocab_size == 40
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "{", '{"weight_map'])
+def test_a_broken_index_is_an_error(folder, text):
+    folder.weights.unlink()
+    (folder.place / INDEX).write_text(text)
+    with pytest.raises(ModelError, match=r"no weight_map|cannot be loaded"):
+        load_model(folder.place)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.bin", "pytorch_model.bin", "../x.safetensors", 3])
+def test_a_config_that_names_other_files_is_refused(folder, name, monkeypatch):
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    torch.save(folder.model.state_dict(), folder.place / "adapter_model.bin")
+    folder.configure(transformers_weights=name)
+    with pytest.raises(ModelError, match=r"config\.json names the weight file"):
+        load_model(folder.place)
+
+
+def test_an_index_that_the_config_names_is_checked_too(folder):
+    folder.index("pytorch_model.bin", "other.safetensors.index.json")
+    folder.configure(transformers_weights="other.safetensors.index.json")
+    with pytest.raises(ModelError, match=r"other\.safetensors\.index\.json names the weight file"):
+        load_model(folder.place)
+
+
+def test_attention_from_the_hub_is_refused_in_a_config_too(folder):
+    folder.configure(attn_implementation="kernels-community/flash-attn2")
+    with pytest.raises(ModelError, match="it is code from the hub, and a config runs no code"):
+        load_model(folder.place)
+
+
+@pytest.mark.parametrize("load", [load_model, load_vocabulary])
+@pytest.mark.parametrize("what", ["model", "tokenizer"])
+def test_a_folder_with_code_is_refused_without_a_question(folder, load, what, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked"))
+    if what == "model":
+        folder.configure(model_type="own", auto_map={"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"})
+    else:
+        (folder.place / "vocab.json").write_text("{}")
+        (folder.place / "tokenizer_config.json").write_text(
+            '{"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.T", null]}}'
+        )
+    (folder.place / "own.py").write_text("raise SystemExit('code was run')")
+    with pytest.raises(ModelError, match="contains custom code"):
+        load(folder.place)
+
+
+def test_models_configs_and_tokenizers_are_loaded_in_one_place():
+    found = set()
+    for package in (specdec_core, specdec_drafters, specdec_plugins):
+        root = Path(str(package.__file__)).parent
+        for path in root.rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
+                    found.add((path.name, ast.unparse(node)))
+    assert found == {
+        ("load.py", "AutoConfig.from_pretrained"),
+        ("load.py", "AutoTokenizer.from_pretrained"),
+        ("load.py", "auto_class.from_pretrained"),
+        ("probe.py", "type(model).from_pretrained"),  # weights in memory, no file
+        ("adapter.py", "PeftConfig.from_pretrained"),
+        ("adapter.py", "PeftModel.from_pretrained"),
+    }

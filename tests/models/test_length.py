@@ -1,0 +1,210 @@
+"""What a model does only to long texts: windows, and rotary frequencies that change with length."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import transformers
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, ModelError, PromptError, SamplingSettings
+from specdec_core.models import wrap_model
+from specdec_core.testing.harness.tiny_target import random_model
+from specdec_drafters.transformer.config import TransformerConfig
+from specdec_drafters.transformer.drafter import TransformerDrafter
+from tests.lossless import VOCAB, enumerate_continuations, p_value, sample
+from tests.toys import CountingDrafter, Gamma, SparseDrafter
+
+WINDOW, SWITCH, LONGEST = 20, 24, 96
+IDS = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": LONGEST,
+    "initializer_range": 0.4,  # texts that vary
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 4,
+    "long_factor": [1.5, 3.0, 9.0, 20.0],
+    "original_max_position_embeddings": SWITCH,
+    "rope_theta": 10000.0,
+}
+CONFIGS = {
+    "gpt-neo": ("GPTNeo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 4}),
+    "phi3": ("Phi3", {"sliding_window": WINDOW}),
+    "qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
+    "gemma2": ("Gemma2", {"sliding_window": WINDOW, "head_dim": 8}),
+    "mistral": ("Mistral", {"sliding_window": WINDOW, "head_dim": 8}),
+    "phi3 longrope": ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": SWITCH}),
+    "llama longrope": ("Llama", {"rope_parameters": {**LONGROPE, "factor": 4.0}}),
+    "llama dynamic": (
+        "Llama",
+        {
+            "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0},
+            "max_position_embeddings": SWITCH,
+        },
+    ),
+}
+
+
+def model_of(name, **settings):
+    architecture, own = CONFIGS[name]
+    sizes = {
+        key: value
+        for key, value in SIZES.items()
+        if architecture != "GPTNeo" or key[:4] in ("hidd", "init", "max_")
+    }
+    if architecture == "GPTNeo":
+        sizes["window_size"] = WINDOW
+    return random_model(getattr(transformers, f"{architecture}Config")(**{**sizes, **IDS, **own, **settings}))
+
+
+def greedy(loaded, prompts, tokens=40, drafter=None, gamma=(3, 1, 2)):
+    decoder = Decoder(
+        loaded,
+        drafter or CountingDrafter(loaded.vocab_size),
+        gamma=Gamma(*gamma[: len(prompts)]),
+        sampling=SamplingSettings(temperature=0),
+        strict=True,
+    )
+    return decoder.generate(prompts, GenerationSettings(max_new_tokens=tokens, ignore_eos=True)).sequences
+
+
+def generated(model, prompt, tokens=40):
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, eos_token_id=None
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+PROMPTS = [[3, 4, 5, 6], [7, 8, 9] * 6, list(range(2, 32))]
+"""Before, at and past the window."""
+
+
+@pytest.mark.parametrize(
+    ("name", "ragged"), [("gpt-neo", False), ("phi3", True), ("qwen2", True), ("gemma2", True), ("mistral", True)]
+)
+def test_rows_before_and_past_a_window_are_those_of_generate(name, ragged):
+    model = model_of(name)
+    loaded = wrap_model(model)
+    assert loaded.family.ragged is ragged
+    expected = [generated(model, prompt) for prompt in PROMPTS]
+    assert [list(row.tokens) for row in greedy(loaded, PROMPTS)] == expected
+    assert [list(row.tokens) for prompt in PROMPTS for row in greedy(loaded, [prompt])] == expected
+    assert len({token for row in expected for token in row}) >= 3
+
+
+@pytest.mark.parametrize("name", ["gpt-neo", "phi3"])
+def test_a_window_is_no_shorter_in_the_model_that_was_proved(name):
+    model = model_of(name, **{"gpt-neo": {"window_size": 256}, "phi3": {"sliding_window": 47}}[name])
+    weights = {key: weight.data_ptr() for key, weight in model.named_parameters()}
+    loaded = wrap_model(model)
+    assert loaded.model is model
+    assert {key: weight.data_ptr() for key, weight in model.named_parameters()} == weights
+    config = model.config
+    assert (config.window_size if name == "gpt-neo" else config.sliding_window) in (256, 47)
+    assert list(greedy(loaded, [[5, 6, 7] * 10])[0].tokens) == generated(model, [5, 6, 7] * 10)
+
+
+def test_a_family_that_is_wrong_past_its_window_is_refused():
+    config = transformers.DogeConfig(**SIZES, **IDS, keep_window_size=2048)
+    with pytest.raises(ModelError, match=r"'doge', keep_window_size\).*past a window, relative error"):
+        wrap_model(random_model(config))
+
+
+def test_a_window_that_attention_ignores_is_refused():
+    model = random_model(transformers.LlamaConfig(**SIZES, **IDS, sliding_window=4096))
+    with pytest.raises(ModelError, match="sliding_window = 4096, which its attention ignores"):
+        wrap_model(model)
+
+
+def test_a_window_that_cannot_be_tested_takes_a_pass_per_row():
+    model = model_of("phi3")
+    model.hf_quantizer = object()  # as if its weights were quantized: there is no twin
+    loaded = wrap_model(model)
+    del model.hf_quantizer
+    assert not loaded.family.ragged
+    assert [list(row.tokens) for row in greedy(loaded, PROMPTS)] == [generated(model, p) for p in PROMPTS]
+
+
+@pytest.mark.parametrize("architecture", ["Gemma3Text", "Gemma2"])
+def test_attention_to_later_tokens_is_refused(architecture):
+    config = getattr(transformers, f"{architecture}Config")(**SIZES, **IDS, use_bidirectional_attention=True)
+    with pytest.raises(ModelError, match="tokens attend to later ones"):
+        wrap_model(random_model(config))
+
+
+@pytest.mark.parametrize("name", ["phi3 longrope", "llama longrope", "llama dynamic"])
+def test_rows_end_where_rotary_frequencies_change(name):
+    model = model_of(name)
+    loaded = wrap_model(model)
+    assert loaded.max_positions == SWITCH
+    prompts = [[3, 4, 5, 6], [7, 8] * 10, list(range(2, 1 + SWITCH))]
+    for batch in (prompts, *([prompt] for prompt in prompts)):
+        for prompt, row in zip(batch, greedy(loaded, batch), strict=True):
+            assert len(row.tokens) == SWITCH - len(prompt)
+            assert row.finish_reason == "context"
+            assert list(row.tokens) == generated(model, prompt)[: len(row.tokens)]
+    with pytest.raises(PromptError, match=f"has {SWITCH} tokens; .* takes {SWITCH}"):
+        greedy(loaded, [[3] * SWITCH])
+
+
+@pytest.mark.parametrize("name", ["phi3 longrope", "llama longrope"])
+def test_rows_that_begin_past_the_switch_have_the_frequencies_of_long_texts(name):
+    model = model_of(name)
+    loaded = wrap_model(model)
+    prompts = [[5, 6, 7] * 12, list(range(2, 3 + SWITCH))]
+    expected = [generated(model, prompt) for prompt in prompts]
+    assert [list(row.tokens) for row in greedy(loaded, prompts)] == expected
+    with pytest.raises(PromptError, match=r"prompt 0 has more than 24 tokens and prompt 1 has not.*two batches"):
+        greedy(loaded, [prompts[0], [3, 4]])
+
+
+def test_a_drafter_drafts_up_to_its_switch_and_a_row_not_by_its_neighbours(tmp_path):
+    model_of("phi3 longrope").save_pretrained(tmp_path)
+    target = wrap_model(model_of("mistral"))
+    drafter = TransformerDrafter(TransformerConfig(model=str(tmp_path)), target.info())
+    decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
+    settings = GenerationSettings(max_new_tokens=40, ignore_eos=True)
+    first, second = [3, 4, 5, 6], [7, 8] * 15
+    alone = decoder.generate([first], settings)
+    assert alone.metrics.drafted > 0
+    assert decoder.generate([first, second], settings).sequences[0].tokens == alone.sequences[0].tokens
+    assert decoder.generate([second], settings).metrics.drafted == 0
+
+
+def test_threads_on_both_sides_of_the_switch_do_not_mix_frequencies():
+    loaded = wrap_model(model_of("phi3 longrope"))
+    prompts = [[3, 4, 5, 6], [5, 6, 7] * 12]
+    alone = [greedy(loaded, [prompt], 16) for prompt in prompts]
+    with ThreadPoolExecutor(2) as pool:
+        runs = [(n, pool.submit(greedy, loaded, [prompts[n]], 16)) for _ in range(3) for n in (0, 1)]
+        for n, run in runs:
+            assert run.result()[0].tokens == alone[n][0].tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        ("phi3", WINDOW - 1),
+        ("phi3 longrope", SWITCH + 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("gpt-neo", WINDOW - 1), ("phi3 longrope", SWITCH - 3), ("llama dynamic", SWITCH - 3))
+        ),
+    ],
+)
+def test_sampling_is_lossless(name, length):
+    loaded = wrap_model(model_of(name, vocab_size=VOCAB, initializer_range=0.1))
+    prompt = [2 + n % 3 for n in range(length)]
+    settings = SamplingSettings(temperature=1.5)
+    decoder = Decoder(loaded, SparseDrafter(VOCAB), gamma=Gamma(2, 3), sampling=settings, strict=True)
+    expected = enumerate_continuations(loaded, settings, prompt)
+    assert p_value(sample(decoder, 600, 1800, prompt), expected) > 1e-4
