@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from specdec_core.cli.common import Quiet, Settings, StudyFile, Wide, error_console, output_console
-from specdec_core.study import Comparison, Study, load_study
+from specdec_core.cli.common import MaxRuns, Quiet, Settings, StudyFile, Wide, error_console, output_console
+from specdec_core.study import MAX_RUNS, Comparison, Study, load_study
 from specdec_core.study import compare as run_comparison
 from specdec_core.study.progress import StageProgress
 
@@ -21,6 +21,7 @@ def compare(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the results that an earlier study left in DIR.")
     ] = False,
+    max_runs: MaxRuns = MAX_RUNS,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -46,7 +47,7 @@ def compare(
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
     ```
     """
-    result = _run(load_study(study, settings or ()), output, fresh, quiet)
+    result = _run(load_study(study, settings or (), max_runs=max_runs), output, fresh, quiet)
     _show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)

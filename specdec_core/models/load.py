@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.utils import logging as hf_logging
 
 from specdec_core.interface.errors import ModelError, unknown_name
+from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter
 from specdec_core.models.device import parse_device, parse_dtype
@@ -133,7 +134,7 @@ def load_model(
         "dtype": torch_dtype,
         "device_map": device_map,
         "max_memory": max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()},
-        "offload_folder": None if offload_folder is None else str(folder / Path(offload_folder).expanduser()),
+        "offload_folder": None if offload_folder is None else str(input_path(offload_folder, folder, ModelError)),
         "attn_implementation": attn_implementation,
         "quantization_config": quantization_settings(quantization_config),
     }
