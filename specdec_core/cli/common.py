@@ -49,6 +49,9 @@ PluginTimeout: TypeAlias = Annotated[
         metavar="SECONDS",
     ),
 ]
+MaxRuns: TypeAlias = Annotated[
+    int, typer.Option(min=1, help="The most runs that a study may have, with grids expanded, over all tasks.")
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Wide: TypeAlias = Annotated[
     bool, typer.Option("--wide", help="Show all columns of the tables, however narrow the terminal is.")

@@ -6,8 +6,17 @@ from typing import Annotated
 
 import typer
 
-from specdec_core.cli.common import PluginTimeout, Quiet, Settings, StudyFile, Wide, error_console, output_console
-from specdec_core.study import Comparison, Study, load_study
+from specdec_core.cli.common import (
+    MaxRuns,
+    PluginTimeout,
+    Quiet,
+    Settings,
+    StudyFile,
+    Wide,
+    error_console,
+    output_console,
+)
+from specdec_core.study import MAX_RUNS, Comparison, Study, load_study
 from specdec_core.study import compare as run_comparison
 from specdec_core.study.progress import StageProgress
 
@@ -23,6 +32,7 @@ def compare(
         bool, typer.Option("--fresh", help="Discard the results that an earlier study left in DIR.")
     ] = False,
     plugin_timeout: PluginTimeout = None,
+    max_runs: MaxRuns = MAX_RUNS,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -48,7 +58,8 @@ def compare(
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
     ```
     """
-    result = _run(replace(load_study(study, settings or ()), plugin_timeout=plugin_timeout), output, fresh, quiet)
+    loaded = load_study(study, settings or (), max_runs=max_runs)
+    result = _run(replace(loaded, plugin_timeout=plugin_timeout), output, fresh, quiet)
     _show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)

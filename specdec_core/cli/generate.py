@@ -26,6 +26,7 @@ from specdec_core.cli.console import write_text
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
 from specdec_core.cli.trace import TraceView, speller
 from specdec_core.interface.errors import PluginWarning, PromptError, reading
+from specdec_core.interface.inputs import open_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.registry import default_registry
 from specdec_core.study import BASELINE, Run, run_model
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_MAX_PROMPT = 100_000_000
+"""The most bytes of a prompt from a file."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +184,8 @@ def _text_of(prompt: str, file: Path | None) -> str:
     if file is not None and file.suffix == ".jsonl":
         raise PromptError(f"--file: {file} holds several prompts; read it with --prompts.")
     if file is not None:
-        with reading(file, PromptError, "a prompt"):
-            text = file.read_text(encoding="utf-8")
+        with reading(file, PromptError, "a prompt"), open_text(file, _MAX_PROMPT) as opened:
+            text = opened.read()
     else:
         text = sys.stdin.read() if prompt == "-" else prompt
     if not text.strip():

@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from specdec_core.cli.common import AsJson, Settings, StudyFile, Wide, output_console, print_json
+from specdec_core.cli.common import AsJson, MaxRuns, Settings, StudyFile, Wide, output_console, print_json
 from specdec_core.registry import PluginRecord, default_registry
-from specdec_core.study import Run, Study, Task, load_study, study_schema
+from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_schema
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 
 _SHOWN = 160
@@ -65,7 +65,9 @@ def _plugins_table(records: list[PluginRecord]) -> ReportTable:
     return ReportTable(columns, tuple(rows))
 
 
-def validate(study: StudyFile, settings: Settings = None, wide: Wide = False) -> None:
+def validate(
+    study: StudyFile, settings: Settings = None, max_runs: MaxRuns = MAX_RUNS, wide: Wide = False
+) -> None:
     """Check a study without loading a model, and list its runs with grids expanded.
 
     All problems are reported at once, as file:line:column, with exit code 2.
@@ -77,7 +79,7 @@ def validate(study: StudyFile, settings: Settings = None, wide: Wide = False) ->
     specdec validate study.yaml --set batch_size=4 --set runs.0.gamma=2
     ```
     """
-    loaded = load_study(study, settings or ())
+    loaded = load_study(study, settings or (), max_runs=max_runs)
     console = output_console(wide=wide)
     for line in _headlines(loaded):
         console.print(Prose(line))

@@ -39,9 +39,11 @@ from specdec_core.interface.errors import (
     PromptError,
     SpecdecError,
     reading,
+    shortened,
     unknown_name,
 )
 from specdec_core.interface.files import check_output, writing_file, writing_folder
+from specdec_core.interface.inputs import input_path, open_input, open_text
 from specdec_core.interface.proposal import (
     Backoff,
     BackoffRow,
@@ -126,7 +128,11 @@ __all__ = [
     "TrainingObserver",
     "TrainingReport",
     "check_output",
+    "input_path",
+    "open_input",
+    "open_text",
     "reading",
+    "shortened",
     "unknown_name",
     "writing_file",
     "writing_folder",

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
+_MAX_NAMES = 100
+"""Maximum number of available names that a message lists."""
+
 
 class SpecdecError(Exception):
     """Base of every error that the user can fix.
@@ -65,9 +68,21 @@ def unknown_name(what: str, given: str, available: Iterable[str]) -> str:
         available: All valid names.
     """
     names = sorted(available)
+    given = shortened(given)
     near = get_close_matches(given, names, n=3, cutoff=0.5)
     hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return f"unknown {what} {given!r}.{hint} Available: {', '.join(names) or 'none'}."
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"unknown {what} {given!r}.{hint} Available: {', '.join(names[:_MAX_NAMES]) or 'none'}{more}."
+
+
+def shortened(text: str, length: int = 120) -> str:
+    """Return the beginning of a text that is too long for a message.
+
+    Args:
+        text: What was given.
+        length: The most characters to return.
+    """
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 @contextmanager

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.errors import ConfigError, reading, unknown_name
 from specdec_core.interface.files import writing_file
+from specdec_core.interface.inputs import open_input
 
 if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig
@@ -206,10 +207,9 @@ def read_measurement(path: Path) -> Measurement:
         ConfigError: If the file cannot be read, or is not a measurement.
     """
     try:
-        return Measurement.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: the measurement cannot be read: {error.strerror or error}.") from error
-    except (ValidationError, UnicodeDecodeError) as error:
+        with reading(path, ConfigError, "a measurement"), open_input(path) as file:
+            return Measurement.model_validate_json(file.read())
+    except ValidationError as error:
         raise ConfigError(
             f"{path} is not a measurement; `specdec measure --output {path.name}` writes one. ({str(error)[:200]})"
         ) from error

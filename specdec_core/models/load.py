@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
+from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter, without_wrapper
 from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
@@ -155,7 +156,7 @@ def load_model(
         "dtype": torch_dtype,
         "device_map": device_map,
         "max_memory": max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()},
-        "offload_folder": None if offload_folder is None else str(folder / Path(offload_folder).expanduser()),
+        "offload_folder": None if offload_folder is None else str(input_path(offload_folder, folder, ModelError)),
         "attn_implementation": attn_implementation,
         "quantization_config": quantization_settings(quantization_config),
     }

@@ -8,9 +8,12 @@ from typing import Any
 
 from specdec_core.builtin import BUILTIN_PREFIX, builtin_model
 from specdec_core.interface.errors import ModelError
+from specdec_core.interface.inputs import input_path, open_input
 
 _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of decoder-only models."""
+_MAX_CONFIG = 10_000_000
+"""The most bytes of a config.json."""
 
 
 def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
@@ -21,11 +24,12 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
         folder: Base for relative paths.
 
     Raises:
-        ModelError: There is no such built-in model, or the name can only be a path and there is no such folder.
+        ModelError: There is no such built-in model, or the name can only be a path and there is no such folder, or
+            no folder can have it.
     """
     if str(model).startswith(BUILTIN_PREFIX):
         return builtin_model(str(model))
-    path = (folder / Path(model).expanduser()).resolve()
+    path = input_path(model, folder, ModelError).resolve()
     if path.is_dir():
         return path
     # Hub names are `name` or `owner/name`; anything else is a path.
@@ -47,10 +51,12 @@ def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None 
     """
     try:
         path = model_folder(model, folder)
-        text = "{}" if path is None else (path / (subfolder or "") / "config.json").read_text(encoding="utf-8")
-        config: Any = json.loads(text)
+        if path is None:
+            return None
+        with open_input(path / (subfolder or "") / "config.json", _MAX_CONFIG) as file:
+            config: Any = json.load(file)
         encoder_decoder, classes = config.get("is_encoder_decoder"), config.get("architectures")
-    except (ModelError, OSError, ValueError, AttributeError):
+    except (ModelError, OSError, ValueError, AttributeError, RecursionError):
         return None
     if isinstance(encoder_decoder, bool):
         return encoder_decoder

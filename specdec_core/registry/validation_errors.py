@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specdec_core.interface.errors import unknown_name
+from specdec_core.interface.errors import shortened, unknown_name
 from specdec_core.registry.nesting import Keys, dotted
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Where: TypeAlias = Callable[[Keys, bool], str]
 """Returns the location of a value (or of its key, if True), given the keys that lead to it."""
 
+MAX_PROBLEMS = 20
+"""Maximum number of problems that one error reports."""
 _KINDS = {
     "tuple_type": "a list",
     "list_type": "a list",
@@ -30,7 +32,7 @@ def describe(
     where: Where,
     written: Callable[[Keys], Keys] = lambda path: path,
 ) -> list[str]:
-    """Return one message per problem, in pydantic's order, without duplicates.
+    """Return one message per problem, in pydantic's order, without duplicates; of many, the first.
 
     Args:
         error: The validation error.
@@ -42,8 +44,10 @@ def describe(
     found = error.errors(include_url=False)
     schema = model.model_json_schema()
     locations = [item["loc"] for item in found]
-    messages = []
-    for item in found:
+    messages: dict[str, None] = {}
+    for number, item in enumerate(found):
+        if len(messages) == MAX_PROBLEMS:
+            return [*messages, f"{len(found) - number:,} more problems are not shown."]
         loc = item["loc"]
         # pydantic reports a list as too short if its entries are invalid.
         if item["type"] == "too_short" and any(len(o) > len(loc) and o[: len(loc)] == loc for o in locations):
@@ -52,8 +56,8 @@ def describe(
         path, whole = _without_tags(loc, data, names_key=names_key)
         around = path[:-1] if whole else path
         key = item["type"] == "extra_forbidden"
-        messages.append(f"{where(path, key)}: {_message(item, written(path), written(around), schema)}")
-    return list(dict.fromkeys(messages))
+        messages[f"{where(path, key)}: {_message(item, written(path), written(around), schema)}"] = None
+    return list(messages)
 
 
 def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any]) -> str:
@@ -76,8 +80,7 @@ def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any]) -> str
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(repr(value), 60)
 
 
 def _without_tags(loc: Sequence[str | int], data: Any, *, names_key: bool) -> tuple[Keys, bool]:

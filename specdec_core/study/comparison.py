@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from specdec_core.interface.errors import ArgumentError
-from specdec_core.study.config.loader import load_study
+from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ def compare(
     *,
     fresh: bool = False,
     plugin_timeout: float | None = None,
+    max_runs: int = MAX_RUNS,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -144,6 +145,7 @@ def compare(
         output: Folder that receives the results and the report, and from which a stopped study resumes.
         fresh: Discard what an earlier study left in the folder.
         plugin_timeout: Seconds that one call into a plugin may take before it is interrupted; see `Decoder`.
+        max_runs: The most runs that the study may have, with grids expanded, over all tasks.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
             it.
 
@@ -153,9 +155,9 @@ def compare(
             in the result, and the others continue.
     """
     if isinstance(study, str | Path):
-        study = load_study(Path(study))
+        study = load_study(Path(study), max_runs=max_runs)
     elif isinstance(study, Mapping):
-        study = load_study(study)
+        study = load_study(study, max_runs=max_runs)
     elif not isinstance(study, Study):
         raise ArgumentError(
             f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "

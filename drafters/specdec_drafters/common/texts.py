@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.builtin import PROMPTS
-from specdec_core.interface import ConfigError, reading
+from specdec_core.interface import ConfigError, input_path, open_input, reading
 from specdec_drafters.common import BUILTIN_STDLIB
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 BUILTIN_STDLIB_BYTES = 4_000_000
+MAX_TEXT_BYTES = 16 << 30  # n-grams of a larger text would not fit into memory
 MAX_DIGITS = 9  # fits int32 and any vocabulary
 
 
@@ -38,8 +39,8 @@ def read_documents(text: str, folder: Path, max_bytes: int | None) -> list[str]:
     """
     if text == BUILTIN_STDLIB:
         return _library_modules(max_bytes or BUILTIN_STDLIB_BYTES)
-    path = folder / Path(text).expanduser()
-    with reading(path, ConfigError, "a text to count"), path.open("rb") as file:
+    path = input_path(text, folder)
+    with reading(path, ConfigError, "a text to count"), open_input(path, MAX_TEXT_BYTES) as file:
         raw = file.read(-1 if max_bytes is None else max_bytes)
         document = _decode(raw, cut=max_bytes is not None and len(raw) == max_bytes)
     if not document.strip():
@@ -63,8 +64,8 @@ def read_ids(path: Path) -> list[NDArray[np.int32]]:
     """
     import numpy as np  # not at the top: the settings of trainers import this module
 
-    with reading(path, ConfigError, "token ids"):
-        lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    with reading(path, ConfigError, "token ids"), open_input(path, MAX_TEXT_BYTES) as file:
+        lines = file.read().removesuffix(b"\n").split(b"\n")
     sentences = []
     for number, line in enumerate(lines, start=1):
         words = line.split()

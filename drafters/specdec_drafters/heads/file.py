@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from specdec_core.builtin import BUILTIN_PREFIX, builtin_heads
-from specdec_core.interface import ModelError, writing_file
+from specdec_core.interface import ModelError, input_path, writing_file
 from specdec_drafters.heads.model import Heads, HeadsShape
 
 FILE_NAME = "heads.safetensors"
@@ -132,7 +132,7 @@ def find_heads(model: str, folder: Path) -> Path:
     """
     if model.startswith(BUILTIN_PREFIX):
         return builtin_heads(model)
-    path = folder / Path(model).expanduser()
+    path = input_path(model, folder, ModelError)
     if not path.is_dir():
         return path
     if not (path / FILE_NAME).is_file():

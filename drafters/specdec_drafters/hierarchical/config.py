@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import model_validator
@@ -33,7 +32,7 @@ class HierarchicalConfig(PluginConfig, ModelSettings):
 
 def _place(model: str) -> str:
     """Return a normalised name of a model: the same for equivalent spellings of a path."""
-    return os.path.normpath(Path(model).expanduser())
+    return os.path.normpath(os.path.expanduser(model))  # noqa: PTH111  (leaves the home of an unknown user as it is)
 
 
 def _models_in(config: PluginConfig) -> Iterator[str]:

@@ -7,12 +7,14 @@ References:
 from __future__ import annotations
 
 import math
+import re
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from specdec_core.interface import ConfigError
+from specdec_core.interface import ConfigError, open_input, reading
+from specdec_drafters.ngram.config import MAX_ORDER
 from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
 
 if TYPE_CHECKING:
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 
 KENLM_BINARY = b"mmap lm http://kheafield.com/code"
 LN_10 = math.log(10.0)
+MAX_BYTES = 64 << 30
+MAX_DIGITS = 15
+COUNT = re.compile(r"\s*[0-9]{1,15}\s*")
+# Far beyond the -99 and -100 that SRILM and KenLM write for no probability at all. What is larger ends as infinity
+# or NaN in float32, or leaves nothing of the numbers that it is added to.
+MAX_LOG10 = 1000.0
 # What KenLM scores an unlisted word with when the file has no `<unk>`.
 MISSING_UNKNOWN_LOG10 = -100.0
 LINES_AT_ONCE = 1 << 14
@@ -39,7 +47,7 @@ def read_arpa(path: Path, vocab_size: int, order: int | None = None) -> NgramTab
     Raises:
         ConfigError: naming file and line, what stands there and what was expected.
     """
-    with _ArpaReader(path, vocab_size) as reader:
+    with reading(path, ConfigError, "an ARPA file"), _ArpaReader(path, vocab_size) as reader:
         counts = reader.read_counts()
         if order is not None and order > len(counts):
             raise ConfigError(
@@ -65,7 +73,7 @@ class _ArpaReader:
         self._special = {word: vocab_size + place for place, word in enumerate(SPECIAL_WORDS)}
         self._ids = {name.encode(): id_ for id_, name in enumerate([*map(str, range(vocab_size)), *SPECIAL_WORDS])}
         try:
-            self._file = path.open("rb")
+            self._file = open_input(path, MAX_BYTES)
         except OSError as error:
             raise ConfigError(f"cannot read the ARPA file {path}: {error.strerror}.") from error
         self._lines: Iterator[bytes] = iter(self._file)
@@ -105,8 +113,10 @@ class _ArpaReader:
         counts: list[int] = []
         while not self._next("'ngram 1=COUNT'").startswith("\\"):
             label, _, count = self._line.partition("=")
-            if label.split() != ["ngram", str(len(counts) + 1)] or not count.strip().isdecimal():
+            if label.split() != ["ngram", str(len(counts) + 1)] or not COUNT.fullmatch(count):
                 self._fail(f"'ngram {len(counts) + 1}=COUNT' or '\\1-grams:'")
+            if len(counts) == MAX_ORDER:
+                self._fail(f"n-grams of order 1 to {MAX_ORDER} at most")
             counts.append(int(count))
         if not counts:
             self._fail("'ngram 1=COUNT'")
@@ -208,7 +218,7 @@ class _ArpaReader:
             words = np.empty((count, order), dtype=np.int32)
             for place in range(order):
                 words[:, place] = list(map(self._ids.__getitem__, fields[place + 1]))
-            if not np.isfinite(scores).all() or scores[:, 0].max() > 0:
+            if not (np.abs(scores) <= MAX_LOG10).all() or scores[:, 0].max() > 0:
                 raise ValueError
         except (ValueError, KeyError):
             self._lines = chain(lines, self._lines)
@@ -237,8 +247,8 @@ class _ArpaReader:
             number = float(field)
         except ValueError:
             number = math.nan
-        if not math.isfinite(number):
-            self._fail(f"a {what} (a decimal number), not {field!r}")
+        if not abs(number) <= MAX_LOG10:  # NaN included
+            self._fail(f"a {what} (a decimal number from -{MAX_LOG10:g} to {MAX_LOG10:g}), not {field[:40]!r}")
         return number
 
     def _probability(self, field: str) -> float:
@@ -252,10 +262,10 @@ class _ArpaReader:
         if special is not None:
             return special
         if not (field.isascii() and field.isdecimal()):
-            self._fail(f"token ids as words; {field!r} is none. Estimate the model on token ids, not on text")
-        if int(field) >= self._vocab_size:
+            self._fail(f"token ids as words; {field[:40]!r} is none. Estimate the model on token ids, not on text")
+        if len(field) > MAX_DIGITS or int(field) >= self._vocab_size:
             self._fail(
-                f"token ids below {self._vocab_size}, the target's vocabulary; {field} is not. "
+                f"token ids below {self._vocab_size}, the target's vocabulary; {field[:40]} is not. "
                 "The file is over another vocabulary"
             )
         return int(field)

@@ -11,6 +11,9 @@ from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
 from specdec_core.interface import ModelError, PluginConfig, TrainerConfig
 from specdec_drafters.common import BUILTIN_TEXTS
 
+MAX_ORDER = 10
+"""The highest order of an ARPA file, as for KenLM."""
+
 
 class NgramConfig(PluginConfig):
     """The source of the n-grams: either `arpa` or `text`."""
@@ -61,7 +64,7 @@ class NgramTrainerConfig(TrainerConfig):
     """Number of tokens to sample from the target at temperature 1, to be counted."""
     sources: Path | None = None
     """For `samples` from a target with an encoder: a JSONL file with a `source` per line."""
-    order: Annotated[int, Field(ge=1)] = 3
+    order: Annotated[int, Field(ge=1, le=MAX_ORDER)] = 3
     """The longest n-grams: 1 is a unigram model, 2 a bigram model."""
     split: Literal["document", "line"] = "document"
     """The sentences of `text`; no n-gram crosses the end of a sentence."""

@@ -13,6 +13,7 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
     TargetInfo,
+    input_path,
 )
 from specdec_drafters.common.texts import read_documents, tokenize_documents
 from specdec_drafters.ngram.arpa import read_arpa
@@ -65,7 +66,7 @@ def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
 
 
 def _locate(arpa: Path, folder: Path) -> Path:
-    return builtin_arpa(str(arpa)) if str(arpa).startswith(BUILTIN_PREFIX) else folder / arpa.expanduser()
+    return builtin_arpa(str(arpa)) if str(arpa).startswith(BUILTIN_PREFIX) else input_path(arpa, folder)
 
 
 class _NgramSession(DraftSession):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from specdec_core.interface import ConfigError, Trainer, TrainingReport, check_output
+from specdec_core.interface import ConfigError, Trainer, TrainingReport, check_output, input_path
 from specdec_core.models import load_model, load_vocabulary
 from specdec_drafters.common.texts import read_documents, read_ids, split_lines, tokenize_documents
 from specdec_drafters.ngram.arpa_writer import write_arpa
@@ -49,7 +49,7 @@ class NgramTrainer(Trainer):
         started = time.perf_counter()
         check_output(config.output, config.overwrite)
         # What is wrong with a file is said before a model is loaded.
-        ids = None if config.ids is None else read_ids(config.ids.expanduser())
+        ids = None if config.ids is None else read_ids(input_path(config.ids))
         texts = self._texts()
         tokenizer, vocab_size = load_vocabulary(config.target)
         documents = ids if ids is not None else self._tokens(texts, tokenizer, observer)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.interface import ConfigError, reading
+from specdec_core.interface import ConfigError, input_path, open_text, reading
 from specdec_core.models import LoadedModel
 
 
@@ -30,8 +30,8 @@ def read_pairs(path: Path, model: LoadedModel) -> list[Pair]:
     Raises:
         ConfigError: The file cannot be read or is empty, or a line is malformed; with its number.
     """
-    path = path.expanduser()
-    with reading(path, ConfigError, "JSON, one object per line"), path.open(encoding="utf-8") as lines:
+    path = input_path(path)
+    with reading(path, ConfigError, "JSON, one object per line"), open_text(path) as lines:
         pairs = list(_pairs(lines, str(path), model))
     if not pairs:
         raise ConfigError(f"--sources {path} is empty; give a file with one source per line.")
@@ -49,6 +49,8 @@ def _pairs(lines: Iterator[str], path: str, model: LoadedModel) -> Iterator[Pair
             raise ConfigError(
                 f"{where}:{error.colno}: not JSON: {error.msg}; expected one object per line."
             ) from error
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{where}: this cannot be read as JSON: {error}.") from error
         if not isinstance(entry, dict) or "source" not in entry:
             found = f"keys {', '.join(entry) or 'none'}" if isinstance(entry, dict) else type(entry).__name__
             raise ConfigError(

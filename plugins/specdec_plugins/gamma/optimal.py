@@ -16,6 +16,7 @@ from specdec_core.interface import (
     GammaController,
     GammaSession,
     PluginConfig,
+    input_path,
 )
 from specdec_core.measurement import Measurement, Rate, rates_by_position, read_measurement, seconds_by_gamma
 from specdec_core.theory import best_gamma, step_seconds
@@ -68,7 +69,7 @@ class OptimalGammaConfig(PluginConfig):
         folder = (info.context or {}).get("folder", Path())
         file = Path(value)
         try:
-            return _steps(read_measurement(folder / file.expanduser()), file, info.data)
+            return _steps(read_measurement(input_path(file, folder)), file, info.data)
         except ConfigError as error:
             raise ValueError(str(error)) from error
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, shortened
 from specdec_core.study.config.overrides import set_dotted
 
 if TYPE_CHECKING:
@@ -54,11 +55,21 @@ class Expanded:
         return "".join(f"-{label}={_label(value)}" for label, value in pairs)
 
 
-def expand(document: Document, section: str) -> list[Expanded]:
-    """Return the entries of a list with grids expanded; malformed grids are left to the validation."""
+def expand(document: Document, section: str, most: int) -> list[Expanded]:
+    """Return the entries of a list with grids expanded; malformed grids are left to the validation.
+
+    Args:
+        document: The study.
+        section: The list: `runs` or `tasks`.
+        most: The most entries that it may have then.
+
+    Raises:
+        ConfigError: It would have more, or a key of a grid leads nowhere.
+    """
     entries = document.data.get(section)
     if not isinstance(entries, list):
         return []
+    _check_count(document, section, entries, most)
     expanded = []
     for index, entry in enumerate(entries):
         grid = entry.get("grid") if isinstance(entry, dict) else None
@@ -68,6 +79,28 @@ def expand(document: Document, section: str) -> list[Expanded]:
         else:
             expanded.append(Expanded(section, entry, index))
     return expanded
+
+
+def _check_count(document: Document, section: str, entries: list[Any], most: int) -> None:
+    """Count the entries before they are made: a grid of a few lines can make more than fit into memory."""
+    whole = 0
+    for index, entry in enumerate(entries):
+        grid = entry.get("grid") if isinstance(entry, dict) else None
+        lengths = {key: len(values) for key, values in grid.items()} if grid and _well_formed(grid) else {}
+        count = math.prod(lengths.values())
+        whole += count
+        if count > most:
+            product = " x ".join(f"{shortened(key)} {length:,}" for key, length in lengths.items())
+            where = document.where((section, index, "grid"), key=True)
+            raise ConfigError(f"{where}: this grid makes {count:,} {section} ({product}); {too_many(most)}")
+    if whole > most:
+        where = document.where((section,), key=True)
+        raise ConfigError(f"{where}: with grids expanded there are {whole:,} {section}; {too_many(most)}")
+
+
+def too_many(most: int) -> str:
+    """Return the end of a message about a study with too many runs."""
+    return f"at most {most:,} are allowed. Vary less, or raise the limit with --max-runs."
 
 
 def _well_formed(grid: Any) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import fnmatch
 from collections.abc import Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +20,8 @@ from specdec_core.registry import (
     nested_settings,
     unmet_requirements,
 )
-from specdec_core.study.config.grid import Expanded, expand
+from specdec_core.registry.validation_errors import MAX_PROBLEMS
+from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
 from specdec_core.study.config.schema import RunConfig, StudyConfig, TargetConfig, TaskConfig, study_model
@@ -37,8 +37,16 @@ if TYPE_CHECKING:
     from specdec_core.study.config.schema import PromptsConfig
 
 
+MAX_RUNS = 5_000
+"""The most runs that a study may have, with grids expanded and those of all tasks together."""
+
+
 def load_study(
-    study: Path | Mapping[str, Any], settings: Sequence[str] = (), registry: Registry | None = None
+    study: Path | Mapping[str, Any],
+    settings: Sequence[str] = (),
+    registry: Registry | None = None,
+    *,
+    max_runs: int = MAX_RUNS,
 ) -> Study:
     """Read a study and check everything that can be checked without loading a model.
 
@@ -47,6 +55,7 @@ def load_study(
             folder.
         settings: Overrides in the form `key=value`, as passed to `--set`.
         registry: The plugins that the study may name; by default the installed ones.
+        max_runs: The most runs that it may have, those of all tasks together.
 
     Raises:
         ConfigError: With one line per problem, each beginning with file, line and column; those of a mapping begin
@@ -58,7 +67,7 @@ def load_study(
     else:
         path, document = study, read_document(study)
     apply_overrides(document, settings)
-    return _Loader(document, registry, path).study()
+    return _Loader(document, registry, path, max_runs).study()
 
 
 _UNNAMED_TASK = TaskConfig(name="the study")
@@ -68,13 +77,14 @@ _UNNAMED_TASK = TaskConfig(name="the study")
 class _Loader:
     """Builds a study and collects its problems, so that all of them are reported at once."""
 
-    def __init__(self, document: Document, registry: Registry, path: Path) -> None:
+    def __init__(self, document: Document, registry: Registry, path: Path, max_runs: int) -> None:
         self._document = document
         self._registry = registry
         self._path = path
         self._folder = path.parent
-        self._expanded = {section: expand(document, section) for section in ("tasks", "runs")}
-        self._problems: list[str] = []
+        self._max_runs = max_runs
+        self._expanded = {section: expand(document, section, max_runs) for section in ("tasks", "runs")}
+        self._problems: dict[str, None] = {}
 
     def study(self) -> Study:
         config = self._validated()
@@ -83,8 +93,7 @@ class _Loader:
         tasks = self._tasks(config, runs)
         self._check_capabilities(config, runs, tasks)
         self._check_lossless(config, runs)
-        if self._problems:
-            raise ConfigError("\n".join(dict.fromkeys(self._problems)))
+        self._raise_problems()
         return Study(self._path, config, (Run(BASELINE), *runs), tuple(tasks))
 
     def _where(self, path: Keys, key: bool = False) -> str:
@@ -104,7 +113,15 @@ class _Loader:
         return expanded[path[1]] if expanded else None
 
     def _note(self, path: Keys, problem: object) -> None:
-        self._problems.append(f"{self._where(path)}: {problem}")
+        """Remember a problem; there may be thousands, of which the first are enough."""
+        self._problems[f"{self._where(path)}: {problem}"] = None
+        if len(self._problems) == MAX_PROBLEMS:
+            self._problems["These are the first problems; there may be more."] = None
+            self._raise_problems()
+
+    def _raise_problems(self) -> None:
+        if self._problems:
+            raise ConfigError("\n".join(self._problems))
 
     def _validated(self) -> StudyConfig:
         model = study_model(self._registry)
@@ -150,14 +167,16 @@ class _Loader:
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
         """Return the tasks; a study without `tasks` is a single unnamed one."""
         if config.tasks is None:
-            self._check_choices(config, ())
+            self._chosen(config, ())
             return [self._task(None, (), config, _UNNAMED_TASK, runs)]
         origins = self._expanded["tasks"]
         names = [task.name + origin.suffix for task, origin in zip(config.tasks, origins, strict=True)]
         self._check_names("tasks", names)
-        self._check_choices(config, names)
+        chosen = self._chosen(config, names)
         return [
-            self._task(name, ("tasks", place), config, task, _selected_runs(name, config, runs))
+            self._task(
+                name, ("tasks", place), config, task, [r for r, of in zip(runs, chosen, strict=True) if name in of]
+            )
             for place, (name, task) in enumerate(zip(names, config.tasks, strict=True))
         ]
 
@@ -182,27 +201,43 @@ class _Loader:
         )
 
     def _check_names(self, section: str, names: list[str]) -> None:
-        for name, count in Counter(names).items():
-            places = [place for place, other in enumerate(names) if other == name]
+        places: dict[str, list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        for name, found in places.items():
             if name == BASELINE and section == "runs":
                 self._note(
-                    (section, places[0], "name"),
+                    (section, found[0], "name"),
                     f"the name {BASELINE!r} is taken by the baseline; choose another.",
                 )
-            elif count > 1:
+            elif len(found) > 1:
                 give = "give each its own `name`"
-                self._note((section, places[1], "name"), f"{count} {section} are called {name!r}; {give}.")
+                self._note((section, found[1], "name"), f"{len(found)} {section} are called {name!r}; {give}.")
 
-    def _check_choices(self, config: StudyConfig, names: Sequence[str]) -> None:
-        """Report tasks that runs name but do not exist, and tasks without a run."""
-        for place, run in enumerate(config.runs):
-            for number, pattern in enumerate(run.tasks or ()):
-                if not any(_matches(name, pattern) for name in names):
-                    missing = unknown_name("task", pattern, names) if names else "this study has no `tasks`."
-                    self._note(("runs", place, "tasks", number), missing)
+    def _chosen(self, config: StudyConfig, names: Sequence[str]) -> list[frozenset[str]]:
+        """Return the tasks of each run; report tasks that runs name but do not exist, and tasks without a run."""
+        chosen = [self._tasks_of(place, run, names) for place, run in enumerate(config.runs)]
+        count = sum(map(len, chosen))
+        if count > self._max_runs:
+            where = self._where(("tasks",), key=True)
+            raise ConfigError(f"{where}: the tasks together have {count:,} runs; {too_many(self._max_runs)}")
         for place, name in enumerate(names):
-            if not any(_selects(run, name) for run in config.runs):
+            if not any(name in tasks for tasks in chosen):
                 self._note(("tasks", place), f"task {name!r} has no runs: the `tasks` of every run exclude it.")
+        return chosen
+
+    def _tasks_of(self, run_place: int, run: RunConfig, names: Sequence[str]) -> frozenset[str]:
+        if run.tasks is None:
+            return frozenset(names)
+        found: set[str] = set()
+        for number, pattern in enumerate(run.tasks):
+            # `*` matches any text, everything else itself.
+            matches = fnmatch.filter(names, pattern.replace("[", "[[]").replace("?", "[?]"))
+            if not matches:
+                missing = unknown_name("task", pattern, names) if names else "this study has no `tasks`."
+                self._note(("runs", run_place, "tasks", number), missing)
+            found.update(matches)
+        return frozenset(found)
 
     def _check_target(self, target: TargetConfig, keys: Keys) -> None:
         try:
@@ -215,8 +250,9 @@ class _Loader:
         encoders = {
             task.name: has_encoder(task.target.model, self._folder, task.target.subfolder) for task in tasks
         }
+        names = {task.name: {run.name for run in task.runs} for task in tasks}
         for place, run in enumerate(runs):
-            selected = [task.name for task in tasks if run in task.runs]
+            selected = [task.name for task in tasks if run.name in names[task.name]]
             found: dict[tuple[Keys, str], list[str | None]] = {}
             for name in selected:
                 unmet = unmet_requirements(
@@ -228,8 +264,8 @@ class _Loader:
                 )
                 for keys, error in unmet:
                     found.setdefault((keys, str(error)), []).append(name)
-            for (keys, problem), names in found.items():
-                where = "" if names == selected else f"in task {', '.join(map(repr, names))}: "
+            for (keys, problem), affected in found.items():
+                where = "" if affected == selected else f"in task {', '.join(map(repr, affected))}: "
                 self._note(("runs", place, "drafter", *keys), where + problem)
 
     def _check_lossless(self, config: StudyConfig, runs: list[Run]) -> None:
@@ -250,20 +286,6 @@ class _Loader:
         except PromptError as error:
             self._note((*keys, "file" if config.dataset is None else "dataset"), error)
             return (), None
-
-
-def _selects(run: RunConfig, task: str) -> bool:
-    return run.tasks is None or any(_matches(task, pattern) for pattern in run.tasks)
-
-
-def _matches(task: str, pattern: str) -> bool:
-    """Return whether a pattern matches a task: `*` matches any text, everything else itself."""
-    return fnmatchcase(task, pattern.replace("[", "[[]").replace("?", "[?]"))
-
-
-def _selected_runs(task: str, config: StudyConfig, runs: Sequence[Run]) -> list[Run]:
-    """Return the runs of a task."""
-    return [run for one, run in zip(config.runs, runs, strict=True) if _selects(one, task)]
 
 
 _Settings = TypeVar("_Settings", bound="BaseModel")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.errors import ConfigError, shortened, unknown_name
 from specdec_core.study.config.yaml_source import Document, Keys, parse_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_MAX_DIGITS = 9
 
 
 def apply_overrides(document: Document, settings: Sequence[str]) -> None:
@@ -25,11 +28,10 @@ def apply_overrides(document: Document, settings: Sequence[str]) -> None:
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set {text}: expected key=value, e.g. generation.max_new_tokens=8.")
-        path = _Assignment(f"--set {text}", key.strip().split(".")).apply(
-            document.data, parse_value(value, f"--set {text}")
-        )
-        document.overrides[path] = text
+            raise ConfigError(f"--set {shortened(text)}: expected key=value, e.g. generation.max_new_tokens=8.")
+        name = f"--set {shortened(text)}"
+        path = _Assignment(name, key.strip().split(".")).apply(document.data, parse_value(value, name))
+        document.overrides[path] = shortened(text)
 
 
 def set_dotted(run: dict[str, Any], key: str, value: Any) -> Keys:
@@ -93,12 +95,14 @@ class _Assignment:
             return part
         where = ".".join(before)
         if not isinstance(node, list):
-            raise ConfigError(f"{self._text}: {where} is {node!r}, which has no key {part!r}.")
+            given = shortened(repr(node))
+            raise ConfigError(f"{self._text}: {where} is {given}, which has no key {shortened(part)!r}.")
         if part.isdecimal():
-            if int(part) < len(node):
+            if len(part) <= _MAX_DIGITS and int(part) < len(node):
                 return int(part)
+            count, given = len(node), shortened(part)
             raise ConfigError(
-                f"{self._text}: {where} has {len(node)} entries, numbered from 0; {part} is out of range."
+                f"{self._text}: {where} has {count} entries, numbered from 0; {given} is out of range."
             )
         entries = map(self._entry, node)
         names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import PromptError, reading
+from specdec_core.interface.inputs import input_path, open_input, open_text
 
 if TYPE_CHECKING:
     from specdec_core.study.config.schema import PromptsConfig
@@ -50,7 +51,7 @@ def file_rows(path: Path, shuffle: int | None = None) -> Iterator[Row]:
     """
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        with reading(path, PromptError, "prompts"), path.open("rb"):
+        with reading(path, PromptError, "prompts"), open_input(path):
             raise PromptError(f"{path}: its name does not tell the format. Give a file ending in {_SUFFIXES}.")
     rows = _READERS[suffix](path)
     if shuffle is None:
@@ -75,7 +76,7 @@ def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
     except ImportError as error:
         raise PromptError(f"`dataset` needs the package datasets, which cannot be imported: {INSTALL}.") from error
     name = str(config.dataset)
-    place = folder / Path(name).expanduser()
+    place = input_path(name, folder, PromptError)
     if not place.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise PromptError(f"{name}: there is no such folder ({place}). Give a folder, or a dataset of the hub.")
     source = str(place.resolve()) if place.is_dir() else name
@@ -115,8 +116,7 @@ def _without_progress_bars(datasets: Any) -> Iterator[None]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    # utf-8-sig skips the byte order mark that some editors write.
-    with reading(path, PromptError, "JSON, one object per line"), path.open(encoding="utf-8-sig") as lines:
+    with reading(path, PromptError, "JSON, one object per line"), open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield _json_row(f"{path}:{number}", number, line)
@@ -147,8 +147,8 @@ def _object_row(where: str, number: int, entry: Any) -> Row:
 
 
 def _json_list(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "a JSON list of objects"):
-        text = path.read_text(encoding="utf-8-sig")
+    with reading(path, PromptError, "a JSON list of objects"), open_text(path) as file:
+        text = file.read()
     try:
         entries = json.loads(text)
     except json.JSONDecodeError as error:
@@ -166,7 +166,7 @@ def _separated(separator: str) -> Callable[[Path], Iterator[Row]]:
     def rows(path: Path) -> Iterator[Row]:
         with (
             reading(path, PromptError, "a table with a header"),
-            path.open(encoding="utf-8-sig", newline="") as file,
+            open_text(path, newline="") as file,
         ):
             reader = csv.reader(file, delimiter=separator, strict=True)
             try:
@@ -198,7 +198,7 @@ def _parquet(path: Path) -> Iterator[Row]:
     except ImportError as error:
         raise PromptError(f"{path}: parquet needs pyarrow, which cannot be imported: {INSTALL}.") from error
     number = 0
-    with reading(path, PromptError, "parquet"):
+    with reading(path, PromptError, "parquet"), open_input(path):
         try:
             with parquet.ParquetFile(path) as table:
                 for batch in table.iter_batches():
@@ -210,7 +210,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _text_lines(path: Path) -> Iterator[Row]:
-    with reading(path, PromptError, "text, one prompt per line"), path.open(encoding="utf-8-sig") as lines:
+    with reading(path, PromptError, "text, one prompt per line"), open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Row(f"{path}:{number}", number, {"prompt": line.rstrip("\n")}, table=True)

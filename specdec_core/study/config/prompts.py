@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.builtin import BUILTIN_PROMPTS
 from specdec_core.interface.errors import PromptError, reading
+from specdec_core.interface.inputs import input_path, open_text
 from specdec_core.study.config.prompt_file import PromptText, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdec_core.study.config.schema import PromptsConfig
+
+_MAX_TEMPLATE = 1_000_000
+"""The most bytes of a chat template."""
 
 __all__ = [
     "PromptText",
@@ -64,7 +68,9 @@ def read_chat_template(config: PromptsConfig, folder: Path) -> str | None:
     Raises:
         PromptError: If the file cannot be read or is empty.
     """
-    return None if config.chat_template is None else read_template(folder / config.chat_template.expanduser())
+    if config.chat_template is None:
+        return None
+    return read_template(input_path(config.chat_template, folder, PromptError))
 
 
 def read_template(path: Path) -> str:
@@ -76,8 +82,8 @@ def read_template(path: Path) -> str:
     Raises:
         PromptError: If it cannot be read or is empty.
     """
-    with reading(path, PromptError, "a Jinja template"):
-        template = path.read_text(encoding="utf-8")
+    with reading(path, PromptError, "a Jinja template"), open_text(path, _MAX_TEMPLATE) as file:
+        template = file.read()
     if not template.strip():
         raise PromptError(f"{path}: this chat template is empty; it must render messages as text.")
     return template
@@ -178,7 +184,8 @@ def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:
     if config.dataset is not None:
         rows = dataset_rows(config, folder)
         return config.dataset, read_rows(rows, config.chosen_columns(), config.limit)
-    path = folder / config.file.expanduser() if config.file else BUILTIN_PROMPTS[config.builtin or "heldout"]
+    built_in = BUILTIN_PROMPTS[config.builtin or "heldout"]
+    path = input_path(config.file, folder, PromptError) if config.file else built_in
     return str(path), read_rows(file_rows(path, config.shuffle), config.chosen_columns(), config.limit)
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import TaggedScalar
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
-from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.interface.errors import ConfigError, reading, shortened
+from specdec_core.interface.inputs import open_input
 from specdec_core.registry.nesting import Keys
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ _MAX_BYTES = 1_000_000
 # Aliases can expand a small file into a huge tree; no study needs this many values.
 _MAX_VALUES = 100_000
 _MAX_LEVELS = 100
+# No float holds a larger number.
+_MAX_BITS = 1024
+_STRING = "tag:yaml.org,2002:str"
 
 
 @dataclass
@@ -102,12 +106,13 @@ def parse_value(text: str, name: str) -> Any:
 
 
 def _read_text(path: Path) -> str:
-    if path.is_dir():
-        raise ConfigError(f"{path}: this is a folder; pass the YAML file of a study.")
     with reading(path, ConfigError, "YAML", lambda: _similar_files(path)):
+        if path.is_dir():
+            raise ConfigError(f"{path}: this is a folder; pass the YAML file of a study.")
         if (size := path.stat().st_size) > _MAX_BYTES:
             raise ConfigError(f"{path}: {size:,} bytes is too large for a study (limit: {_MAX_BYTES:,}).")
-        return path.read_bytes().decode("utf-8-sig")
+        with open_input(path, _MAX_BYTES) as file:
+            return file.read().decode("utf-8-sig")
 
 
 def _similar_files(path: Path) -> str:
@@ -120,25 +125,32 @@ def _similar_files(path: Path) -> str:
 
 def _load(text: str, name: str) -> Any:
     try:
-        if "*" in text and "&" in text:
-            _refuse_cycles(text, name)
+        if "!" in text or ("*" in text and "&" in text):
+            _refuse_tags_and_cycles(text, name)
         return YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise ConfigError(f"{name}{place}: invalid YAML: {error.problem or error.context}.") from error
     except (YAMLError, ValueError) as error:
+        if (number := _LONG_NUMBER.search(text)) is not None:
+            line = text.count("\n", 0, number.start()) + 1
+            raise ConfigError(f"{name}:{line}: the number {number[0][:20]}... is too large.") from error
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{name}: not a YAML file: {reason}.") from error
     except RecursionError as error:
         raise ConfigError(f"{name}: nested too deeply.") from error
 
 
-def _refuse_cycles(text: str, name: str) -> None:
-    """Refuse an alias inside its own anchor, which ruamel.yaml would silently read as empty.
+_LONG_NUMBER = re.compile(r"\d{4000}")
+"""A number that Python may refuse to read."""
+
+
+def _refuse_tags_and_cycles(text: str, name: str) -> None:
+    """Refuse tags, and an alias inside its own anchor, which ruamel.yaml would silently read as empty.
 
     Raises:
-        ConfigError: With the location of the alias and of its anchor.
+        ConfigError: With the location of the tag, or of the alias and its anchor.
     """
     latest: dict[str, int] = {}  # number of the event that last set each anchor
     around: list[tuple[int, Any]] = []  # open collections
@@ -154,6 +166,13 @@ def _refuse_cycles(text: str, name: str) -> None:
                     f"*{event.anchor} is inside &{event.anchor}, which begins in line {line}. Write it out."
                 )
         else:
+            tag = getattr(event, "tag", None)
+            if tag is not None and not (tag in {"!", _STRING} and isinstance(event, ScalarEvent)):
+                place, tag = event.start_mark, shortened(str(tag))
+                raise ConfigError(
+                    f"{name}:{place.line + 1}:{place.column + 1}: tags such as {tag} are not supported; write the "
+                    "value without it."
+                )
             if getattr(event, "anchor", None) is not None:
                 latest[event.anchor] = number
             if isinstance(event, CollectionStartEvent):
@@ -173,20 +192,22 @@ class _Reader:
             raise ConfigError(f"{self._document.where(path)}: aliases expand to more than {_MAX_VALUES:,} values.")
         if len(path) > _MAX_LEVELS:
             raise ConfigError(f"{self._document.where(path)}: nested too deeply.")
-        if isinstance(node, TaggedScalar):
-            raise ConfigError(f"{self._document.where(path)}: tags such as {node.tag} are not supported.")
         if not isinstance(node, (Mapping, list, tuple)):
+            if isinstance(node, int) and node.bit_length() > _MAX_BITS:
+                raise ConfigError(f"{self._document.where(path)}: this number is too large.")
             return _scalar(node)
         return self._mapping(node, path) if isinstance(node, Mapping) else self._sequence(node, path)
 
     def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
         result = {}
+        places = self._places(node)
         for key, value in node.items():
             if not isinstance(key, str):
-                raise ConfigError(f"{self._document.where(path)}: the key {key!r} is not a string.")
+                where = self._document.where(path)
+                raise ConfigError(f"{where}: the key {_shown(key)} is not a string; quote it if it is a name.")
             here = (*path, str(key))
             # Keys from a merge (<<) have no location of their own.
-            place = node.lc.data.get(key) if self._document.located else None
+            place = places.get(key)
             if place is not None:
                 self._document.keys[here] = (place[0] + 1, place[1] + 1)
                 self._document.values[here] = (place[2] + 1, place[3] + 1)
@@ -195,12 +216,24 @@ class _Reader:
 
     def _sequence(self, node: Any, path: Keys) -> list[Any]:
         result = []
+        places = self._places(node)
         for index, value in enumerate(node):
-            place = node.lc.data.get(index) if self._document.located and node.lc.data else None
+            place = places.get(index)
             if place is not None:
                 self._document.values[*path, index] = (place[0] + 1, place[1] + 1)
             result.append(self.plain(value, (*path, index)))
         return result
+
+    def _places(self, node: Any) -> Mapping[Any, Sequence[int]]:
+        """Return line and column of the parts of a collection; there are none in what is empty or merged."""
+        return (node.lc.data or {}) if self._document.located and hasattr(node, "lc") else {}
+
+
+def _shown(key: Any) -> str:
+    try:
+        return shortened(repr(key))
+    except ValueError:  # a number of thousands of digits
+        return "of many digits"
 
 
 def _scalar(node: Any) -> Any:
