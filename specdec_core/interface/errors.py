@@ -45,6 +45,17 @@ class PluginWarning(RuntimeWarning):
     """A plugin failed while text was generated and was switched off or overruled. No token was lost."""
 
 
+def exception_text(error: BaseException) -> str:
+    """Return the type and the message of an exception in one line, also of one that cannot be printed."""
+    try:
+        message = " ".join(str(error).split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as second:  # a plugin's exception may raise anything
+        message = f"its message cannot be shown ({type(second).__name__})"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
 def unknown_name(what: str, given: str, available: Iterable[str]) -> str:
     """Return a message for an unknown name, with near misses and all available names.
 
