@@ -19,6 +19,7 @@ from specdec_core.study.report.results import write_results
 from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary, summarise
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.run.factory import load_target
+from specdec_core.study.run.journal import journal_line
 from specdec_core.study.run.runner import run_study, turns
 from specdec_core.theory import walltime_improvement
 from tests.tiny import tiny_model
@@ -244,8 +245,9 @@ def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
         run_study(study(), Recorder(stop_after=2), output=output)
     journal = output / "repeats.jsonl"
     head, first, *others = [json.loads(line) for line in journal.read_text().splitlines()]
-    del first["metrics"]["verified_at"]
-    journal.write_text("".join(json.dumps(line) + "\n" for line in (head, first, *others)))
+    del first["metrics"]["verified_at"], first["crc32"]
+    first = journal_line(first, head["fingerprint"]).decode()
+    journal.write_text("".join([json.dumps(head) + "\n", first, *(json.dumps(line) + "\n" for line in others)]))
     with pytest.raises(ConfigError, match=r"another version of specdec.*verified_at.*--output.*--fresh"):
         run_study(study(), Recorder(), output=output)
     assert len(run_study(study(), Recorder(), output=output, fresh=True).repeats) == 6
