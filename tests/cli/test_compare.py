@@ -175,6 +175,27 @@ def test_no_space_left_exits_with_2_and_the_next_call_resumes(compare, tmp_path)
     assert finished(output) == everything(tmp_path / "study.yaml")
 
 
+def test_a_file_that_cannot_be_written_is_named_after_the_table(compare, tmp_path):
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    result = compare("--output", tmp_path / "out", "--set", "repeats=1")
+    assert result.exit_code == 2
+    assert "Verdict:" in result.stdout
+    assert "report.html cannot be written" in result.stderr
+    assert (tmp_path / "out" / "summary.csv").is_file()
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_a_plugin_that_changes_the_folder_moves_no_results(compare, toys, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    toys.module(
+        "toy_nowhere", f"import os\nfrom toy_parts import Echo\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert compare("--output", "out", "--set", "runs.0.drafter=absent", "--set", "repeats=1").exit_code == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):
     output = tmp_path / "out"
     assert compare("--output", output, "--set", "repeats=1").exit_code == 0

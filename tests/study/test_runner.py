@@ -169,7 +169,8 @@ def test_deviation_is_that_of_a_sequence(result_of):
 
 def test_results_are_written_as_promised(study, summaries, tmp_path):
     loaded = study()
-    paths = write_results(tmp_path, loaded, summaries, {(None, "baseline"): (Output((1,), "é"),)})
+    paths, problems = write_results(tmp_path, loaded, summaries, {(None, "baseline"): (Output((1,), "é"),)})
+    assert problems == []
     assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl", "report.html"]
     assert json.loads(paths[2].read_text(encoding="utf-8")) == {
         **{"task": None, "run": "baseline", "prompt": "1", "source": None, "text": "é", "references": []},
@@ -195,6 +196,33 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
     flat = (str, int, float, type(None))
     assert {name for name, value in lines[1].items() if isinstance(value, flat)} - {"quality"} <= set(rows[1])
     assert not any("[" in cell or "{" in cell for row in rows for cell in row.values())
+
+
+def test_half_a_surrogate_pair_is_written_and_read_as_it_was(study, summaries, tmp_path):
+    odd = [replace(one, name="\udc80") if one.name == "lenient" else one for one in summaries]
+    paths, problems = write_results(tmp_path, study(), odd, {(None, "baseline"): (Output((1,), "a\ud800"),)})
+    assert (len(paths), problems) == (4, [])
+    assert json.loads(paths[2].read_text(encoding="utf-8"))["text"] == "a\ud800"
+    names = [json.loads(line)["name"] for line in paths[0].read_text(encoding="utf-8").splitlines()]
+    assert names == ["baseline", "echo-2", "\udc80"]
+    assert all(r"\ud800" in path.read_text(encoding="utf-8") for path in paths[2:])
+
+
+def test_what_one_writer_does_wrong_costs_its_file_only(study, summaries, tmp_path, monkeypatch):
+    (tmp_path / "summary.csv").mkdir()
+    monkeypatch.setattr("specdec_core.study.report.results.report_page", lambda *_: 1 / 0)
+    paths, problems = write_results(tmp_path, study(), summaries, {})
+    assert [path.name for path in paths] == ["results.jsonl", "outputs.jsonl"]
+    assert len(problems) == 2
+    assert "summary.csv cannot be written: " in problems[0]
+    assert "report.html was not written: ZeroDivisionError: division by zero." in problems[1]
+    assert sorted(
+        path.name for path in tmp_path.iterdir() if path.name != "study.yaml" and path.name != "site"
+    ) == [
+        "outputs.jsonl",
+        "results.jsonl",
+        "summary.csv",
+    ]
 
 
 def test_the_table_has_a_row_a_run(summaries):

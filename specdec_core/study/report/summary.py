@@ -137,6 +137,7 @@ class RunExpectation:
     diagnosis: str | None
 
 
+_MOST_EXPECTATIONS = 500
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
 
@@ -237,11 +238,14 @@ class _TaskMetrics:
         return verify_cost(baseline, Metrics.total(runs).times)
 
     def expectations(self, name: str) -> list[Expectation]:
-        """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt."""
+        """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt.
+
+        Of very many repeats, some hundred spread evenly are enough for their medians.
+        """
+        repeats = [(number, metrics) for number, metrics in self.of_run(name).items() if self.cost[number]]
         return [
             Expectation(metrics, self.of_run(BASELINE)[number], self.cost[number], self.sequences, self.longest)
-            for number, metrics in self.of_run(name).items()
-            if self.cost[number]
+            for number, metrics in repeats[:: 1 + len(repeats) // _MOST_EXPECTATIONS]
         ]
 
 
