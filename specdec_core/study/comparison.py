@@ -64,7 +64,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `specdec compare`: 0 unless a run failed or departs from the baseline, or a file is missing."""
+        """The exit code of `specdec compare`: 0 unless a run failed or departs, or a file was not written."""
         from specdec_core.study.report.verdict import exit_code
 
         return SpecdecError.exit_code if self.unwritten else exit_code(self.rows)

@@ -216,13 +216,7 @@ def test_what_one_writer_does_wrong_costs_its_file_only(study, summaries, tmp_pa
     assert len(problems) == 2
     assert "summary.csv cannot be written: " in problems[0]
     assert "report.html was not written: ZeroDivisionError: division by zero." in problems[1]
-    assert sorted(
-        path.name for path in tmp_path.iterdir() if path.name != "study.yaml" and path.name != "site"
-    ) == [
-        "outputs.jsonl",
-        "results.jsonl",
-        "summary.csv",
-    ]
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_the_table_has_a_row_a_run(summaries):

@@ -79,7 +79,7 @@ def run_study(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     registry = registry or default_registry()
-    targets = _Targets(study.folder, observer)
+    targets = _Targets(study.folder.absolute(), observer)  # wherever a plugin changes to
     with exclusive_lock(output) if output is not None else nullcontext():
         provenance = study_provenance(study, describe_hardware(targets.of(study.tasks[0])), registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
@@ -118,7 +118,7 @@ class _Targets:
     """The targets of a study's tasks, one of them in memory at a time."""
 
     def __init__(self, folder: Path, observer: TrainingObserver) -> None:
-        self._folder = folder
+        self.folder = folder
         self._observer = observer
         self._loaded: tuple[TargetConfig, LoadedModel] | None = None
 
@@ -126,7 +126,7 @@ class _Targets:
         if self._loaded is None or self._loaded[0] != task.target:
             self._loaded = None  # frees memory before the next target is loaded
             self._observer.stage(f"loading {task.target.model}")
-            self._loaded = (task.target, load_target(task.target, self._folder))
+            self._loaded = (task.target, load_target(task.target, self.folder))
         return self._loaded[1]
 
 
@@ -232,7 +232,7 @@ class _Session:
             self._prepared.pop(run.name, None)
 
     def _prepare(self, task: Task, run: Run, batches: Sequence[Batch]) -> None:
-        size, folder = self._study.config.batch_size, self._study.folder
+        size, folder = self._study.config.batch_size, self._targets.folder
         job = RunJob(task.name, run, task.sampling, task.generation, batches, size, folder)
         self._prepared[run.name] = PreparedRun(self._targets.of(task), job, self._registry)
 
