@@ -1,7 +1,7 @@
 """Speculative decoding with pluggable drafters.
 
 The names below cover decoding with a drafter and writing a plugin; `specdec_core.interface` has the whole plugin
-interface. Importing this imports no torch: what needs it is loaded on first use.
+interface. Importing this takes no time: everything is loaded on first use.
 """
 
 from __future__ import annotations
@@ -10,35 +10,35 @@ from typing import TYPE_CHECKING
 
 from specdec_core._lazy import lazy_attributes
 from specdec_core._version import installed_version
-from specdec_core.interface import (
-    AutoregressiveDrafter,
-    BatchInfo,
-    Capabilities,
-    DeterministicDrafter,
-    Drafter,
-    DraftRequest,
-    DraftSession,
-    GammaController,
-    GammaSession,
-    GenerationSettings,
-    LenienceController,
-    LenienceSession,
-    Outcome,
-    PluginConfig,
-    PluginSpec,
-    PluginWarning,
-    Proposal,
-    SamplingSettings,
-    SessionInfo,
-    SpecdecError,
-    StepReport,
-    TargetInfo,
-)
-from specdec_core.registry import default_registry, hookimpl
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult, Decoder, Generation, Metrics, Observer, TraceObserver
+    from specdec_core.interface import (
+        AutoregressiveDrafter,
+        BatchInfo,
+        Capabilities,
+        DeterministicDrafter,
+        Drafter,
+        DraftRequest,
+        DraftSession,
+        GammaController,
+        GammaSession,
+        GenerationSettings,
+        LenienceController,
+        LenienceSession,
+        Outcome,
+        PluginConfig,
+        PluginSpec,
+        PluginWarning,
+        Proposal,
+        SamplingSettings,
+        SessionInfo,
+        SpecdecError,
+        StepReport,
+        TargetInfo,
+    )
     from specdec_core.models import LoadedModel, load_model, wrap_model
+    from specdec_core.registry import default_registry, hookimpl
     from specdec_core.study import Comparison, compare
 
 __all__ = [
@@ -86,7 +86,32 @@ lazy_attributes(
     globals(),
     {
         "specdec_core.decoding": ("BatchResult", "Decoder", "Generation", "Metrics", "Observer", "TraceObserver"),
+        "specdec_core.interface": (
+            "AutoregressiveDrafter",
+            "BatchInfo",
+            "Capabilities",
+            "DeterministicDrafter",
+            "Drafter",
+            "DraftRequest",
+            "DraftSession",
+            "GammaController",
+            "GammaSession",
+            "GenerationSettings",
+            "LenienceController",
+            "LenienceSession",
+            "Outcome",
+            "PluginConfig",
+            "PluginSpec",
+            "PluginWarning",
+            "Proposal",
+            "SamplingSettings",
+            "SessionInfo",
+            "SpecdecError",
+            "StepReport",
+            "TargetInfo",
+        ),
         "specdec_core.models": ("LoadedModel", "load_model", "wrap_model"),
+        "specdec_core.registry": ("default_registry", "hookimpl"),
         "specdec_core.study": ("Comparison", "compare"),
     },
 )

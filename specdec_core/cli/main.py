@@ -1,8 +1,10 @@
 """The command `specdec`: its sub-commands and error handling."""
 
+import os
 import sys
 import traceback
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -16,9 +18,10 @@ from specdec_core.cli.generate import generate
 from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
 from specdec_core.cli.new import new
+from specdec_core.cli.start import Stopped
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
-from specdec_core.interface.errors import SpecdecError
+from specdec_core.interface.errors import SpecdecError, exception_text
 
 
 class _Group(TyperGroup):
@@ -40,11 +43,14 @@ class _Group(TyperGroup):
             error_console().print(text, style="red", soft_wrap=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt as stopped:
-            if ctx.params.get("debug"):
-                error_console().print(traceback.format_exc(), soft_wrap=True)
-            # The message says how to resume, if the command can.
-            error_console().print(str(stopped) or "stopped.", soft_wrap=True)
-            raise typer.Exit(INTERRUPTED) from None
+            with suppress(OSError):  # after SIGHUP there may be no terminal
+                if ctx.params.get("debug"):
+                    error_console().print(traceback.format_exc(), soft_wrap=True)
+                # The message says how to resume, if the command can.
+                error_console().print(str(stopped) or "stopped.", soft_wrap=True)
+            raise typer.Exit(stopped.exit_code if isinstance(stopped, Stopped) else INTERRUPTED) from None
+        except SystemExit as left:  # of a plugin: typer's own way out is another exception
+            raise RuntimeError(f"sys.exit({left.code!r}) was called in the middle of the command") from left
 
 
 app = typer.Typer(
@@ -83,7 +89,8 @@ def _options(
     ```
 
     Exit codes: 0 success; 1 a failed check of `specdec check`, a plugin that failed while text was generated, or
-    an internal error; 2 an error that you can fix, explained on standard error; 130 stopped with Ctrl-C.
+    an internal error; 2 an error that you can fix, explained on standard error; 130 stopped with Ctrl-C, and
+    128 + n with another signal n.
     """
 
 
@@ -98,13 +105,34 @@ def main() -> None:
     prepare_streams()
     try:
         app(prog_name="specdec")
+    except OSError as error:
+        if error.filename is not None or not _output_fails():
+            _defect(error)
+        # What is left in the buffer would be reported again when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"standard output cannot be written: {error.strerror or error}.", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
     except Exception as error:
-        if "--debug" in sys.argv[1:]:
-            raise
-        error_console().print(
-            f"internal error: {type(error).__name__}: {error}\nThis is a bug in specdec or in a plugin; "
-            "run the command with --debug to see where.",
-            style="red",
-            soft_wrap=True,
-        )
-        sys.exit(1)
+        _defect(error)
+
+
+def _output_fails() -> bool:
+    """Return whether standard output takes no more: a full disk, or a closed pipe."""
+    try:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
+
+
+def _defect(error: Exception) -> NoReturn:
+    if "--debug" in sys.argv[1:]:
+        raise error
+    error_console().print(
+        f"internal error: {exception_text(error)}\nThis is a bug in specdec or in a plugin; "
+        "run the command with --debug to see where.",
+        style="red",
+        soft_wrap=True,
+    )
+    sys.exit(1)

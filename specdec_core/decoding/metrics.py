@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from operator import add
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from specdec_core.interface import StepReport
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepTimes:
     """Total times of the steps with one draft length; a batch's first step, which reads the prompt, is left out.
 
@@ -31,7 +31,7 @@ class StepTimes:
         return _added(self, other)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """Raw counts and times of a run, from which all ratios are derived. Add two to combine runs.
 
@@ -97,6 +97,20 @@ class Metrics:
         values["times"] = tuple(StepTimes(**one) for one in plain["times"])
         return cls(**values)
 
+    @classmethod
+    def total(cls, parts: Iterable[Metrics]) -> Metrics:
+        """Return the sum of any number of metrics."""
+        return _total_of(cls, list(parts))
+
+    def sharing(self, once: Callable[[Any], Any]) -> Metrics:
+        """Return equal metrics whose counts by position are what a function returns for them.
+
+        Args:
+            once: Returns an equal object, the same one for equal arguments.
+        """
+        names = ("asked_at", "verified_at", "accepted_at", "steps_asked")
+        return replace(self, **{name: once(getattr(self, name)) for name in names})
+
     def with_seconds(self, seconds: float) -> Metrics:
         """Return the same counts with another wall time: that of the whole call, set-up included."""
         return replace(self, seconds=seconds)
@@ -140,16 +154,21 @@ _Counts = TypeVar("_Counts", Metrics, StepTimes)
 
 
 def _added(one: _Counts, other: _Counts) -> _Counts:
-    """Add two sets of counts field by field; tuples element by element, padded with zeros."""
-    pairs = {name.name: (getattr(one, name.name), getattr(other, name.name)) for name in fields(one)}
-    return type(one)(**{name: _sum(left, right) for name, (left, right) in pairs.items()})
+    return _total_of(type(one), [one, other])
 
 
-def _sum(left: Any, right: Any) -> Any:
-    if not isinstance(left, tuple):
-        return left + right
-    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
-    return tuple(map(add, longer, shorter)) + longer[len(shorter) :]
+def _total_of(kind: type[_Counts], parts: Sequence[_Counts]) -> _Counts:
+    """Add counts field by field; tuples element by element, padded with zeros."""
+    return kind(**{name: _sum([getattr(one, name) for one in parts]) for name in kind.__slots__ if parts})
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    first = values[0]
+    if not isinstance(first, tuple):
+        return _total_of(StepTimes, values) if isinstance(first, StepTimes) else sum(values)
+    times = any(value and isinstance(value[0], StepTimes) for value in values)
+    columns = zip_longest(*values, fillvalue=StepTimes() if times else 0)
+    return tuple(_sum(column) for column in columns)
 
 
 class Tally:
@@ -195,7 +214,7 @@ class Tally:
     def metrics(self) -> Metrics:
         """The counts so far."""
         times = tuple(self._times[k].frozen() for k in range(_end(self._times)))
-        whole = sum(times, self._first.frozen())
+        whole = _total_of(StepTimes, [self._first.frozen(), *times])
         accepted = _total(self._accepted)
         return Metrics(
             tokens=self._tokens,

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
 from specdec_core.interface import PluginConfig, PluginSpec, TrainerConfig
+from specdec_core.interface.errors import exception_text
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
 
@@ -85,21 +86,22 @@ def discover(candidates: Iterable[EntryPoint] | None = None) -> list[LoadedPlugi
 
 
 def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin) -> LoadedPlugin:
-    conflict = _version_conflict(entry_point)
-    if conflict is not None:
-        return LoadedPlugin(origin, reason=conflict)
+    plugin = None
     try:
+        conflict = _version_conflict(entry_point)
+        if conflict is not None:
+            return LoadedPlugin(origin, reason=conflict)
         plugin = entry_point.load()
         manager.register(plugin, name=f"{origin.distribution}:{origin.entry_point}")
-    except Exception as error:  # a plugin's module may raise anything
-        return LoadedPlugin(origin, reason=_describe(error))
-    try:
         manager.check_pending()
         specs = [spec for kind in HOOKS_BY_KIND for spec in _call_hook(manager, plugin, kind)]
         return LoadedPlugin(origin, tuple(specs))
-    except Exception as error:
-        manager.unregister(plugin)
-        return LoadedPlugin(origin, reason=_describe(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin's module may raise anything, and call sys.exit
+        if manager.is_registered(plugin):
+            manager.unregister(plugin)
+        return LoadedPlugin(origin, reason=exception_text(error))
 
 
 def _version_conflict(entry_point: EntryPoint) -> str | None:
@@ -184,7 +186,3 @@ def _names_of(origin: Origin) -> set[str]:
 
 def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -19,7 +19,7 @@ from specdec_core.interface import (
     TargetInfo,
     Trainer,
 )
-from specdec_core.interface.errors import PluginError, SpecdecError, unknown_name
+from specdec_core.interface.errors import PluginError, SpecdecError, exception_text, unknown_name
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.requirements import check_capabilities
@@ -141,7 +141,7 @@ class Registry:
                 names the plugin and its distribution.
         """
         spec = self.spec(kind, name)
-        whose = f"{KIND_LABELS[kind]} {name!r} of {self._distribution(kind, name)}"
+        whose = self.described(kind, name)
         factory = _import(spec, whose)
         try:
             if kind == "drafter":
@@ -149,10 +149,10 @@ class Registry:
                 made = factory(config, target and replace(target, build=self._build))
             else:
                 made = factory(config)
-        except SpecdecError:
-            raise  # its message already tells the user what to do
-        except Exception as error:
-            raise PluginError(f"{whose} could not be set up: {type(error).__name__}: {error}") from error
+        except (SpecdecError, KeyboardInterrupt):
+            raise  # the message of a SpecdecError already tells the user what to do
+        except BaseException as error:  # sys.exit, too
+            raise PluginError(f"{whose} could not be set up: {exception_text(error)}") from error
         if not isinstance(made, _BASES[kind]):
             raise PluginError(f"{whose} makes a {type(made).__name__}, which is not a {_BASES[kind].__name__}.")
         return made
@@ -196,6 +196,10 @@ class Registry:
         record = _record(origin, spec.kind, spec.name, state, " ".join(reasons), spec.summary)
         return replace(record, aliases=spec.aliases)
 
+    def described(self, kind: PluginKind, name: str) -> str:
+        """Return a plugin's kind, name and distribution for messages: `drafter 'echo' of specdec-toys 1.0`."""
+        return f"{KIND_LABELS[kind]} {name!r} of {self._distribution(kind, name)}"
+
     def _distribution(self, kind: PluginKind, name: str) -> str:
         """Return the distribution and version that provide a plugin, for messages."""
         origin, _ = self._claims[kind, name][0]
@@ -227,9 +231,11 @@ def _import(spec: PluginSpec, whose: str) -> Any:
     module, _, attribute = spec.factory.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit, too
         raise PluginError(
-            f"{whose} could not be imported from {spec.factory!r}: {type(error).__name__}: {error}"
+            f"{whose} could not be imported from {spec.factory!r}: {exception_text(error)}"
         ) from error
 
 

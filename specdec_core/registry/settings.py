@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic_core import PydanticCustomError, PydanticOmit, PydanticUseDefault
 
 from specdec_core.interface import Nested
-from specdec_core.interface.errors import ConfigError, PluginError
+from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, exception_text
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import MAX_DEPTH, depth_of, marker_of
 from specdec_core.registry.validation_errors import describe
@@ -67,7 +67,7 @@ def plugin_types(registry: Registry) -> tuple[Any, ...]:
     Settings of plugins may nest plugins, even the same one, so the models refer to these annotations by name until
     all of them exist.
     """
-    models = {kind: [_with_name(spec) for spec in registry.specs(kind)] for kind in _KINDS}
+    models = {kind: [_with_name(spec, registry) for spec in registry.specs(kind)] for kind in _KINDS}
     types = tuple(_plugin_type(kind, models[kind], registry) for kind in _KINDS)
     namespace = {_REFERENCE.format(kind): type_ for kind, type_ in zip(_KINDS, types, strict=True)}
     for model in itertools.chain.from_iterable(models.values()):
@@ -90,7 +90,7 @@ def _plugin_type(kind: PluginKind, models: Sequence[type[PluginConfig]], registr
     return Annotated[chosen, BeforeValidator(partial(_spell_out, kind, registry), json_schema_input_type=written)]
 
 
-def _with_name(spec: PluginSpec) -> type[PluginConfig]:
+def _with_name(spec: PluginSpec, registry: Registry) -> type[PluginConfig]:
     """Return the model of a plugin's settings with its name, and with nested plugins resolved."""
     title = "".join(part.capitalize() for part in f"{spec.name}-{spec.kind}".replace("_", "-").split("-"))
     name: Any = Literal[(spec.name, *spec.aliases)]
@@ -101,9 +101,28 @@ def _with_name(spec: PluginSpec) -> type[PluginConfig]:
         __base__=spec.config,
         __doc__=spec.summary or None,
         __cls_kwargs__=NO_SOURCE,
+        __validators__={"specdec_checked": _checked_by(registry.described(spec.kind, spec.name))},
         name=(name, described),
         **nested,
     )
+
+
+def _checked_by(whose: str) -> Any:
+    """Return a validator in which whatever a plugin's own validators raise is a problem of its settings."""
+
+    def check(cls: type[PluginConfig], value: Any, validate: Callable[[Any], PluginConfig]) -> PluginConfig:  # noqa: ARG001
+        try:
+            config = validate(value)
+            config.model_dump(mode="json")  # as results show it: a plugin may have serializers of its own
+        except (KeyboardInterrupt, ValueError, AssertionError, PydanticOmit, PydanticUseDefault):
+            raise  # pydantic collects them, except Ctrl-C
+        except BaseException as error:  # sys.exit, too
+            reason = str(error) if isinstance(error, SpecdecError) else exception_text(error)
+            message = f"{whose} could not check its settings: {reason}"
+            raise PydanticCustomError("plugin", "{reason}", {"reason": message}) from error
+        return config
+
+    return model_validator(mode="wrap")(check)
 
 
 def _holds_plugin(field: FieldInfo) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.errors import ArgumentError, SpecdecError
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
 
@@ -37,11 +37,13 @@ class Comparison:
         study: The study that was run.
         rows: The summary of each run, grouped by task, the baseline first in each.
         files: The files that were written to the output folder, if there is one.
+        unwritten: A line for each file that could not be written, with the reason.
     """
 
     study: Study
     rows: tuple[RunSummary, ...]
     files: tuple[Path, ...] = ()
+    unwritten: tuple[str, ...] = ()
 
     @property
     def report(self) -> Path | None:
@@ -50,21 +52,22 @@ class Comparison:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """A line for each run that was abandoned, with the reason."""
-        return tuple(with_task(task, line) for task, found in self._verdicts() for line in found.errors)
+        """A line for each run that was abandoned and each file that could not be written, with the reason."""
+        abandoned = (with_task(task, line) for task, found in self._verdicts() for line in found.errors)
+        return (*abandoned, *self.unwritten)
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A line for each run that was abandoned, in which a plugin failed, or that departs from the baseline."""
+        """The same, and a line for each run in which a plugin failed, or that departs from the baseline."""
         lines = ((task, (*found.failures, *found.departures)) for task, found in self._verdicts())
         return (*self.errors, *(with_task(task, line) for task, found in lines for line in found))
 
     @property
     def exit_code(self) -> int:
-        """The exit code of `specdec compare`: 0 unless a run failed or departs from the baseline."""
+        """The exit code of `specdec compare`: 0 unless a run failed or departs, or a file was not written."""
         from specdec_core.study.report.verdict import exit_code
 
-        return exit_code(self.rows)
+        return SpecdecError.exit_code if self.unwritten else exit_code(self.rows)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a mapping for each run: the lines of `results.jsonl`."""
@@ -165,7 +168,7 @@ def compare(
         )
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
-    folder = None if output is None else Path(output)
+    folder = None if output is None else Path(output).absolute()  # wherever a plugin changes to
     if folder is not None:
         from specdec_core.study.run.folder import make_folder
 
@@ -186,9 +189,11 @@ def _compared(study: Study, output: Path | None, fresh: bool, observer: Training
 
     with quiet_libraries():
         result = run_study(study, observer, output=output, fresh=fresh)
-    rows = summarise(result)
-    files = [] if output is None else write_results(output, study, rows, first_outputs(result))
-    return Comparison(study, tuple(rows), tuple(files))
+    rows = tuple(summarise(result))
+    if output is None:
+        return Comparison(study, rows)
+    files, problems = write_results(output, study, rows, first_outputs(result))
+    return Comparison(study, rows, tuple(files), tuple(problems))
 
 
 def _display(*, quiet: bool) -> AbstractContextManager[TrainingObserver]:

@@ -8,6 +8,7 @@ References:
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist, median
 
 MAX_RANGE = 8
@@ -46,11 +47,18 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     count = len(values)
     if count < 2:
         return None
-    ordered = sorted(values)
-    dropped, outside = 0, 2 * 0.5**count
-    while (outside := outside + 2 * math.comb(count, dropped + 1) * 0.5**count) <= 0.05:
-        dropped += 1
+    ordered, dropped = sorted(values), _dropped(count)
     return ordered[dropped], ordered[-1 - dropped]
+
+
+@lru_cache(maxsize=64)
+def _dropped(count: int) -> int:
+    """Return how many of some values the interval of the median leaves out at each end."""
+    # In whole numbers, the probability times 2^count: floating point ends at some thousand values.
+    dropped, outside, ways = 0, 2, 1
+    while 20 * (outside := outside + 2 * (ways := ways * (count - dropped) // (dropped + 1))) <= 2**count:
+        dropped += 1
+    return dropped
 
 
 def relative_spread(values: Sequence[float]) -> float | None:

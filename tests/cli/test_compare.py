@@ -114,14 +114,44 @@ def test_ctrl_c_without_output_says_that_nothing_was_kept(compare, generate_fail
     assert "nothing was stored. With --output DIR" in result.stderr
 
 
-def test_a_crash_keeps_what_is_finished(compare, tmp_path, generate_fails):
+def call_of(path, run, repeat):
+    """Return the call of the decoder in which a repeat begins, and the repeats before it."""
+    before = everything(path)[: everything(path).index((run, repeat))]
+    return 3 + 2 * len(before) + 1, before
+
+
+def test_a_crash_of_the_baseline_keeps_what_is_finished(compare, tmp_path, generate_fails):
     output = tmp_path / "out"
+    call, before = call_of(tmp_path / "study.yaml", "baseline", 2)
     with pytest.MonkeyPatch.context() as patch:
-        generate_fails(patch, IN_THE_THIRD_REPEAT, MemoryError())
+        generate_fails(patch, call, MemoryError())
         assert compare("--output", output).exit_code == 1
-    assert finished(output) == everything(tmp_path / "study.yaml")[:2]
+    assert finished(output) == before
     assert compare("--output", output).exit_code == 0
     assert finished(output) == everything(tmp_path / "study.yaml")
+
+
+@pytest.mark.parametrize("error", [ValueError("boom"), MemoryError("boom"), SystemExit(0)])
+def test_a_crash_of_another_run_ends_that_run_only(compare, tmp_path, generate_fails, monkeypatch, error):
+    output = tmp_path / "out"
+    call, _ = call_of(tmp_path / "study.yaml", "echo-2", 2)
+    generate_fails(monkeypatch, call, error)
+    result = compare("--output", output)
+    assert result.exit_code == 2
+    assert f"echo-2 failed: {type(error).__name__}: {error} (test_compare.py:" in result.stderr
+    expected = [one for one in everything(tmp_path / "study.yaml") if one != ("echo-2", 2)]
+    assert finished(output) == expected
+    lines = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
+    assert [line["status"] for line in lines] == ["ok", "error", "ok"]
+
+
+def test_a_plugin_that_leaves_while_it_is_made_ends_its_run_only(compare, toys, tmp_path):
+    toys.module("toy_nowhere", "import sys\nsys.exit(0)\n")
+    result = compare("--output", tmp_path / "out", "--set", "runs.0.drafter=absent", "--set", "repeats=1")
+    assert result.exit_code == 2
+    assert "absent-2 failed: drafter 'absent' of specdec-toys 1.0 could not be imported" in result.stderr
+    assert "SystemExit: 0" in result.stderr
+    assert len(finished(tmp_path / "out")) == 2
 
 
 def test_no_space_left_exits_with_2_and_the_next_call_resumes(compare, tmp_path):
@@ -143,6 +173,27 @@ def test_no_space_left_exits_with_2_and_the_next_call_resumes(compare, tmp_path)
     assert finished(output) == everything(tmp_path / "study.yaml")[:2]
     assert compare("--output", output).exit_code == 0
     assert finished(output) == everything(tmp_path / "study.yaml")
+
+
+def test_a_file_that_cannot_be_written_is_named_after_the_table(compare, tmp_path):
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    result = compare("--output", tmp_path / "out", "--set", "repeats=1")
+    assert result.exit_code == 2
+    assert "Verdict:" in result.stdout
+    assert "report.html cannot be written" in result.stderr
+    assert (tmp_path / "out" / "summary.csv").is_file()
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_a_plugin_that_changes_the_folder_moves_no_results(compare, toys, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    toys.module(
+        "toy_nowhere", f"import os\nfrom toy_parts import Echo\nos.chdir({str(tmp_path / 'elsewhere')!r})\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert compare("--output", "out", "--set", "runs.0.drafter=absent", "--set", "repeats=1").exit_code == 0
+    assert (tmp_path / "out" / "report.html").is_file()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_another_study_in_the_folder_is_refused_unless_fresh(compare, tmp_path):

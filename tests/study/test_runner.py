@@ -19,6 +19,7 @@ from specdec_core.study.report.results import write_results
 from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary, summarise
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.run.factory import load_target
+from specdec_core.study.run.journal import journal_line
 from specdec_core.study.run.runner import run_study, turns
 from specdec_core.theory import walltime_improvement
 from tests.tiny import tiny_model
@@ -168,7 +169,8 @@ def test_deviation_is_that_of_a_sequence(result_of):
 
 def test_results_are_written_as_promised(study, summaries, tmp_path):
     loaded = study()
-    paths = write_results(tmp_path, loaded, summaries, {(None, "baseline"): (Output((1,), "é"),)})
+    paths, problems = write_results(tmp_path, loaded, summaries, {(None, "baseline"): (Output((1,), "é"),)})
+    assert problems == []
     assert [path.name for path in paths] == ["results.jsonl", "summary.csv", "outputs.jsonl", "report.html"]
     assert json.loads(paths[2].read_text(encoding="utf-8")) == {
         **{"task": None, "run": "baseline", "prompt": "1", "source": None, "text": "é", "references": []},
@@ -194,6 +196,27 @@ def test_results_are_written_as_promised(study, summaries, tmp_path):
     flat = (str, int, float, type(None))
     assert {name for name, value in lines[1].items() if isinstance(value, flat)} - {"quality"} <= set(rows[1])
     assert not any("[" in cell or "{" in cell for row in rows for cell in row.values())
+
+
+def test_half_a_surrogate_pair_is_written_and_read_as_it_was(study, summaries, tmp_path):
+    odd = [replace(one, name="\udc80") if one.name == "lenient" else one for one in summaries]
+    paths, problems = write_results(tmp_path, study(), odd, {(None, "baseline"): (Output((1,), "a\ud800"),)})
+    assert (len(paths), problems) == (4, [])
+    assert json.loads(paths[2].read_text(encoding="utf-8"))["text"] == "a\ud800"
+    names = [json.loads(line)["name"] for line in paths[0].read_text(encoding="utf-8").splitlines()]
+    assert names == ["baseline", "echo-2", "\udc80"]
+    assert all(r"\ud800" in path.read_text(encoding="utf-8") for path in paths[2:])
+
+
+def test_what_one_writer_does_wrong_costs_its_file_only(study, summaries, tmp_path, monkeypatch):
+    (tmp_path / "summary.csv").mkdir()
+    monkeypatch.setattr("specdec_core.study.report.results.report_page", lambda *_: 1 / 0)
+    paths, problems = write_results(tmp_path, study(), summaries, {})
+    assert [path.name for path in paths] == ["results.jsonl", "outputs.jsonl"]
+    assert len(problems) == 2
+    assert "summary.csv cannot be written: " in problems[0]
+    assert "report.html was not written: ZeroDivisionError: division by zero." in problems[1]
+    assert not list(tmp_path.glob(".*.part"))
 
 
 def test_the_table_has_a_row_a_run(summaries):
@@ -244,8 +267,9 @@ def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
         run_study(study(), Recorder(stop_after=2), output=output)
     journal = output / "repeats.jsonl"
     head, first, *others = [json.loads(line) for line in journal.read_text().splitlines()]
-    del first["metrics"]["verified_at"]
-    journal.write_text("".join(json.dumps(line) + "\n" for line in (head, first, *others)))
+    del first["metrics"]["verified_at"], first["crc32"]
+    first = journal_line(first, head["fingerprint"]).decode()
+    journal.write_text("".join([json.dumps(head) + "\n", first, *(json.dumps(line) + "\n" for line in others)]))
     with pytest.raises(ConfigError, match=r"another version of specdec.*verified_at.*--output.*--fresh"):
         run_study(study(), Recorder(), output=output)
     assert len(run_study(study(), Recorder(), output=output, fresh=True).repeats) == 6

@@ -14,7 +14,8 @@ from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.results import first_outputs, output_lines
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import by_task, departures, quality_table, results_table
-from specdec_core.study.run import runner
+from specdec_core.study.run import prepared, runner
+from specdec_core.study.run.repeats import Repeats
 from specdec_core.study.run.runner import run_study
 from tests.study.test_runner import Recorder, in_turn
 
@@ -186,7 +187,7 @@ def test_an_argmax_run_that_departs_from_plain_decoding_is_told(study):
     first = repeat.outputs[0]
     other = (*first.tokens[:2], (first.tokens[2] + 1) % 7, *first.tokens[3:])
     changed = {**result.repeats, key: type(repeat)(*key[:2], 2, repeat.metrics, (), (type(first)(other, "x"),))}
-    result = type(result)(result.study, changed, result.failed, result.provenance)
+    result = type(result)(result.study, Repeats(changed.values()), result.failed, result.provenance)
     (short, *_) = by_task(summarise(result))
     assert short[1].quality["exact"] == 0.5
     (line,) = departures(short)
@@ -383,7 +384,8 @@ def test_each_task_says_where_its_target_computed(study, monkeypatch):
     models = []
     load = runner.load_target
     monkeypatch.setattr(runner, "load_target", lambda *given: models.append(given) or load(*given))
-    monkeypatch.setattr(runner, "describe_hardware", shown)
+    for module in (runner, prepared):
+        monkeypatch.setattr(module, "describe_hardware", shown)
     result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Recorder())
     large, small = by_task(summarise(result))
     assert {one.device for one in large} == {"device 1"}

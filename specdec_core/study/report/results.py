@@ -5,10 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.interface.files import writing_file
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.html_report import report_page
@@ -64,37 +65,54 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                 }
 
 
-def write_results(folder: Path, study: Study, summaries: Sequence[RunSummary], outputs: Outputs) -> list[Path]:
+def write_results(
+    folder: Path, study: Study, summaries: Sequence[RunSummary], outputs: Outputs
+) -> tuple[list[Path], list[str]]:
     """Write `results.jsonl`, `summary.csv`, `outputs.jsonl` and `report.html`, each whole or not at all.
 
+    What goes wrong with one of them does not keep the others from being written.
+
     Args:
-        folder: An existing folder.
+        folder: The folder of results.
         study: The study that was run.
         summaries: The summary of each run.
         outputs: The outputs of each run, as `first_outputs` returns them.
 
     Returns:
-        The paths of the files.
-
-    Raises:
-        ConfigError: If the folder cannot be written.
+        The paths of the files that were written, and why others were not.
     """
     lines = [summary.flat() for summary in summaries]
     prompts = {task.name: task.prompts for task in study.tasks}
-    files = {
-        RESULTS: _json_lines(lines),
-        SUMMARY: _csv(lines),
-        OUTPUTS: _json_lines(output_lines(study, outputs)),
-        REPORT: report_page(study.path.name, summaries, outputs, prompts),
+    contents: dict[str, Callable[[], Iterable[str]]] = {
+        RESULTS: lambda: _json_lines(lines),
+        SUMMARY: lambda: [_csv(lines)],
+        OUTPUTS: lambda: _json_lines(output_lines(study, outputs)),
+        REPORT: lambda: [report_page(study.path.name, summaries, outputs, prompts)],
     }
-    for name, text in files.items():
-        with writing_file(folder / name) as place:
-            place.write_text(text, encoding="utf-8", newline="\n")
-    return [folder / name for name in files]
+    written, problems = [], []
+    for name, content in contents.items():
+        try:
+            _write(folder / name, content)
+        except SpecdecError as error:
+            problems.append(str(error))
+        except Exception as error:  # a defect of one writer
+            problems.append(f"{folder / name} was not written: {exception_text(error)}.")
+        else:
+            written.append(folder / name)
+    return written, problems
 
 
-def _json_lines(entries: Iterable[Mapping[str, Any]]) -> str:
-    return "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+def _write(path: Path, content: Callable[[], Iterable[str]]) -> None:
+    # What UTF-8 cannot express, the halves of surrogate pairs, becomes `\\ud800`: in JSON, that is their escape.
+    with (
+        writing_file(path) as place,
+        place.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+    ):
+        file.writelines(content())
+
+
+def _json_lines(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    return (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
 
 
 def _csv(lines: Sequence[Mapping[str, Any]]) -> str:

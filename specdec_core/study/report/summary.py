@@ -20,7 +20,7 @@ from specdec_core.study.report.expectation import (
     verify_cost,
 )
 from specdec_core.study.report.quality import assess_repeats
-from specdec_core.study.run.journal import Repeat
+from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import StudyResult
 from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
@@ -137,6 +137,7 @@ class RunExpectation:
     diagnosis: str | None
 
 
+_MOST_EXPECTATIONS = 500
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
 
@@ -234,14 +235,17 @@ class _TaskMetrics:
 
     def _cost(self, number: int, baseline: Metrics) -> dict[int, float]:
         runs = [repeats[number] for repeats in self._metrics.values() if number in repeats]
-        return verify_cost(baseline, sum(runs, Metrics()).times)
+        return verify_cost(baseline, Metrics.total(runs).times)
 
     def expectations(self, name: str) -> list[Expectation]:
-        """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt."""
+        """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt.
+
+        Of very many repeats, some hundred spread evenly are enough for their medians.
+        """
+        repeats = [(number, metrics) for number, metrics in self.of_run(name).items() if self.cost[number]]
         return [
             Expectation(metrics, self.of_run(BASELINE)[number], self.cost[number], self.sequences, self.longest)
-            for number, metrics in self.of_run(name).items()
-            if self.cost[number]
+            for number, metrics in repeats[:: 1 + len(repeats) // _MOST_EXPECTATIONS]
         ]
 
 
@@ -288,7 +292,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
 
 
 def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
-    total = sum((repeat.metrics for repeat in repeats), Metrics())
+    total = Metrics.total(repeat.metrics for repeat in repeats)
     measured = bool(total.row_steps)
     cpu = [repeat.cpu_seconds for repeat in repeats if repeat.cpu_seconds is not None]
     positions = zip_longest(total.verified_at, total.accepted_at, fillvalue=0)
@@ -324,9 +328,7 @@ def _speed(run: Run, measured: _TaskMetrics) -> RunSpeed:
         **_spread("speedup", speedups),
         speedup_low=low,
         speedup_high=high,
-        speedup_bound=speedup_bound(
-            sum(metrics.values(), Metrics()), sum((baseline[n] for n in metrics), Metrics())
-        ),
+        speedup_bound=speedup_bound(Metrics.total(metrics.values()), Metrics.total(baseline[n] for n in metrics)),
     )
 
 

@@ -1,4 +1,8 @@
-"""The journal of a study: every finished repeat is on disk before the next begins, so a stopped study resumes."""
+"""The journal of a study: every finished repeat is on disk before the next begins, so a stopped study resumes.
+
+Each line ends with a checksum over the line and the identity of its study. So whatever happens to a line, and to
+that line only, is noticed: a flipped bit, an edit, a line of another journal.
+"""
 
 from __future__ import annotations
 
@@ -6,74 +10,38 @@ import errno
 import hashlib
 import json
 import os
+import warnings
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.decoding import Metrics, PluginFailure
 from specdec_core.interface.errors import ConfigError
-from specdec_core.study.report.quality import Output
 from specdec_core.study.run.folder import StorageError, cannot_store, make_folder
+from specdec_core.study.run.repeats import Repeat, Repeats
 
 JOURNAL = "repeats.jsonl"
 """Name of the journal, with one object per line: the study's provenance, then each finished repeat."""
 
-
-@dataclass(frozen=True)
-class Repeat:
-    """One pass of a run over all prompts of a task.
-
-    Attributes:
-        task: Name of the task; None for the only task of a study without `tasks`.
-        run: Name of the run.
-        repeat: Number of the pass, from 1.
-        metrics: Counts and times, summed over the batches.
-        failures: Plugin failures, none of which cost a token.
-        outputs: The output for each prompt.
-        device: Device of the target; None in journals that do not record it.
-        turn: Its place in the order in which the runs of its repeat were timed, from 1; None in journals that do
-            not record it.
-        cpu_seconds: CPU time of the decoding thread, to compare with the wall time; None unless the target is on
-            a CPU.
-    """
-
-    task: str | None
-    run: str
-    repeat: int
-    metrics: Metrics
-    failures: tuple[PluginFailure, ...]
-    outputs: tuple[Output, ...]
-    device: str | None = None
-    turn: int | None = None
-    cpu_seconds: float | None = None
-
-    @property
-    def key(self) -> tuple[str | None, str, int]:
-        """Identifies the repeat within its study."""
-        return self.task, self.run, self.repeat
-
-    @classmethod
-    def from_plain(cls, entry: Mapping[str, Any]) -> Repeat:
-        """Return the repeat that a line of the journal holds.
-
-        Raises:
-            ValueError: If its counters are not those of this version.
-        """
-        parsed = {
-            "metrics": Metrics.from_plain(entry["metrics"]),
-            "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
-            "outputs": tuple(Output(tuple(one["tokens"]), one["text"]) for one in entry["outputs"]),
-        }
-        return cls(**{**entry, **parsed})
+_HEAD = b'{"fingerprint"'
+_CHECK = b', "crc32": '
+_NAMED = 5
+"""Number of lines that a warning names."""
 
 
 class Journal:
-    """The file `repeats.jsonl` in a folder of results."""
+    """The file `repeats.jsonl` in a folder of results.
+
+    Attributes:
+        path: Its path.
+        finished: The finished repeats.
+    """
 
     def __init__(self, folder: Path, provenance: Mapping[str, Any], *, fresh: bool = False) -> None:
         """Open the journal and read the finished repeats.
+
+        A line that cannot be used costs that line only: its repeat is timed again, and a warning says so.
 
         Args:
             folder: Created if it does not exist.
@@ -85,47 +53,91 @@ class Journal:
             StorageError: If the folder cannot be written.
         """
         self.path = folder / JOURNAL
-        self.finished: dict[tuple[str | None, str, int], Repeat] = {}
+        self.finished = Repeats()
+        self._fingerprint = _fingerprint(provenance)
+        self._size = 0
         make_folder(folder)
         try:
-            lines, self._size = ([], 0) if fresh else _complete_lines(self.path)
-            self._read(lines, provenance)
+            if not fresh and self.path.exists():
+                self._read(provenance)
             # Cuts off a line that was torn when the study was stopped, or everything if `fresh`.
             with self.path.open("ab") as file:
                 file.truncate(self._size)
         except OSError as error:
             raise cannot_store(folder, error) from error
-        if not lines:
-            self._append({"fingerprint": _fingerprint(provenance), "study": provenance})
+        if not self._size:
+            head = {"fingerprint": self._fingerprint, "study": provenance}
+            self._append((json.dumps(head) + "\n").encode())
 
     def add(self, repeat: Repeat) -> None:
         """Record a finished repeat; it is on disk when this returns."""
-        self._append(asdict(repeat))
-        self.finished[repeat.key] = repeat
+        self._append(journal_line(repeat.to_plain(), self._fingerprint))
+        self.finished.add(repeat)
 
-    def _read(self, lines: list[Any], provenance: Mapping[str, Any]) -> None:
-        if not lines:
-            return
-        head = lines[0]
-        if not isinstance(head, dict) or head.get("fingerprint") != _fingerprint(provenance):
-            before = head.get("study") if isinstance(head, dict) else None
-            now = json.loads(json.dumps(provenance))
-            changes = "; ".join(_differences(before, now)[:3]) or "the file has another format"
-            raise ConfigError(
-                f"{self.path.parent} holds the results of another study ({changes}). "
-                "Choose another --output, or pass --fresh to start over there."
-            )
+    def missing(self) -> str | None:
+        """Return what became of the journal since the last line was written; None if it is there as it was."""
         try:
-            repeats = [Repeat.from_plain(entry) for entry in lines[1:]]
+            size = self.path.stat().st_size
+        except OSError as error:
+            return (
+                f"{self.path} has disappeared while the study ran ({error.strerror or error}); nothing is stored."
+            )
+        if size == self._size:
+            return None
+        return f"{self.path} was changed by something else while the study ran; what it holds now is not known."
+
+    def _read(self, provenance: Mapping[str, Any]) -> None:
+        left_out: list[int] = []
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    self._check_head(line, provenance)
+                if not line.endswith(b"\n"):
+                    break  # the study was stopped while it wrote this line
+                if number > 1 and not self._keep(line):
+                    left_out.append(number)
+                self._size += len(line)
+        if left_out:
+            warnings.warn(_left_out(self.path, left_out), RuntimeWarning, stacklevel=2)
+
+    def _keep(self, line: bytes) -> bool:
+        """Keep the repeat of a line, and return whether it has one that no earlier line has."""
+        body, _, check = line.rpartition(_CHECK)
+        if check != _check(body, self._fingerprint):
+            return False
+        try:
+            repeat = Repeat.from_plain(json.loads(body + b"}"))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{self.path} was written by another version of specdec, whose counters differ: {error}. "
                 "Choose another --output, or pass --fresh to start over there."
             ) from error
-        self.finished = {repeat.key: repeat for repeat in repeats}
+        if repeat.key in self.finished:
+            return False
+        self.finished.add(repeat)
+        return True
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        line = (json.dumps(entry) + "\n").encode()
+    def _check_head(self, line: bytes, provenance: Mapping[str, Any]) -> None:
+        torn = not line.endswith(b"\n")
+        try:
+            head = None if torn else json.loads(line)
+        except (ValueError, RecursionError):
+            head = None
+        if (torn and not line.startswith(_HEAD)) or (not torn and not isinstance(head, dict)):
+            raise ConfigError(
+                f"{self.path} is not the journal of a study. Choose another --output, or pass --fresh."
+            )
+        if head is not None and head.get("fingerprint") != self._fingerprint:
+            now = json.loads(json.dumps(provenance))
+            changes = "; ".join(_differences(head.get("study"), now)[:3]) or "the file has another format"
+            raise ConfigError(
+                f"{self.path.parent} holds the results of another study ({changes}). "
+                "Choose another --output, or pass --fresh to start over there."
+            )
+
+    def _append(self, line: bytes) -> None:
+        if (problem := self.missing()) is not None:
+            raise StorageError(problem)
         try:
             _append_durably(self.path, line)
         except OSError as error:
@@ -133,6 +145,17 @@ class Journal:
                 os.truncate(self.path, self._size)
             raise StorageError(_not_written(self.path, error, len(self.finished))) from error
         self._size += len(line)
+
+
+def journal_line(entry: Mapping[str, Any], fingerprint: str) -> bytes:
+    """Return the line of a journal for a repeat, given as plain data, of the study with a fingerprint."""
+    body = json.dumps(entry).encode()[:-1]
+    return body + _CHECK + _check(body, fingerprint)
+
+
+def _check(body: bytes, fingerprint: str) -> bytes:
+    """Return the end of a line, which holds the checksum of what precedes it."""
+    return b"%d}\n" % zlib.crc32(body, zlib.crc32(fingerprint.encode()))
 
 
 def _fingerprint(provenance: Mapping[str, Any]) -> str:
@@ -147,7 +170,7 @@ def _append_durably(path: Path, line: bytes) -> None:
 
 
 def _not_written(path: Path, error: OSError, finished: int) -> str:
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             f"{path}: no space left on this disk. {finished} finished repeat(s) are stored there; "
             "free some space and run the same command again to resume."
@@ -155,26 +178,13 @@ def _not_written(path: Path, error: OSError, finished: int) -> str:
     return f"{path}: cannot be written: {error.strerror or error}. {finished} finished repeat(s) are stored there."
 
 
-def _complete_lines(path: Path) -> tuple[list[Any], int]:
-    """Return the entries of a journal and their size in bytes, without a torn last line."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return [], 0
-    entries: list[Any] = []
-    size = 0
-    for line in content.splitlines(keepends=True):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            break
-        if not line.endswith(b"\n"):
-            break
-        entries.append(entry)
-        size += len(line)
-    if content and not entries and b"\n" in content:
-        raise ConfigError(f"{path} is not the journal of a study. Choose another --output, or pass --fresh.")
-    return entries, size
+def _left_out(path: Path, lines: list[int]) -> str:
+    named = ", ".join(map(str, lines[:_NAMED])) + (", ..." if len(lines) > _NAMED else "")
+    number = f"{len(lines)} line" + "s" * (len(lines) > 1)
+    return (
+        f"{path}: {number} cannot be used ({named}): damaged, of another study, or the second of a repeat. "
+        "Repeats that no other line holds are timed again."
+    )
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:

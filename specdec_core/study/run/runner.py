@@ -6,41 +6,32 @@ repeat, the baseline included, so that no run always profits from its predecesso
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from time import thread_time
-from typing import Any, TypeAlias
+from typing import Any
 
-from specdec_core.decoding import Decoder, Metrics, PluginFailure, Prompt
 from specdec_core.interface import PluginWarning, TrainingObserver
-from specdec_core.interface.errors import PromptError, SpecdecError
+from specdec_core.interface.errors import PromptError, SpecdecError, exception_text
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
-from specdec_core.study.report.quality import Output
-from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
+from specdec_core.study.run.factory import load_target, ready_prompts
 from specdec_core.study.run.folder import StorageError, exclusive_lock
-from specdec_core.study.run.journal import Journal, Repeat
+from specdec_core.study.run.journal import Journal
+from specdec_core.study.run.prepared import Batch, PreparedRun, RunJob
 from specdec_core.study.run.provenance import study_provenance
+from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 from specdec_core.theory.intervals import relative_spread
-
-_WARM_UP_TOKENS = 8
-
-RunKey: TypeAlias = tuple[str | None, str]
-"""Names of a task and of a run."""
-RepeatKey: TypeAlias = tuple[str | None, str, int]
-"""Names of a task and of a run, and the number of a repeat, from 1."""
-_Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]
-"""Prompts that are decoded together, and their seeds."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +46,13 @@ class StudyResult:
     """
 
     study: Study
-    repeats: Mapping[RepeatKey, Repeat]
+    repeats: Repeats
     failed: Mapping[RunKey, str]
     provenance: Mapping[str, Any]
 
     def of_run(self, task: Task, run: str) -> dict[int, Repeat]:
         """Return the finished repeats of a run, by number."""
-        found = {key[2]: one for key, one in self.repeats.items() if key[:2] == (task.name, run)}
-        return dict(sorted(found.items()))
+        return dict(sorted(self.repeats.of_run(task.name, run).items()))
 
 
 def run_study(
@@ -89,7 +79,7 @@ def run_study(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     registry = registry or default_registry()
-    targets = _Targets(study.folder, observer)
+    targets = _Targets(study.folder.absolute(), observer)  # wherever a plugin changes to
     with exclusive_lock(output) if output is not None else nullcontext():
         provenance = study_provenance(study, describe_hardware(targets.of(study.tasks[0])), registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
@@ -99,7 +89,8 @@ def run_study(
                 warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
                 session.run()
         except KeyboardInterrupt as stopped:
-            raise KeyboardInterrupt(session.stopped(output)) from stopped
+            stopped.args = (session.stopped(),)  # of its own kind, which says what stopped it
+            raise
     return StudyResult(study, session.finished, session.failed, provenance)
 
 
@@ -127,7 +118,7 @@ class _Targets:
     """The targets of a study's tasks, one of them in memory at a time."""
 
     def __init__(self, folder: Path, observer: TrainingObserver) -> None:
-        self._folder = folder
+        self.folder = folder
         self._observer = observer
         self._loaded: tuple[TargetConfig, LoadedModel] | None = None
 
@@ -135,7 +126,7 @@ class _Targets:
         if self._loaded is None or self._loaded[0] != task.target:
             self._loaded = None  # frees memory before the next target is loaded
             self._observer.stage(f"loading {task.target.model}")
-            self._loaded = (task.target, load_target(task.target, self._folder))
+            self._loaded = (task.target, load_target(task.target, self.folder))
         return self._loaded[1]
 
 
@@ -155,11 +146,11 @@ class _Session:
         self._registry = registry
         self._observer = observer
         self._journal = journal
-        self._decoders: dict[str, Decoder] = {}
+        self._prepared: dict[str, PreparedRun] = {}
         repeats = study.config.repeats
         self._total = sum(len(task.runs) for task in study.tasks) * repeats.max
         self._most = "" if repeats.min == repeats.max else "at most "
-        self.finished: dict[RepeatKey, Repeat] = dict(journal.finished) if journal else {}
+        self.finished = Repeats() if journal is None else journal.finished
         self.failed: dict[RunKey, str] = {}
 
     def run(self) -> None:
@@ -171,22 +162,25 @@ class _Session:
             ready = [(task, list(self._batches(task))) for task in tasks]
             for task, batches in ready:
                 self._run_task(task, batches)
-                self._decoders.clear()
 
-    def stopped(self, output: Path | None) -> str:
-        """Return what Ctrl-C leaves behind, and the runs that failed before it."""
-        stored = (
-            "stopped; nothing was stored. With --output DIR, a stopped study can be resumed."
-            if output is None
-            else f"stopped; {len(self.finished)} of {self._most}{self._total} repeats are stored in {output}. "
-            "Run the same command again to resume."
-        )
-        return "\n".join([*failure_lines(self.failed), stored])
+    def stopped(self) -> str:
+        """Return what a signal leaves behind, and the runs that failed before it."""
+        return "\n".join([*failure_lines(self.failed), f"stopped; {self._stored()}"])
+
+    def _stored(self) -> str:
+        if self._journal is None:
+            return "nothing was stored. With --output DIR, a stopped study can be resumed."
+        if (problem := self._journal.missing()) is not None:
+            return problem
+        done = f"{len(self.finished)} of {self._most}{self._total} repeats"
+        return f"{done} are stored in {self._journal.path.parent}. Run the same command again to resume."
 
     def _todo(self, task: Task) -> Iterator[tuple[Run, int]]:
         """Yield the unfinished repeats of a task in the order in which the runs take turns, until they suffice."""
         repeats = self._study.config.repeats
         for number in range(1, repeats.max + 1):
+            if all(self._done(task, run, number) for run in task.runs):
+                continue
             if number > repeats.min and self._settled(task, number - 1):
                 return
             yield from ((run, number) for run in turns(task, number) if not self._done(task, run, number))
@@ -211,72 +205,59 @@ class _Session:
                 return False
         return True
 
-    def _run_task(self, task: Task, batches: Sequence[_Batch]) -> None:
-        target = self._targets.of(task)
+    def _run_task(self, task: Task, batches: Sequence[Batch]) -> None:
         # All runs are loaded before the first is timed, so that memory is the same in every repeat.
         last = self._study.config.repeats.max
         runs = [run for run in task.runs if any(not self._done(task, run, n) for n in range(1, last + 1))]
         self._observer.stage(task.with_task("loading drafters and warming up"), len(runs))
         for done, run in enumerate(runs):
             self._observer.advance(done, run.name)
-            self._attempt(task, run, partial(self._prepare, task, run, target, batches[0][0]))
+            self._attempt(task, run, partial(self._prepare, task, run, batches))
         self._observer.stage(task.with_task("timing"), self._total)
         self._observer.advance(len(self.finished))
         for run, number in self._todo(task):
-            self._attempt(task, run, partial(self._measure, task, run, number, batches))
+            self._attempt(task, run, partial(self._measure, task, run, number))
+        self._prepared.clear()
 
     def _attempt(self, task: Task, run: Run, action: Callable[[], None]) -> None:
+        """Do something for a run. Whatever its plugins raise, sys.exit too, ends this run only."""
         try:
             action()
-        except SpecdecError as error:
-            if run.drafter is None or isinstance(error, StorageError):
-                raise  # there is nothing to compare without a baseline, and nowhere to store results
-            self.failed[task.name, run.name] = str(error)
+        except (KeyboardInterrupt, StorageError):
+            raise
+        except BaseException as error:
+            if run.drafter is None:
+                raise  # there is nothing to compare without a baseline, in which no plugin takes part
+            self.failed[task.name, run.name] = str(error) if isinstance(error, SpecdecError) else _located(error)
+            self._prepared.pop(run.name, None)
 
-    def _prepare(self, task: Task, run: Run, target: LoadedModel, prompts: Sequence[Prompt]) -> None:
-        decoder = make_decoder(
-            target,
+    def _prepare(self, task: Task, run: Run, batches: Sequence[Batch]) -> None:
+        job = RunJob(
+            task.name,
             run,
-            registry=self._registry,
-            sampling=task.sampling,
-            batch_size=self._study.config.batch_size,
-            folder=self._study.folder,
-            plugin_timeout=self._study.plugin_timeout,
+            task.sampling,
+            task.generation,
+            batches,
+            self._study.config.batch_size,
+            self._targets.folder,
+            self._study.plugin_timeout,
         )
-        short = min(_WARM_UP_TOKENS, task.generation.max_new_tokens)
-        decoder.generate(prompts, task.generation.model_copy(update={"max_new_tokens": short}))
-        self._decoders[run.name] = decoder
+        self._prepared[run.name] = PreparedRun(self._targets.of(task), job, self._registry)
 
-    def _measure(self, task: Task, run: Run, number: int, batches: Sequence[_Batch]) -> None:
-        metrics = Metrics()
-        cpu_seconds = 0.0
-        failures: list[PluginFailure] = []
-        outputs: list[Output] = []
-        for done, (prompts, seeds) in enumerate(batches):
-            if done:
-                part = len(self.finished) + done / len(batches)
-                self._observer.advance(part, f"{run.name}, repeat {number}")
-            before = thread_time()
-            result = self._decoders[run.name].generate(prompts, task.generation, seeds=seeds)
-            cpu_seconds += thread_time() - before
-            metrics += result.metrics
-            failures += result.failures
-            outputs += [Output(one.tokens, one.text) for one in result.sequences]
-        target = self._targets.of(task)
-        repeat = Repeat(
-            *(task.name, run.name, number, metrics, tuple(failures), tuple(outputs)),
-            device=describe_hardware(target),
-            turn=turns(task, number).index(run) + 1,
-            # Elsewhere the thread sleeps while the device computes.
-            cpu_seconds=cpu_seconds if target.device.type == "cpu" else None,
-        )
+    def _measure(self, task: Task, run: Run, number: int) -> None:
+        def progress(share: float) -> None:
+            self._observer.advance(len(self.finished) + share, f"{run.name}, repeat {number}")
+
+        timed = self._prepared[run.name].measure(number, progress)
+        repeat = replace(timed, turn=turns(task, number).index(run) + 1)
         if self._journal is not None:
-            self._journal.add(repeat)
-        self.finished[repeat.key] = repeat
-        note = f"{run.name}, repeat {number}: {metrics.tokens_per_second:.1f} tokens/s"
+            self._journal.add(repeat)  # to `finished`, too
+        else:
+            self.finished.add(repeat)
+        note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
         self._observer.advance(len(self.finished), note)
 
-    def _batches(self, task: Task) -> Iterator[_Batch]:
+    def _batches(self, task: Task) -> Iterator[Batch]:
         """Yield the batches of prompts with their seeds, which are the same in every repeat, run and batch size.
 
         Raises:
@@ -290,3 +271,10 @@ class _Session:
         for start in range(0, len(prompts), size):
             batch = prompts[start : start + size]
             yield batch, [row_seed(task.generation.seed, start + n) for n in range(len(batch))]
+
+
+def _located(error: BaseException) -> str:
+    """Return an exception that nobody expected, with the line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{exception_text(error)}{place}"

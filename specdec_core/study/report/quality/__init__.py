@@ -51,7 +51,7 @@ __all__ = [
 _LIBRARIES = {"sacrebleu": "sacrebleu", "rouge_score": "rouge-score"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """The output of a run for one prompt.
 

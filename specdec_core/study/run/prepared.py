@@ -1,0 +1,104 @@
+"""A run that is loaded and warmed up, and can be timed as often as asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import thread_time
+from typing import TypeAlias
+
+from specdec_core.decoding import Metrics, PluginFailure, Prompt
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.models import LoadedModel
+from specdec_core.models.packing import describe_hardware
+from specdec_core.registry import Registry
+from specdec_core.study.config.study import Run
+from specdec_core.study.report.quality import Output
+from specdec_core.study.run.factory import make_decoder
+from specdec_core.study.run.repeats import Repeat
+
+_WARM_UP_TOKENS = 8
+
+Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]
+"""Prompts that are decoded together, and their seeds."""
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """What a run decodes, and how.
+
+    Attributes:
+        task: Name of its task.
+        run: Settings of the drafter and controllers.
+        sampling: Sampling settings of the target.
+        generation: Length limits and the seed.
+        batches: The prompts, in the form that a decoder takes.
+        batch_size: Number of prompts of a full batch.
+        folder: Base for relative paths.
+        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
+    """
+
+    task: str | None
+    run: Run
+    sampling: SamplingSettings
+    generation: GenerationSettings
+    batches: Sequence[Batch]
+    batch_size: int
+    folder: Path
+    plugin_timeout: float | None = None
+
+
+class PreparedRun:
+    """A run in this process.
+
+    Args:
+        target: The loaded target.
+        job: What to decode, and how.
+        registry: Where plugins come from.
+
+    Raises:
+        SpecdecError: If a plugin cannot be loaded, or the target cannot decode.
+    """
+
+    def __init__(self, target: LoadedModel, job: RunJob, registry: Registry) -> None:
+        self._target = target
+        self._job = job
+        prompts, _ = job.batches[0]
+        self._decoder = make_decoder(
+            target,
+            job.run,
+            registry=registry,
+            sampling=job.sampling,
+            batch_size=job.batch_size,
+            folder=job.folder,
+            plugin_timeout=job.plugin_timeout,
+        )
+        short = min(_WARM_UP_TOKENS, job.generation.max_new_tokens)
+        self._decoder.generate(prompts, job.generation.model_copy(update={"max_new_tokens": short}))
+
+    def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
+        """Decode all prompts once.
+
+        Args:
+            number: Number of the repeat, from 1.
+            progress: Called with the share that is done, between two batches.
+        """
+        job, metrics, cpu_seconds = self._job, Metrics(), 0.0
+        failures: list[PluginFailure] = []
+        outputs: list[Output] = []
+        for done, (prompts, seeds) in enumerate(job.batches):
+            if done:
+                progress(done / len(job.batches))
+            before = thread_time()
+            result = self._decoder.generate(prompts, job.generation, seeds=seeds)
+            cpu_seconds += thread_time() - before
+            metrics += result.metrics
+            failures += result.failures
+            outputs += [Output(one.tokens, one.text) for one in result.sequences]
+        return Repeat(
+            *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
+            device=describe_hardware(self._target),
+            # Elsewhere the thread sleeps while the device computes.
+            cpu_seconds=cpu_seconds if self._target.device.type == "cpu" else None,
+        )

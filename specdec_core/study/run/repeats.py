@@ -1,0 +1,129 @@
+"""The finished repeats of a study, in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+from specdec_core.decoding import Metrics, PluginFailure
+from specdec_core.study.report.quality import Output
+
+RunKey: TypeAlias = tuple[str | None, str]
+"""Names of a task and of a run."""
+RepeatKey: TypeAlias = tuple[str | None, str, int]
+"""Names of a task and of a run, and the number of a repeat, from 1."""
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One pass of a run over all prompts of a task.
+
+    Attributes:
+        task: Name of the task; None for the only task of a study without `tasks`.
+        run: Name of the run.
+        repeat: Number of the pass, from 1.
+        metrics: Counts and times, summed over the batches.
+        failures: Plugin failures, none of which cost a token.
+        outputs: The output for each prompt.
+        device: Device of the target; None in journals that do not record it.
+        turn: Its place in the order in which the runs of its repeat were timed, from 1; None in journals that do
+            not record it.
+        cpu_seconds: CPU time of the decoding thread, to compare with the wall time; None unless the target is on
+            a CPU.
+    """
+
+    task: str | None
+    run: str
+    repeat: int
+    metrics: Metrics
+    failures: tuple[PluginFailure, ...]
+    outputs: tuple[Output, ...]
+    device: str | None = None
+    turn: int | None = None
+    cpu_seconds: float | None = None
+
+    @property
+    def key(self) -> RepeatKey:
+        """Identifies the repeat within its study."""
+        return self.task, self.run, self.repeat
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the repeat as plain data, which JSON can hold."""
+        return {
+            **{name: getattr(self, name) for name in ("task", "run", "repeat", "device", "turn", "cpu_seconds")},
+            "metrics": asdict(self.metrics),
+            "failures": [asdict(one) for one in self.failures],
+            "outputs": [{"tokens": one.tokens, "text": one.text} for one in self.outputs],
+        }
+
+    @classmethod
+    def from_plain(cls, entry: Mapping[str, Any]) -> Repeat:
+        """Return the repeat from the result of `to_plain`, also after a round trip through JSON.
+
+        Raises:
+            ValueError: If its counters are not those of this version.
+        """
+        parsed = {
+            "metrics": Metrics.from_plain(entry["metrics"]),
+            "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
+            "outputs": tuple(Output(tuple(one["tokens"]), one["text"]) for one in entry["outputs"]),
+        }
+        return cls(**{**entry, **parsed})
+
+
+class Repeats(Mapping[RepeatKey, Repeat]):
+    """Finished repeats by task, run and number.
+
+    The repeats of a run have the same seeds, and so the same outputs and counts, and a greedy run has those of the
+    baseline. What is equal is kept once, so that memory grows with the times that were measured, and little else.
+
+    Args:
+        repeats: The first ones.
+    """
+
+    def __init__(self, repeats: Iterable[Repeat] = ()) -> None:
+        self._by_run: dict[RunKey, dict[int, Repeat]] = {}
+        self._shared: dict[Any, Any] = {}
+        for repeat in repeats:
+            self.add(repeat)
+
+    def add(self, repeat: Repeat) -> None:
+        """Add a repeat, or replace the one of the same name and number."""
+        key = (repeat.task, repeat.run)
+        self._by_run.setdefault(key, {})[repeat.repeat] = self._compact(repeat)
+
+    def of_run(self, task: str | None, run: str) -> Mapping[int, Repeat]:
+        """Return the repeats of a run, by number."""
+        return self._by_run.get((task, run), {})
+
+    def __getitem__(self, key: RepeatKey) -> Repeat:
+        return self._by_run[key[:2]][key[2]]
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, tuple) and key[2] in self._by_run.get(key[:2], ())
+
+    def __iter__(self) -> Iterator[RepeatKey]:
+        return ((*key, number) for key, numbers in self._by_run.items() for number in numbers)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_run.values()))
+
+    def _compact(self, repeat: Repeat) -> Repeat:
+        return replace(
+            repeat,
+            metrics=repeat.metrics.sharing(self._once),
+            outputs=self._once(tuple(map(self._output, repeat.outputs))),
+            failures=self._once(repeat.failures),
+            device=self._once(repeat.device),
+        )
+
+    def _output(self, output: Output) -> Output:
+        known: Output | None = self._shared.get(output)
+        # Token ids too: those of a large vocabulary are four times the size of a reference to them.
+        return known or self._once(Output(tuple(map(self._once, output.tokens)), output.text))
+
+    def _once(self, value: _Value) -> _Value:
+        kept: _Value = self._shared.setdefault(value, value)
+        return kept
