@@ -171,7 +171,8 @@ class Batch:
                 raise NumericsError(
                     f"the target's logits after {len(row.tokens)} tokens of row {index} are no distribution: NaN, "
                     "infinity, or nothing left after filtering. Check the weights, the dtype (float16 overflows "
-                    "where bfloat16 does not) and custom logits processors."
+                    "where bfloat16 does not), custom logits processors, and a temperature close to 0 "
+                    "(0 itself is greedy)."
                 )
         return proposal, numbers
 

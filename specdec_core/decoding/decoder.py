@@ -66,7 +66,9 @@ class Decoder:
             for l = 1, which is lossless.
         sampling: The target's sampling settings (section 2.2).
         draft_sampling: The drafter's settings if they differ (section 6); the result is lossless either way.
-        processors: Further Hugging Face logits processors, applied to target and drafter.
+        processors: Further Hugging Face logits processors, applied to target and drafter. Each must be a function
+            of its arguments alone: several prefixes are verified in one step, and tokens are taken back. One that
+            gives other scores for the same prefix in its first calls is refused.
         strict: Raise when a plugin fails instead of continuing without it.
         plugin_timeout: Seconds that one call into a plugin may take, such as one `propose`; a longer one is
             interrupted and is that plugin's failure. A model's first forward pass counts, and its compilation.
@@ -115,7 +117,7 @@ class Decoder:
         self.target = target
         self._gamma = make_gamma(gamma)
         self._lenience = make_lenience(lenience)
-        self._to_probs = LogitsToProbs(settings, processors)
+        self._to_probs = LogitsToProbs(settings, processors, prove=True)
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
         self._plugin_timeout = checked_timeout(plugin_timeout)
@@ -144,7 +146,7 @@ class Decoder:
         Raises:
             PromptError: A prompt is empty, too long, or not of this vocabulary.
             ArgumentError: An argument is of a type that is not taken, or unknown.
-            ConfigError: A setting is invalid.
+            ConfigError: A setting is invalid, or a logits processor keeps state between calls.
             NumericsError: The target's logits are no distribution.
             PluginError: A plugin failed, under `strict`.
 
@@ -193,12 +195,13 @@ class Decoder:
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
+        generators = _generators(seeds)
         with watched(self._plugin_timeout) as watch:
             guard = PluginGuard(strict=self._strict, watch=watch)
             rows = self._rows(ids, settings)
             with watch.interrupting():
                 info = self._session_info(ids, rows, self._max_gamma(guard))
-                batch = self._open(info, rows, seeds, guard, self._stop_rule(settings))
+                batch = self._open(info, rows, generators, guard, self._stop_rule(settings))
             origins: list[list[TokenOrigin]] = [[] for _ in rows]
             try:
                 for observer in observers:
@@ -222,10 +225,15 @@ class Decoder:
         return result
 
     def _open(
-        self, info: SessionInfo, rows: Sequence[Row], seeds: Sequence[int], guard: PluginGuard, stops: StopRule
+        self,
+        info: SessionInfo,
+        rows: Sequence[Row],
+        generators: RowGenerators,
+        guard: PluginGuard,
+        stops: StopRule,
     ) -> Batch:
         return open_batch(
-            LoopContext(self._draft_to_probs, RowGenerators(seeds), guard),
+            LoopContext(self._draft_to_probs, generators, guard),
             self.target,
             rows,
             info,
@@ -297,3 +305,10 @@ class Decoder:
             generations.append(Generation(tuple(prompt), tokens, text, row.reason, tuple(came), tokenizer))
         metrics = batch.metrics.with_seconds(seconds)
         return BatchResult(tuple(generations), metrics, guard.failures)
+
+
+def _generators(seeds: Sequence[int]) -> RowGenerators:
+    try:
+        return RowGenerators(seeds)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ConfigError(f"seeds={seeds!r} were given; a seed is a whole number from 0 to 2**64 - 1.") from error

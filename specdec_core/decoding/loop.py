@@ -81,12 +81,14 @@ def open_batch(
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
     """
-    info = context.with_loop(info)
+    asked = info.max_gamma
+    # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
+    info = context.with_loop(replace(info, max_gamma=min(asked, info.capacity)))
     room = tuple(row.limit - len(row.tokens) for row in rows)
     recorder = DraftRecorder(
         context.draft_to_probs, context.generators, info.batch_size, info.vocab_size, info.max_gamma, info.device
     )
-    batch_info = BatchInfo(info.batch_size, info.max_gamma, room, to_probs.greedy)
+    batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
     keep_hidden = False
     if drafter is not None:
         with context.guard.calling(drafter):

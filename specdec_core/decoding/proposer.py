@@ -60,6 +60,7 @@ class Proposer:
         self._drafter, self._gamma, self._lenience = drafter, gamma, lenience
         self._recorder = recorder
         self._info = info
+        self._max_gamma = batch.max_gamma
         self._device = torch.device(info.device)
         self._guard = guard
         self._draft_session: DraftSession | None = None
@@ -132,7 +133,7 @@ class Proposer:
         return self._last_gamma
 
     def _legal_gamma(self, asked: Sequence[int]) -> Sequence[int]:
-        batch, limit = self._info.batch_size, self._info.max_gamma
+        batch, limit = self._info.batch_size, self._max_gamma
         if len(asked) != batch or not all(isinstance(n, int) and 0 <= n <= limit for n in asked):
             raise PluginError(
                 f"gamma {list(asked)} was asked for; expected {batch} whole numbers from 0 to max_gamma "

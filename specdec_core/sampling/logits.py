@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import SamplingSettings
 
-# Processors that read only the scores. All others are called with the exact prefix of each position, one at a
-# time.
+# Processors that read only the scores; what derives from them may read more. All others are called with the exact
+# prefix of each position, one at a time.
 _PREFIX_FREE = (
     hf.TemperatureLogitsWarper,
     hf.TopKLogitsWarper,
@@ -30,6 +31,10 @@ _PREFIX_FREE = (
 )
 
 
+_PROOFS = 8
+"""In how many of its first calls a processor that a user gave is asked twice."""
+
+
 class LogitsToProbs:
     """Turns logits into probabilities according to sampling settings.
 
@@ -37,6 +42,7 @@ class LogitsToProbs:
         settings: Sampling settings.
         processors: Further transformers logits processors. They run after the repetition penalty and before the
             temperature, as in `generate`.
+        prove: Ask each of them twice in its first calls, and refuse one that keeps state.
 
     Attributes:
         greedy: Whether every distribution is one-hot.
@@ -44,14 +50,21 @@ class LogitsToProbs:
         needs_prefix: Whether the distribution also depends on the preceding tokens.
     """
 
-    def __init__(self, settings: SamplingSettings, processors: Sequence[hf.LogitsProcessor] = ()) -> None:
+    def __init__(
+        self,
+        settings: SamplingSettings,
+        processors: Sequence[hf.LogitsProcessor] = (),
+        *,
+        prove: bool = False,
+    ) -> None:
         self.settings = settings
         self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
         self.greedy = settings.greedy
         self.temperature_only = not processors and all(
             isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
         )
-        self.needs_prefix = any(not isinstance(one, _PREFIX_FREE) for one in self._chain)
+        self._unproved = dict.fromkeys(map(id, processors), _PROOFS if prove else 0)
+        self.needs_prefix = any(type(one) not in _PREFIX_FREE for one in self._chain)
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
         """Apply the processors without the softmax.
@@ -65,10 +78,14 @@ class LogitsToProbs:
         """
         scores = logits.float()
         for processor in self._chain:
-            if isinstance(processor, _PREFIX_FREE):
+            if type(processor) in _PREFIX_FREE:
                 scores = processor(_NO_PREFIX, scores)
             else:
+                first = scores[:1]
                 scores = _with_prefixes(processor, scores, prefixes)
+                if self._unproved.get(id(processor)):
+                    self._unproved[id(processor)] -= 1
+                    _require_no_state(processor, first, (prefixes or [()])[0], scores[:1])
         return scores
 
     def __call__(
@@ -141,8 +158,31 @@ def _with_prefixes(
     if prefixes is None:
         raise ValueError(f"{type(processor).__name__} needs the prefix of each position; pass prefixes")
     # One position at a time: prefixes differ in length, and a processor would read padding as text.
-    rows = [
-        processor(torch.tensor([list(prefix)], device=scores.device), scores[n : n + 1])
-        for n, prefix in enumerate(prefixes)
-    ]
+    rows = [_applied(processor, prefix, scores[n : n + 1]) for n, prefix in enumerate(prefixes)]
     return torch.cat(rows)
+
+
+def _applied(processor: hf.LogitsProcessor, prefix: Sequence[int], scores: Tensor) -> Tensor:
+    """Return the scores of one position, `[1, V]`; a processor may write into those that it gets."""
+    applied: Tensor = processor(torch.tensor([list(prefix)], device=scores.device), scores.clone())
+    return applied
+
+
+def _require_no_state(
+    processor: hf.LogitsProcessor, scores: Tensor, prefix: Sequence[int], before: Tensor
+) -> None:
+    """Ask a processor again for the first position of a step, after it has seen the others.
+
+    A step verifies several positions, the last of which may be rejected. What a processor remembers of them would
+    change the text without a word.
+
+    Raises:
+        ConfigError: It answers otherwise.
+    """
+    again = _applied(processor, prefix, scores)
+    if not torch.equal(again.nan_to_num(), before.nan_to_num()):
+        raise ConfigError(
+            f"the logits processor {type(processor).__name__} gives other scores when it is asked for the same "
+            "prefix again: it keeps state between calls, or draws random numbers. A step verifies several "
+            "prefixes, and tokens are taken back; make it a function of input_ids and scores alone."
+        )

@@ -8,11 +8,11 @@ from pydantic import ValidationError
 from transformers.generation import logits_process as hf
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.logits import LogitsToProbs, argmax
 from tests.tiny import tiny_model
-from tests.toys import CountingDrafter, Gamma
+from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 V = 40
 LOGITS = torch.randn(6, V, generator=torch.Generator().manual_seed(2)) * 2
@@ -145,3 +145,63 @@ def test_any_of_the_librarys_processors_works_as_in_generate(gamma):
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(ValidationError):
         SamplingSettings(**bad)
+
+
+class Counting(hf.LogitsProcessor):
+    """Favours a token more with every call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, input_ids, scores):
+        self.calls += 1
+        return scores + self.calls * torch.nn.functional.one_hot(torch.tensor(7), scores.shape[1])
+
+
+class Remembering(hf.LogitsProcessor):
+    """Forbids the last token of the call before."""
+
+    last = 0
+
+    def __call__(self, input_ids, scores):
+        scores = scores.index_fill(1, torch.tensor([self.last]), -torch.inf)
+        self.last = int(input_ids[0, -1])
+        return scores
+
+
+class InPlace(hf.LogitsProcessor):
+    """Writes into the scores that it is given."""
+
+    def __call__(self, input_ids, scores):
+        scores[:, input_ids.sum() % V] += 9
+        return scores
+
+
+class OwnTopK(hf.TopKLogitsWarper):
+    """Derives from one that reads the scores alone, and reads the prefix."""
+
+    def __call__(self, input_ids, scores):
+        return super().__call__(input_ids, InPlace()(input_ids, scores.clone()))
+
+
+def decode(processor, drafter=None, gamma=None, temperature=0):
+    decoder = Decoder(
+        wrap_model(tiny_model("llama", V)), drafter, gamma=gamma, temperature=temperature, processors=[processor]
+    )
+    result = decoder.generate([[3, 4, 5], [7, 8]], max_new_tokens=12, ignore_eos=True)
+    return [row.tokens for row in result.sequences]
+
+
+@pytest.mark.parametrize("kind", [Counting, Remembering])
+def test_a_processor_that_keeps_state_is_refused(kind):
+    message = f"{kind.__name__} gives other scores when it is asked for the same prefix again"
+    for drafter in (None, CountingDrafter(V), TableDrafter(V)):
+        with pytest.raises(ConfigError, match=message):
+            decode(kind(), drafter, drafter and 3)
+
+
+@pytest.mark.parametrize("processor", [InPlace(), OwnTopK(5)])
+def test_a_processor_may_write_into_its_scores_and_read_the_prefix(processor):
+    alone = decode(processor)
+    assert decode(processor, CountingDrafter(V), 3) == alone
+    assert alone != decode(hf.TopKLogitsWarper(5))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 
@@ -42,6 +43,11 @@ class Raises(DeterministicDrafter):
 class Leaves(DeterministicDrafter):
     def draft(self, tokens, budget):
         sys.exit("goodbye")
+
+
+class Cancels(DeterministicDrafter):
+    def draft(self, tokens, budget):
+        raise asyncio.CancelledError("not waited for")
 
 
 class NoLogits(AutoregressiveDrafter):
@@ -195,6 +201,7 @@ def test_hidden_states_that_are_missing(kind, told):
     [
         (Raises, "RuntimeError: tired"),
         (Leaves, "SystemExit: goodbye"),
+        (Cancels, "CancelledError: not waited for"),
         (CannotClose, "OSError: it is stuck"),
         (CannotOpen, "OSError: it is locked"),
         (CannotBegin, "OSError: no file"),
