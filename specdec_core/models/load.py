@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from threading import RLock
 from typing import Any, Literal, get_args
 
@@ -80,13 +81,12 @@ def _check_usable(model: Any, name: str) -> None:
         raise ModelError(f"{name} is no model of transformers; if it wraps one (DataParallel), pass `.module`.")
     if model.config.return_dict is False:
         raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
-    if not getattr(model, "hf_device_map", None) and any(weight.is_meta for weight in model.parameters()):
-        raise ModelError(f"{name}: it is on the meta device, without values. Load its weights first.")
     for layer in model.modules():
         if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             raise ModelError(
                 f"{name}: torch.ao quantizes the activations of a {type(layer).__name__} layer with one scale for "
-                "all tokens of a forward pass, so a draft changes the logits before it. Use torchao, bitsandbytes."
+                "all tokens of a forward pass, so a draft changes the logits before it. Quantize with torchao or "
+                "bitsandbytes."
             )
 
 
@@ -353,4 +353,5 @@ def _load_tokenizer(location: str, options: Mapping[str, Any]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(location, **options)
     except Exception as error:  # a broken file may raise anything
-        raise ModelError(f"{location}: the tokenizer cannot be loaded: {_first_sentence(error)}") from error
+        reason = shorten(str(error) or type(error).__name__, 400)
+        raise ModelError(f"{location}: the tokenizer cannot be loaded: {reason}") from error
