@@ -15,7 +15,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
 from specdec_core.interface.settings import AttentionName, check_attention
-from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter, without_wrapper
+from specdec_core.models.adapter import (
+    read_adapter,
+    refuse_adapter_folder,
+    refuse_adapter_on_hub,
+    with_adapter,
+    without_wrapper,
+)
 from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
@@ -160,6 +166,8 @@ def load_model(
         "quantization_config": quantization_settings(quantization_config),
     }
     with _reading(str(model), location):
+        if location == str(model):  # a local one was refused when it was located
+            refuse_adapter_on_hub(location, options)
         config = AutoConfig.from_pretrained(location, **options)
         if attn_implementation is None:
             # A config may name an implementation, too. The hub's are code.
