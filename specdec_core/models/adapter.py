@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import safe_open
 
 from specdec_core.interface.errors import ModelError, SpecdecError
-from specdec_core.models.checkpoint import listed
+from specdec_core.models.checkpoint import find_file, listed
 from specdec_core.models.packages import require
 from specdec_core.models.resolve import model_folder
 
@@ -164,6 +164,18 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
                 "read from safetensors only."
             )
     return place
+
+
+def refuse_adapter_on_hub(model: str, options: Mapping[str, Any]) -> None:
+    """Refuse a hub model that has an adapter, which transformers would apply, even from a pickle.
+
+    Raises:
+        ModelError: It has an `adapter_config.json`.
+        OSError: The hub cannot be reached.
+    """
+    found = find_file(model, _CONFIG, options)
+    if found is not None:
+        refuse_adapter_folder(model, found.parent)
 
 
 def refuse_adapter_folder(model: str, place: Path) -> None:

@@ -43,16 +43,26 @@ def check_weight_files(model: str, location: str, config: Any, options: Mapping[
     index = SAFE_WEIGHTS_INDEX_NAME if named is None else str(named)
     if not index.endswith(_INDEX):
         return
-    places = {key: options[key] for key in ("revision", "subfolder") if key in options}
-    path = cached_file(location, index, **places, _raise_exceptions_for_missing_entries=False)
+    path = find_file(location, index, options)
     if path is None:
         return
-    read = json.loads(Path(path).read_text(encoding="utf-8"))
+    read = json.loads(path.read_text(encoding="utf-8"))
     shards = read.get("weight_map") if isinstance(read, dict) else None
     if not isinstance(shards, dict) or not shards:
         raise ModelError(f"{model}: {index} has no weight_map from weights to files; copy the folder again.")
     for shard in sorted({str(shard) for shard in shards.values()}):
         _check_file(model, index, shard, (".safetensors",))
+
+
+def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | None:
+    """Return a small file of a model, after downloading it if it is on the hub, or None if there is no such file.
+
+    Raises:
+        OSError: The hub cannot be reached.
+    """
+    places = {key: options[key] for key in ("revision", "subfolder") if key in options}
+    path = cached_file(location, name, **places, _raise_exceptions_for_missing_entries=False)
+    return None if path is None else Path(path)
 
 
 def _check_file(model: str, index: str, name: str, endings: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from threading import RLock
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
 from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
-from specdec_core.models.adapter import read_adapter, refuse_adapter_folder, with_adapter, without_wrapper
+from specdec_core.models.adapter import (
+    read_adapter,
+    refuse_adapter_folder,
+    refuse_adapter_on_hub,
+    with_adapter,
+    without_wrapper,
+)
 from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
@@ -81,13 +88,12 @@ def _check_usable(model: Any, name: str) -> None:
         raise ModelError(f"{name} is no model of transformers; if it wraps one (DataParallel), pass `.module`.")
     if model.config.return_dict is False:
         raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
-    if not getattr(model, "hf_device_map", None) and any(weight.is_meta for weight in model.parameters()):
-        raise ModelError(f"{name}: it is on the meta device, without values. Load its weights first.")
     for layer in model.modules():
         if type(layer).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             raise ModelError(
                 f"{name}: torch.ao quantizes the activations of a {type(layer).__name__} layer with one scale for "
-                "all tokens of a forward pass, so a draft changes the logits before it. Use torchao, bitsandbytes."
+                "all tokens of a forward pass, so a draft changes the logits before it. Quantize with torchao or "
+                "bitsandbytes."
             )
 
 
@@ -161,6 +167,8 @@ def load_model(
         "quantization_config": quantization_settings(quantization_config),
     }
     with _reading(str(model), location):
+        if location == str(model):  # a local one was refused when it was located
+            refuse_adapter_on_hub(location, options)
         config = AutoConfig.from_pretrained(location, **options)
         if attn_implementation is None:
             # A config may name an implementation, too. The hub's are code.
@@ -354,4 +362,5 @@ def _load_tokenizer(location: str, options: Mapping[str, Any]) -> Any:
     try:
         return AutoTokenizer.from_pretrained(location, **options)
     except Exception as error:  # a broken file may raise anything
-        raise ModelError(f"{location}: the tokenizer cannot be loaded: {_first_sentence(error)}") from error
+        reason = shorten(str(error) or type(error).__name__, 400)
+        raise ModelError(f"{location}: the tokenizer cannot be loaded: {reason}") from error

@@ -31,7 +31,8 @@ class Overridable:
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """Call what the thread has set, with the method as the first argument; by default the method."""
-        override = vars(_thread).get(id(self))
+        overrides: dict[Any, Any] = vars(_thread)
+        override = overrides.get(id(self))
         return self.method(*args, **keywords) if override is None else override(self.method, *args, **keywords)
 
 
@@ -45,16 +46,16 @@ def overridden(module: Any, name: str, override: Callable[..., Any]) -> Iterator
         override: Called instead, with the method as its first argument.
     """
     method = _overridable(module, name)
-    set_by_thread = vars(_thread)
-    before = set_by_thread.get(id(method))
-    set_by_thread[id(method)] = override
+    overrides: dict[Any, Any] = vars(_thread)
+    before = overrides.get(id(method))
+    overrides[id(method)] = override
     try:
         yield
     finally:
         if before is None:
-            del set_by_thread[id(method)]
+            del overrides[id(method)]
         else:
-            set_by_thread[id(method)] = before
+            overrides[id(method)] = before
 
 
 def _overridable(module: Any, name: str) -> Overridable:

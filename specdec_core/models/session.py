@@ -78,7 +78,7 @@ class ModelSession:
         keep_hidden: Keep the hidden states of each forward pass.
 
     Raises:
-        ModelError: The model is in training mode, or a source is longer than it supports.
+        ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
 
     Attributes:
         lengths: Number of cached tokens of each row.
@@ -97,10 +97,7 @@ class ModelSession:
         vocab_size: int | None = None,
         keep_hidden: bool = False,
     ) -> None:
-        if loaded.model.training:
-            raise ModelError(
-                f"{loaded.name} is in training mode, in which dropout changes its output; call model.eval()."
-            )
+        _check_ready(loaded)
         self._loaded = loaded
         self._vocab_size = vocab_size or loaded.vocab_size
         self._features = loaded.features if keep_hidden else None
@@ -259,6 +256,20 @@ class ModelSession:
             out.write(row, first, output)
         assert out is not None, "a forward pass needs at least one token"
         return out
+
+
+def _check_ready(loaded: LoadedModel) -> None:
+    """Refuse a model whose state has changed since it was loaded, or that has no values.
+
+    Raises:
+        ModelError: It is in training mode, or on the meta device and not offloaded.
+    """
+    model = loaded.model
+    if model.training:
+        raise ModelError(f"{loaded.name} is in training mode, in which dropout changes its output; call eval().")
+    # accelerate keeps offloaded weights on "meta" and brings them in a hook.
+    if model.device.type == "meta" and not any(hasattr(layer, "_hf_hook") for layer in model.modules()):
+        raise ModelError(f"{loaded.name} is on the meta device, without values. Load its weights first.")
 
 
 class _EncoderMemory:

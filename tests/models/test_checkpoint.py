@@ -171,6 +171,27 @@ def test_an_index_that_the_config_names_is_checked_too(folder):
         load_model(folder.place)
 
 
+@pytest.mark.parametrize("kind", ["pickle", "adapter"])
+def test_a_hub_model_is_checked_like_a_folder(kind, tmp_path, monkeypatch):
+    """From a cache of the hub, since there is no network."""
+    repository = tmp_path / "models--owner--name"
+    folder = Folder(repository / "snapshots" / ("a" * 40))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
+    if kind == "pickle":
+        folder.weights.unlink()
+        folder.index("pytorch_model.bin")
+        message = f"{INDEX} names the weight file 'pytorch_model.bin'"
+    else:
+        (folder.place / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+        message = r"holds a PEFT adapter .*base model \(owner/base\)"
+    with pytest.raises(ModelError, match=message):
+        load_model("owner/name")
+
+
 def test_attention_from_the_hub_is_refused_in_a_config_too(folder):
     folder.configure(attn_implementation="kernels-community/flash-attn2")
     with pytest.raises(ModelError, match="it is code from the hub, and a config runs no code"):

@@ -40,6 +40,10 @@ LOGITS = "specdec_core/sampling/logits.py"
 BACKOFF = "specdec_core/sampling/backoff.py"
 SESSION = "specdec_core/models/session.py"
 POSITIONS = "specdec_core/models/positions.py"
+OVERRIDES = "specdec_core/models/overrides.py"
+CHECKPOINT = "specdec_core/models/checkpoint.py"
+LOADED = "specdec_core/models/loaded.py"
+PROBE = "specdec_core/models/probe.py"
 RUNNER = "specdec_core/study/run/runner.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
@@ -52,6 +56,7 @@ RULE_TESTS = ("tests/verification",)
 LOSSLESS_TESTS = ("tests/decoding/test_lossless_core.py",)
 LOOP_TESTS = ("tests/decoding/test_loop.py",)
 MODEL_TESTS = ("tests/models/test_session.py",)
+LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
 
 MUTATIONS = (
@@ -379,6 +384,46 @@ MUTATIONS = (
         "None",
         "Shorter sources of a batch are read together with their padding.",
         MODEL_TESTS,
+    ),
+    Mutation(
+        "positions stay after a forward pass that failed",
+        OVERRIDES,
+        "    finally:\n        if before is None:\n",
+        "    except KeyboardInterrupt:\n        raise\n    else:\n        if before is None:\n",
+        "After an interrupt the model computes everything at the positions of the step that was interrupted.",
+        MODEL_TESTS,
+    ),
+    Mutation(
+        "threads share positions and hidden states",
+        OVERRIDES,
+        "_thread = threading.local()\n",
+        '_thread = type("Shared", (), {})()\n',
+        "A second thread on the same model gets the positions or the hidden states of the first.",
+        ("tests/decoding/test_threads.py",),
+    ),
+    Mutation(
+        "windows are not shortened for the proof",
+        PROBE,
+        "min(_WINDOW, getattr(text_config, name))",
+        "getattr(text_config, name)",
+        "A family that is wrong past its window is decoded silently wrong.",
+        LENGTH_TESTS,
+    ),
+    Mutation(
+        "rows cross the rotary switch",
+        LOADED,
+        "return self.family.rotary_switch or self.family.max_positions",
+        "return self.family.max_positions",
+        "Cached keys of the row, and of the rows beside it, have other rotary frequencies than new ones.",
+        LENGTH_TESTS,
+    ),
+    Mutation(
+        "missing weights are loaded as random ones",
+        CHECKPOINT,
+        "    if missing or mismatched:\n",
+        "    if mismatched:\n",
+        "The output of an incomplete checkpoint is noise, another in each run, and nothing says so.",
+        ("tests/models/test_checkpoint.py",),
     ),
     Mutation(
         "hidden state of the wrong position",
