@@ -2,7 +2,9 @@
 
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,6 +21,20 @@ from specdec_core.cli.new import new
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
 from specdec_core.interface.errors import SpecdecError
+from specdec_core.study.report.formats import visible
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises about arguments; it exports no name for it."""
+
+
+@contextmanager
+def _visibly() -> Iterator[None]:
+    """Make typer's own messages visible, which quote what was given."""
+    try:
+        yield
+    except _UsageError as error:
+        vars(error)["message"] = visible(str(vars(error)["message"]))
+        raise
 
 
 class _Group(TyperGroup):
@@ -31,10 +47,16 @@ class _Group(TyperGroup):
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
         return super().parse_args(ctx, args)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
+        """Read the options of the program; what typer says about wrong ones cannot control the terminal."""
+        with _visibly():
+            return super().make_context(*args, **kwargs)  # type: ignore[return-value]
+
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _visibly():
+                return super().invoke(ctx)
         except SpecdecError as error:
             text = traceback.format_exc() if ctx.params.get("debug") else str(error)
             error_console().print(text, style="red", soft_wrap=True)

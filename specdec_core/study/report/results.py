@@ -35,6 +35,10 @@ _COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality"}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""With one of these a formula begins in a spreadsheet."""
+
+
 def first_outputs(result: StudyResult) -> Outputs:
     """Return the outputs of the first finished repeat of each run; repeats have the same seeds."""
     return {
@@ -88,7 +92,7 @@ def write_results(folder: Path, study: Study, summaries: Sequence[RunSummary], o
         REPORT: report_page(study.path.name, summaries, outputs, prompts),
     }
     for name, text in files.items():
-        with writing_file(folder / name) as place:
+        with writing_file(folder / name, through_links=False) as place:
             place.write_text(text, encoding="utf-8", newline="\n")
     return [folder / name for name in files]
 
@@ -102,8 +106,13 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
     table = io.StringIO()
     writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return table.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return a value of a cell; a text that a spreadsheet would run as a formula begins with a quote (OWASP)."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def table_row(line: Mapping[str, Any]) -> dict[str, Any]:
