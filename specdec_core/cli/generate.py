@@ -164,6 +164,7 @@ def _prompts(
         raise PromptError(f"give a prompt or --prompts or --file{found}; - reads the prompt from standard input.")
     if system is not None and not chat:
         raise PromptError("--system: requires --chat, which treats the prompt as a user message.")
+    _checked(system or "", "--system")
     template = None
     if prompts is not None:
         config = read_prompts_option(prompts)
@@ -187,9 +188,28 @@ def _text_of(prompt: str, file: Path | None) -> str:
         with reading(file, PromptError, "a prompt"), open_text(file, _MAX_PROMPT) as opened:
             text = opened.read()
     else:
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = _standard_input() if prompt == "-" else _checked(prompt, "the prompt")
     if not text.strip():
         raise PromptError("the prompt is empty: write at least one word.")
+    return text
+
+
+def _standard_input() -> str:
+    try:
+        text = sys.stdin.read(_MAX_PROMPT + 1)
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is no text: byte {error.start} is not {error.encoding}.") from error
+    if len(text) > _MAX_PROMPT:
+        raise PromptError(f"standard input has more than {_MAX_PROMPT:,} characters, the most that is read.")
+    return _checked(text, "standard input")
+
+
+def _checked(text: str, what: str) -> str:
+    """Return a text; refuse bytes that are no characters, which Python keeps as halves of surrogate pairs."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(f"{what} is no text: character {error.start + 1} is not UTF-8.") from error
     return text
 
 

@@ -3,8 +3,9 @@
 import os
 import sys
 import traceback
-from contextlib import suppress
-from typing import Annotated, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -22,6 +23,20 @@ from specdec_core.cli.start import Stopped
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
 from specdec_core.interface.errors import SpecdecError, exception_text
+from specdec_core.study.report.formats import visible
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""What typer raises about arguments; it exports no name for it."""
+
+
+@contextmanager
+def _visibly() -> Iterator[None]:
+    """Make typer's own messages visible, which quote what was given."""
+    try:
+        yield
+    except _UsageError as error:
+        vars(error)["message"] = visible(str(vars(error)["message"]))
+        raise
 
 
 class _Group(TyperGroup):
@@ -34,10 +49,16 @@ class _Group(TyperGroup):
             args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
         return super().parse_args(ctx, args)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
+        """Read the options of the program; what typer says about wrong ones cannot control the terminal."""
+        with _visibly():
+            return super().make_context(*args, **kwargs)  # type: ignore[return-value]
+
     def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _visibly():
+                return super().invoke(ctx)
         except SpecdecError as error:
             text = traceback.format_exc() if ctx.params.get("debug") else str(error)
             error_console().print(text, style="red", soft_wrap=True)

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.inputs import input_path
 
 # What a full or failing disk says; such an error often names no file.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
@@ -38,7 +39,7 @@ def check_output(path: Path, overwrite: bool, *, folder_with: str | None = None)
     Raises:
         ConfigError: With what is in the way and what to do.
     """
-    wanted = path.resolve()
+    wanted = input_path(path.absolute()).resolve()
     if wanted.is_dir():
         _check_folder(path, overwrite, folder_with)
     elif wanted.exists() and (folder_with is not None or not wanted.is_file()):
@@ -79,19 +80,22 @@ def _there(path: Path) -> str:
 
 
 @contextmanager
-def writing_file(path: Path) -> Iterator[Path]:
+def writing_file(path: Path, *, through_links: bool = True) -> Iterator[Path]:
     """Yield a path for a file that is moved to its final name when the block succeeds.
 
     The place has the same file name, in a hidden folder beside `path`; folders above are made. What is at `path`
     stays until it is replaced in one go. When anything is raised, Ctrl-C included, nothing is left behind.
 
     Args:
-        path: The file to write or replace. A link is followed.
+        path: The file to write or replace.
+        through_links: Whether a link at `path` is followed; otherwise the file replaces it. In a folder in which
+            others may write, they may have put it there.
 
     Raises:
         ConfigError: It cannot be written: what the system said, and what to do.
     """
-    with _beside(path) as (place, final):
+    final = path.resolve() if through_links else path.parent.resolve() / path.name
+    with _beside(path, final) as place:
         yield place
         _open_up([place])
         place.replace(final)
@@ -110,7 +114,8 @@ def writing_folder(path: Path) -> Iterator[Path]:
     Raises:
         ConfigError: It cannot be written: what the system said, and what to do.
     """
-    with _beside(path) as (place, final):
+    final = path.resolve()
+    with _beside(path, final) as place:
         place.mkdir()
         yield place
         _open_up([file for file in place.rglob("*") if file.is_file()])
@@ -136,16 +141,15 @@ def _open_up(files: list[Path]) -> None:
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a temporary path on the same file system and the final path; clean up on success and failure."""
-    final = path.resolve()
+def _beside(path: Path, final: Path) -> Iterator[Path]:
+    """Yield a temporary path on the file system of the final path; clean up on success and failure."""
     missing = [parent for parent in final.parents if not parent.exists()]
     hidden: Path | None = None
     whole = False
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
         hidden = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=".part", dir=final.parent))
-        yield hidden / final.name, final
+        yield hidden / final.name
         whole = True
     except OSError as error:
         if hidden is not None and not _is_ours(error, hidden):

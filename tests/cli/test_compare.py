@@ -1,5 +1,6 @@
 """`specdec compare` on a tiny model."""
 
+import csv
 import errno
 import json
 import os
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.study.run import journal
+from specdec_core.study.run.folder import FILES
 
 STUDY = """\
 target: {folder}
@@ -60,6 +62,33 @@ def test_a_table_with_the_baseline_first_and_results(compare, tmp_path):
     again = compare("--output", output)
     assert again.stdout == result.stdout
     assert "repeats 6  finished before 6" in again.stderr
+
+
+def test_results_are_not_written_through_links(compare, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    real, output = tmp_path / "real", tmp_path / "out"
+    real.mkdir()
+    output.symlink_to(real)  # the folder itself may be a link
+    for name in FILES:
+        (real / name).symlink_to(victim)
+        result = compare("--output", output)
+        assert result.exit_code == 2, result.output
+        assert f"{output / name} is a link, and results are not written through links" in result.stderr
+        (real / name).unlink()
+    assert [victim.read_text(), *real.iterdir()] == ["mine"]
+    assert compare("--output", output).exit_code == 0
+    assert sorted(path.name for path in real.iterdir()) == sorted(FILES)
+
+
+def test_a_spreadsheet_runs_no_name_of_the_summary(compare, tmp_path):
+    study = (tmp_path / "study.yaml").read_text()
+    (tmp_path / "study.yaml").write_text(study.replace("gamma: 3", "gamma: 3, name: '=HYPERLINK(1)'"))
+    result = compare("--output", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader((tmp_path / "out" / "summary.csv").read_text().splitlines()))
+    assert "'=HYPERLINK(1)" in [row["name"] for row in rows]
+    assert "=HYPERLINK(1)" in (tmp_path / "out" / "results.jsonl").read_text()
 
 
 def test_without_output_nothing_is_written(compare, tmp_path):

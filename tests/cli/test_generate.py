@@ -53,6 +53,13 @@ def test_a_drafter_changes_no_argmax_token(generate, model_folder):
     assert result.stdout == text_of(model_folder, sampling={"temperature": 0}) + "\n"
 
 
+@pytest.mark.parametrize("prompt", ["a\udcff", "-"])
+def test_a_prompt_that_is_no_text(generate, prompt):
+    result = generate(prompt, input=b"a\xff")
+    assert result.exit_code == 2
+    assert "is no text: " in result.stderr
+
+
 def test_prompts_from_standard_input_and_files(generate, model_folder, tmp_path):
     expected = text_of(model_folder) + "\n"
     assert generate("-", input="a b c").stdout == expected

@@ -123,7 +123,7 @@ def test_the_version(specdec):
 
 
 def test_ctrl_c_exits_with_130(specdec, study, monkeypatch):
-    def stop(*_):
+    def stop(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("specdec_core.cli.listing.load_study", stop)

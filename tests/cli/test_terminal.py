@@ -172,6 +172,24 @@ def test_validate_cuts_nothing(specdec, study, columns):
 @pytest.mark.parametrize(
     "arguments",
     [
+        (HOSTILE,),
+        (f"--{HOSTILE}",),
+        ("validate", f"--{HOSTILE}"),
+        ("theory", "speed", HOSTILE),
+        ("new", "a", HOSTILE),
+    ],
+    ids=lambda given: f"{len(given)}",
+)
+def test_what_typer_says_is_visible(specdec, arguments):
+    result = specdec(*arguments)
+    assert result.exit_code == 2
+    assert not UNSAFE.search(result.stderr), repr(result.stderr)
+    assert r"\x1b[31m[bold]a" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
         ("plugins",),
         ("theory", "speed", "--alpha", "0.8", "--c", "0.05", "--verify", "1,1.05,1.1,1.65", "--gamma", "30"),
         ("theory", "table", "1"),
@@ -229,6 +247,20 @@ def test_a_terminal_without_unicode_does_not_crash(environment):
     out, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, b"")
     assert b"the optimal gamma is 2, for " in out
+
+
+@pytest.mark.parametrize(("stream", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), ("<&-", 0)])
+def test_what_the_shell_has_closed(stream, code):
+    command = f"'{sys.executable}' -c 'from specdec_core.cli.main import main; main()' plugins {stream}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (code, "")
+
+
+def test_an_error_that_cannot_be_shown_keeps_its_exit_code():
+    command = (
+        f"'{sys.executable}' -c 'from specdec_core.cli.main import main; main()' validate none.yaml 2> /dev/full"
+    )
+    assert subprocess.run(["bash", "-c", command], timeout=60, check=False).returncode == 2
 
 
 def test_warnings_are_messages(capsys, monkeypatch):

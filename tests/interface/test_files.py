@@ -111,6 +111,10 @@ def test_a_symlink_is_followed(tmp_path):
         place.write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
+    with writing_file(tmp_path / "link", through_links=False) as place:
+        place.write_text("newest")
+    assert not (tmp_path / "link").is_symlink()
+    assert [(tmp_path / name).read_text() for name in ("link", "real")] == ["newest", "new"]
 
 
 @pytest.mark.parametrize("writing", [writing_file, writing_folder])

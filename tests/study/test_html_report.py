@@ -115,7 +115,7 @@ class Elements(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.open, self.all, self.texts = [], [], []
-        self.feed(text)
+        self.feed(re.sub("</?bdi>", "", text))  # around a name, within a sentence
         self.close()
         assert self.open == []
 
@@ -276,6 +276,23 @@ def test_texts_are_cut_and_only_the_first_prompts_are_shown():
     assert "number 4" in text
     assert "number 5" not in text
     assert "tokens 4, 5" in text, "without a tokenizer there are no texts"
+
+
+def test_what_a_name_holds_is_shown_and_stays_within_it():
+    name = "\x1b[31m\u202egnp\x00\u2066\ud800 <b>שם"
+    shown = r"\x1b[31m\u202egnp\x00\u2066\ud800 &lt;b&gt;שם"
+    prompt = PromptText(name, name, (), (name,), name)
+    outputs = {(name, one): [output(name, (number,))] for number, one in enumerate(("baseline", name))}
+    text = page([baseline(task=name), run(name, task=name)], outputs, {name: [prompt]})
+    text.encode()
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]", text)
+    for place in (
+        "<bdi>{}</bdi></a>",
+        "<h4><bdi>{}</bdi></h4>",
+        "<dt><bdi>{}</bdi></dt>",
+        "Prompt <bdi>{}</bdi> (",
+    ):
+        assert place.format(shown) in text
 
 
 def test_what_was_not_measured_is_left_out():

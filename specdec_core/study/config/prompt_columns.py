@@ -39,6 +39,10 @@ class Columns:
         return picked
 
 
+_MAX_LENGTH = 10_000_000
+"""The most characters of a prompt that a template makes."""
+
+
 def check_template(template: str) -> str:
     """Return a template.
 
@@ -63,6 +67,10 @@ def _filled(template: str, row: Row) -> str:
         if column is not None:
             value = _value(row, column)
             pieces.append(str(value) if isinstance(value, (int, float)) else _text(value, column))
+    if (length := sum(map(len, pieces))) > _MAX_LENGTH:
+        raise PromptError(
+            f"the template makes a prompt of {length:,} characters; at most {_MAX_LENGTH:,} are read."
+        )
     return "".join(pieces)
 
 

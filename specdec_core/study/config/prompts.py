@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.builtin import BUILTIN_PROMPTS
 from specdec_core.interface.errors import PromptError, reading
 from specdec_core.interface.inputs import input_path, open_text
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _MAX_TEMPLATE = 1_000_000
 """The most bytes of a chat template."""
+_TEMPLATE_SECONDS = 10.0
+"""How long a template may take to render a chat: it is a program, and may have loops within loops."""
+_MAX_RENDERED = 10_000_000
+"""The most characters that it may write."""
 
 __all__ = [
     "PromptText",
@@ -158,13 +163,15 @@ def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) 
         )
     whose = f"the chat template of {model}" if template is None else "the given chat template"
     try:
-        ids = tokenizer.apply_chat_template(
-            [dict(message) for message in prompt.messages or ()],
-            chat_template=template,
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-        )
+        with time_limit(_TEMPLATE_SECONDS, f"{name}: {whose}"):
+            text = tokenizer.apply_chat_template(
+                [dict(message) for message in prompt.messages or ()],
+                chat_template=template,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+    except TimeLimitExceeded as error:
+        raise PromptError(f"{name}: {whose} does not end: {error}. Provide another template.") from error
     except Exception as error:  # a template is a program and may raise anything
         line = getattr(error, "lineno", None)
         place = "" if line is None else f" (line {line} of the template)"
@@ -172,6 +179,12 @@ def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) 
             f"{name}: {whose} refuses it: {error}{place}. Change the messages to what the template accepts, "
             "or provide another template."
         ) from error
+    if len(text) > _MAX_RENDERED:
+        raise PromptError(
+            f"{name}: {whose} makes {len(text):,} characters of it; at most {_MAX_RENDERED:,} are read. Provide "
+            "another template."
+        )
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them
     if not ids:
         raise PromptError(f"{name}: {whose} renders it as an empty text; it must render the messages.")
     return [int(token) for token in ids]

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report import charts
 from specdec_core.study.report.expectation import MIN_COUNT
+from specdec_core.study.report.formats import visible
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 
@@ -92,10 +93,11 @@ def scoped(css: str, scope: str) -> str:
 
 
 def _environment() -> Environment:
-    # Prompts and outputs may contain anything: everything inserted is escaped.
+    # Names, prompts and outputs may contain anything: everything inserted is escaped, and controls are shown.
     environment = Environment(
         loader=PackageLoader("specdec_core.study.report", "templates"),
         autoescape=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -36,6 +36,10 @@ _COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality"}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
 
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""With one of these a formula begins in a spreadsheet."""
+
+
 def first_outputs(result: StudyResult) -> Outputs:
     """Return the outputs of the first finished repeat of each run; repeats have the same seeds."""
     return {
@@ -105,7 +109,7 @@ def write_results(
 def _write(path: Path, content: Callable[[], Iterable[str]]) -> None:
     # What UTF-8 cannot express, the halves of surrogate pairs, becomes `\\ud800`: in JSON, that is their escape.
     with (
-        writing_file(path) as place,
+        writing_file(path, through_links=False) as place,
         place.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.writelines(content())
@@ -120,8 +124,13 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
     table = io.StringIO()
     writer = csv.DictWriter(table, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return table.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Return a value of a cell; a text that a spreadsheet would run as a formula begins with a quote (OWASP)."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def table_row(line: Mapping[str, Any]) -> dict[str, Any]:

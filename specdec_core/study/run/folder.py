@@ -17,6 +17,10 @@ LOCK = ".lock"
 """Name of the empty file that is locked while a study runs."""
 
 
+FILES = (LOCK, "repeats.jsonl", "results.jsonl", "summary.csv", "outputs.jsonl", "report.html")
+"""Names of all files that a study writes into its folder."""
+
+
 class StorageError(SpecdecError):
     """Results cannot be stored: no space, no permission, or another study is running in the folder."""
 
@@ -25,12 +29,18 @@ def make_folder(folder: Path) -> None:
     """Create a folder for results if it does not exist.
 
     Raises:
-        StorageError: If it cannot be created.
+        StorageError: If it cannot be created, or one of the files that will be written there is a link.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        links = [folder / name for name in FILES if (folder / name).is_symlink()]
     except OSError as error:
         raise cannot_store(folder, error) from error
+    if links:
+        raise StorageError(
+            f"{links[0]} is a link, and results are not written through links, which may lead to a file of "
+            "somebody else. Remove it, or choose another --output."
+        )
 
 
 def cannot_store(folder: Path, error: OSError) -> StorageError:
