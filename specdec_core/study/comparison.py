@@ -137,6 +137,7 @@ def compare(
     output: Path | str | None = None,
     *,
     fresh: bool = False,
+    isolate: bool = False,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -145,6 +146,8 @@ def compare(
         study: The path of a YAML file, a mapping of what it would hold, or a study that was read.
         output: Folder that receives the results and the report, and from which a stopped study resumes.
         fresh: Discard what an earlier study left in the folder.
+        isolate: Give each run a process of its own, so that a plugin that crashes its process costs that run only.
+            Each process loads the target, and all of them are in memory together.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
             it.
 
@@ -168,12 +171,14 @@ def compare(
 
         make_folder(folder)  # fails before torch and the model are loaded
     if not isinstance(progress, bool):
-        return _compared(study, folder, fresh, progress)
+        return _compared(study, folder, fresh, isolate, progress)
     with _display(quiet=not progress) as display:
-        return _compared(study, folder, fresh, display)
+        return _compared(study, folder, fresh, isolate, display)
 
 
-def _compared(study: Study, output: Path | None, fresh: bool, observer: TrainingObserver) -> Comparison:
+def _compared(
+    study: Study, output: Path | None, fresh: bool, isolate: bool, observer: TrainingObserver
+) -> Comparison:
     if "torch" not in sys.modules:
         observer.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
@@ -182,7 +187,7 @@ def _compared(study: Study, output: Path | None, fresh: bool, observer: Training
     from specdec_core.study.run.runner import run_study
 
     with quiet_libraries():
-        result = run_study(study, observer, output=output, fresh=fresh)
+        result = run_study(study, observer, output=output, fresh=fresh, isolate=isolate)
     rows = tuple(summarise(result))
     if output is None:
         return Comparison(study, rows)
