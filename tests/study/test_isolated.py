@@ -42,10 +42,11 @@ def test_the_result_is_the_same_and_a_crash_costs_its_run_only(alone, study, tmp
         (None, "crashing"): "the process of crashing was ended by signal SIGSEGV in the middle of repeat 1."
     }
     together = run_study(study(), Recorder())
-    alike = [
-        {key: (one.outputs, one.metrics.drafted) for key, one in found.repeats.items()} for found in (together, result)
-    ]
-    assert alike[0] == alike[1]
+    expected, found = (
+        {key: (one.outputs, one.metrics.drafted) for key, one in each.repeats.items()}
+        for each in (together, result)
+    )
+    assert found == expected
     assert len((tmp_path / "out" / "repeats.jsonl").read_text().splitlines()) == 1 + 6
     again = run_study(loaded, Recorder(), output=tmp_path / "out", isolate=True)
     assert dict(again.repeats) == dict(result.repeats)
