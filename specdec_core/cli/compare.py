@@ -33,6 +33,14 @@ def compare(
     ] = False,
     plugin_timeout: PluginTimeout = None,
     max_runs: MaxRuns = MAX_RUNS,
+    isolate: Annotated[
+        bool,
+        typer.Option(
+            "--isolate",
+            help="Give each run a process of its own: a crash or a leak costs that run only. Each loads the "
+            "target, so memory is needed for one target more than there are drafters.",
+        ),
+    ] = False,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -48,7 +56,8 @@ def compare(
     after it was stopped.
 
     Exit codes: 0 success; 1 a plugin failed while it decoded, or a lossless run at temperature 0 departs from the
-    baseline; 2 an error that you can fix, or a run that could not be started; 130 stopped with Ctrl-C.
+    baseline; 2 an error that you can fix, or a run that ended early; 130 stopped with Ctrl-C, and
+    128 + n with another signal n.
 
     For example:
 
@@ -59,15 +68,15 @@ def compare(
     ```
     """
     loaded = load_study(study, settings or (), max_runs=max_runs)
-    result = _run(replace(loaded, plugin_timeout=plugin_timeout), output, fresh, quiet)
+    result = _run(replace(loaded, plugin_timeout=plugin_timeout), output, fresh, isolate, quiet)
     _show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
 
-def _run(study: Study, output: Path | None, fresh: bool, quiet: bool) -> Comparison:
+def _run(study: Study, output: Path | None, fresh: bool, isolate: bool, quiet: bool) -> Comparison:
     with StageProgress(error_console(), quiet=quiet) as progress:
-        return run_comparison(study, output, fresh=fresh, progress=progress)
+        return run_comparison(study, output, fresh=fresh, isolate=isolate, progress=progress)
 
 
 def _show(result: Comparison, quiet: bool, wide: bool) -> None:

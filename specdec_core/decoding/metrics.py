@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from specdec_core.interface import StepReport
@@ -159,7 +160,10 @@ def _added(one: _Counts, other: _Counts) -> _Counts:
 
 def _total_of(kind: type[_Counts], parts: Sequence[_Counts]) -> _Counts:
     """Add counts field by field; tuples element by element, padded with zeros."""
-    return kind(**{name: _sum([getattr(one, name) for one in parts]) for name in kind.__slots__ if parts})
+    return kind(*map(_sum, zip(*map(_VALUES[kind], parts), strict=True)))
+
+
+_VALUES = {kind: attrgetter(*(field.name for field in fields(kind))) for kind in (Metrics, StepTimes)}
 
 
 def _sum(values: Sequence[Any]) -> Any:
@@ -167,8 +171,7 @@ def _sum(values: Sequence[Any]) -> Any:
     if not isinstance(first, tuple):
         return _total_of(StepTimes, values) if isinstance(first, StepTimes) else sum(values)
     times = any(value and isinstance(value[0], StepTimes) for value in values)
-    columns = zip_longest(*values, fillvalue=StepTimes() if times else 0)
-    return tuple(_sum(column) for column in columns)
+    return tuple(map(_sum, zip_longest(*values, fillvalue=StepTimes() if times else 0)))
 
 
 class Tally:

@@ -139,6 +139,7 @@ def compare(
     fresh: bool = False,
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
+    isolate: bool = False,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -149,6 +150,8 @@ def compare(
         fresh: Discard what an earlier study left in the folder.
         plugin_timeout: Seconds that one call into a plugin may take before it is interrupted; see `Decoder`.
         max_runs: The most runs that the study may have, with grids expanded, over all tasks.
+        isolate: Give each run a process of its own, so that a plugin that crashes its process costs that run only.
+            Each process loads the target, and all of them are in memory together.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
             it.
 
@@ -174,12 +177,14 @@ def compare(
 
         make_folder(folder)  # fails before torch and the model are loaded
     if not isinstance(progress, bool):
-        return _compared(study, folder, fresh, progress)
+        return _compared(study, folder, fresh, isolate, progress)
     with _display(quiet=not progress) as display:
-        return _compared(study, folder, fresh, display)
+        return _compared(study, folder, fresh, isolate, display)
 
 
-def _compared(study: Study, output: Path | None, fresh: bool, observer: TrainingObserver) -> Comparison:
+def _compared(
+    study: Study, output: Path | None, fresh: bool, isolate: bool, observer: TrainingObserver
+) -> Comparison:
     if "torch" not in sys.modules:
         observer.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
@@ -188,7 +193,7 @@ def _compared(study: Study, output: Path | None, fresh: bool, observer: Training
     from specdec_core.study.run.runner import run_study
 
     with quiet_libraries():
-        result = run_study(study, observer, output=output, fresh=fresh)
+        result = run_study(study, observer, output=output, fresh=fresh, isolate=isolate)
     rows = tuple(summarise(result))
     if output is None:
         return Comparison(study, rows)

@@ -1,5 +1,7 @@
 """What a run should have gained, on numbers that were made up so that the answer is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from specdec_core.decoding import Metrics
@@ -141,15 +143,15 @@ def test_a_controller_that_asks_for_less_is_not_taken_for_a_drafter_that_has_les
 def test_the_last_step_of_a_row_drafts_beyond_its_end():
     # Nine tokens a call, ten rows of 14: two calls each, not 14 / 9.
     run, baseline = fixed(8, (20,) * 8, calls=20, draft=0.0), autoregressive()
-    run = Metrics(**{**vars(run), "tokens": 140})
+    run = replace(run, tokens=140)
     assert expect(run, baseline, sequences=10).at(8) == pytest.approx(140 / ((140 + 10 * 4) / 9))
 
 
 def test_rows_of_a_batch_end_one_by_one():
     run = fixed(1, (500,), draft=0.0)
-    run = Metrics(**{**vars(run), "target_calls": 500, "times": (StepTimes(), StepTimes(500, 0, 500.0, 500.0))})
-    run = Metrics(**{**vars(run), "seconds": 500.0, "steps_asked": (0, 500)})
-    baseline = Metrics(**{**vars(autoregressive(500)), "tokens": 1000, "row_steps": 1000})
+    run = replace(run, target_calls=500, times=(StepTimes(), StepTimes(500, 0, 500.0, 500.0)))
+    run = replace(run, seconds=500.0, steps_asked=(0, 500))
+    baseline = replace(autoregressive(500), tokens=1000, row_steps=1000)
     assert expect(run, baseline).here == expect(run, baseline).at(1) == pytest.approx(1.5)
 
 
@@ -157,7 +159,7 @@ def test_first_steps_count_as_steps_and_not_their_time():
     # Ten sequences: ten steps with a prompt, which take 50 s, then a thousand at 1.1 s.
     run = fixed(1, (505,), calls=1010)
     later = (StepTimes(), StepTimes(1000, 100.0, 1000.0, 1100.0))
-    run = Metrics(**{**vars(run), "seconds": 1150.0, "times": later, "steps_asked": (0, 1000)})
+    run = replace(run, seconds=1150.0, times=later, steps_asked=(0, 1000))
     found = expect(run, autoregressive())
     assert found.here == found.at(1) == pytest.approx(1515 / 1150)
 

@@ -210,7 +210,8 @@ def test_rates_from_a_few_tokens_are_marked():
 
 
 @pytest.mark.parametrize(
-    ("count", "dropped"), [(2, 0), (3, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (17, 4), (20, 5)]
+    ("count", "dropped"),
+    [(2, 0), (3, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (17, 4), (20, 5), (10_000, 4901)],
 )
 def test_the_interval_of_a_median_leaves_out_the_extremes_of_many(count, dropped):
     # Conover's table of the sign test at 5%: the first rank inside is one more than those left out.

@@ -77,6 +77,9 @@ class PreparedRun:
         short = min(_WARM_UP_TOKENS, job.generation.max_new_tokens)
         self._decoder.generate(prompts, job.generation.model_copy(update={"max_new_tokens": short}))
 
+    def close(self) -> None:
+        """Do nothing: memory is freed with the object."""
+
     def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
         """Decode all prompts once.
 

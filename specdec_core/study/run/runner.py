@@ -27,6 +27,7 @@ from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
 from specdec_core.study.run.factory import load_target, ready_prompts
 from specdec_core.study.run.folder import StorageError, exclusive_lock
+from specdec_core.study.run.isolated import IsolatedRun
 from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.prepared import Batch, PreparedRun, RunJob
 from specdec_core.study.run.provenance import study_provenance
@@ -61,6 +62,7 @@ def run_study(
     *,
     output: Path | None = None,
     fresh: bool = False,
+    isolate: bool = False,
     registry: Registry | None = None,
 ) -> StudyResult:
     """Run a study, or resume one that was stopped.
@@ -70,6 +72,7 @@ def run_study(
         observer: Receives the progress.
         output: Folder that stores finished repeats; without it, a stopped study cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
+        isolate: Give each run a process of its own, which loads the target again, with the installed plugins.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
@@ -83,7 +86,7 @@ def run_study(
     with exclusive_lock(output) if output is not None else nullcontext():
         provenance = study_provenance(study, describe_hardware(targets.of(study.tasks[0])), registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, targets, registry, observer, journal)
+        session = _Session(study, targets, registry, observer, journal, isolate)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
@@ -91,6 +94,8 @@ def run_study(
         except KeyboardInterrupt as stopped:
             stopped.args = (session.stopped(),)  # of its own kind, which says what stopped it
             raise
+        finally:
+            session.close()
     return StudyResult(study, session.finished, session.failed, provenance)
 
 
@@ -129,6 +134,9 @@ class _Targets:
             self._loaded = (task.target, load_target(task.target, self.folder))
         return self._loaded[1]
 
+    def release(self) -> None:
+        self._loaded = None
+
 
 class _Session:
     """The state of a running study."""
@@ -140,13 +148,15 @@ class _Session:
         registry: Registry,
         observer: TrainingObserver,
         journal: Journal | None,
+        isolate: bool,
     ) -> None:
         self._study = study
+        self._isolate = isolate
         self._targets = targets
         self._registry = registry
         self._observer = observer
         self._journal = journal
-        self._prepared: dict[str, PreparedRun] = {}
+        self._prepared: dict[str, PreparedRun | IsolatedRun] = {}
         repeats = study.config.repeats
         self._total = sum(len(task.runs) for task in study.tasks) * repeats.max
         self._most = "" if repeats.min == repeats.max else "at most "
@@ -160,8 +170,11 @@ class _Session:
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
             # The prompts of all tasks with this target are checked before the first task takes its time.
             ready = [(task, list(self._batches(task))) for task in tasks]
+            if self._isolate:
+                self._targets.release()  # each process has its own
             for task, batches in ready:
                 self._run_task(task, batches)
+                self.close()
 
     def stopped(self) -> str:
         """Return what a signal leaves behind, and the runs that failed before it."""
@@ -217,7 +230,11 @@ class _Session:
         self._observer.advance(len(self.finished))
         for run, number in self._todo(task):
             self._attempt(task, run, partial(self._measure, task, run, number))
-        self._prepared.clear()
+
+    def close(self) -> None:
+        """Free the runs of a task, and end their processes."""
+        while self._prepared:
+            self._prepared.popitem()[1].close()
 
     def _attempt(self, task: Task, run: Run, action: Callable[[], None]) -> None:
         """Do something for a run. Whatever its plugins raise, sys.exit too, ends this run only."""
@@ -229,7 +246,8 @@ class _Session:
             if run.drafter is None:
                 raise  # there is nothing to compare without a baseline, in which no plugin takes part
             self.failed[task.name, run.name] = str(error) if isinstance(error, SpecdecError) else _located(error)
-            self._prepared.pop(run.name, None)
+            if run.name in self._prepared:
+                self._prepared.pop(run.name).close()
 
     def _prepare(self, task: Task, run: Run, batches: Sequence[Batch]) -> None:
         job = RunJob(
@@ -242,7 +260,11 @@ class _Session:
             self._targets.folder,
             self._study.plugin_timeout,
         )
-        self._prepared[run.name] = PreparedRun(self._targets.of(task), job, self._registry)
+        self._prepared[run.name] = (
+            IsolatedRun(task.target, job)
+            if self._isolate
+            else PreparedRun(self._targets.of(task), job, self._registry)
+        )
 
     def _measure(self, task: Task, run: Run, number: int) -> None:
         def progress(share: float) -> None:
