@@ -86,7 +86,10 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
             raise PluginError(f"row {row} claims {length} tokens, but tokens has only {shape[1]} columns.")
     if proposal.parents is not None:
         raise PluginError("parents were proposed; they are reserved for token trees. Leave them out.")
-    return Proposal(tokens, lengths, _checked_q(proposal.q, shape, vocab_size))
+    q = _checked_q(proposal.q, shape, vocab_size)
+    given = (tokens, lengths, q)
+    same = type(proposal) is Proposal and all(map(is_, given, (proposal.tokens, proposal.lengths, proposal.q)))
+    return proposal if same else Proposal(tokens, lengths, q)
 
 
 def _lengths(given: object, batch: int) -> tuple[int, ...]:
