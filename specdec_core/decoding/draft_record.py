@@ -47,6 +47,7 @@ class DraftRecord:
         self._device = device
         self._buffer: Tensor | None = None
         self._columns = _counting(batch_size, max_gamma, dtype=torch.long, device=device)
+        self._views: list[Tensor] = []  # of its columns, which are taken in every step
         self._backoffs = _BackoffBuilder(self._shape, device)
         self.clear()
 
@@ -111,11 +112,17 @@ class DraftRecord:
     def _add(self, tokens: Tensor | list[int], place: _Place) -> None:
         if isinstance(tokens, Tensor):
             # Copied, since the drafter has the tensor too.
-            self._columns.select(1, len(self)).copy_(tokens, non_blocking=True)
+            self._column(len(self)).copy_(tokens, non_blocking=True)
             self._lists.append(None)
         else:
             self._lists.append(tokens)
         self._places.append(place)
+
+    def _column(self, number: int) -> Tensor:
+        """Return the buffer for the tokens of a position, `[B]`."""
+        while len(self._views) <= number:
+            self._views.append(self._columns.select(1, len(self._views)))
+        return self._views[number]
 
     def tokens(self) -> Tensor:
         """Return all tokens, `[B, K]` int64, in memory that the next step overwrites."""
@@ -128,7 +135,7 @@ class DraftRecord:
             return columns.copy_(torch.from_numpy(np.array(lists, dtype=np.int64).T), non_blocking=True)
         for number, tokens in enumerate(self._lists):
             if tokens is not None:
-                self._columns[:, number].copy_(torch.tensor(tokens), non_blocking=True)
+                self._column(number).copy_(torch.tensor(tokens), non_blocking=True)
         return columns
 
     def rows(self) -> list[list[int]]:

@@ -202,7 +202,7 @@ class DraftRecorder:
             )
         if q is not None:
             self._drawn_directly = True  # so that its sums are checked
-            shape = tuple(as_tensor(q, "q of extend()", "[B, K, V] float", FLOATS).shape)
+            shape = tuple(as_tensor(q, "probabilities of extend()", "[B, K, V] float", FLOATS).shape)
             longest = max(map(len, rows))
             if len(shape) != 3 or (shape[0], shape[2]) != (batch, vocab) or shape[1] < longest:
                 raise PluginError(
@@ -289,7 +289,7 @@ class DraftRecorder:
     def _check(self, values: Tensor, what: str) -> None:
         self._check_budget()
         expected = (self._shape[0], self._shape[2])
-        values = as_tensor(values, what, f"[B, V] = {expected}, float", FLOATS)
+        values = as_tensor(values, what, "[B, V] float", FLOATS)
         if tuple(values.shape) != expected:
             raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")
 

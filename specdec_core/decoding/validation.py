@@ -72,7 +72,7 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
     if not isinstance(proposal, Proposal):
         raise PluginError(f"propose() returned {type(proposal).__name__}; it must return a Proposal.")
     batch = len(budget)
-    tokens = as_tensor(proposal.tokens, "tokens", f"[{batch}, K] int64")
+    tokens = as_tensor(proposal.tokens, "tokens", "[B, K] int64")
     shape = tuple(tokens.shape)
     if len(shape) != 2 or shape[0] != batch or tokens.dtype != torch.long:
         raise PluginError(
@@ -86,7 +86,10 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
             raise PluginError(f"row {row} claims {length} tokens, but tokens has only {shape[1]} columns.")
     if proposal.parents is not None:
         raise PluginError("parents were proposed; they are reserved for token trees. Leave them out.")
-    return Proposal(tokens, lengths, _checked_q(proposal.q, shape, vocab_size))
+    q = _checked_q(proposal.q, shape, vocab_size)
+    given = (tokens, lengths, q)
+    same = type(proposal) is Proposal and all(map(is_, given, (proposal.tokens, proposal.lengths, proposal.q)))
+    return proposal if same else Proposal(tokens, lengths, q)
 
 
 def _lengths(given: object, batch: int) -> tuple[int, ...]:
@@ -111,7 +114,7 @@ def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype
 
     Args:
         value: What it gave.
-        what: What it is, for messages.
+        what: What it is, for messages, as a plural.
         expected: What it must be, for messages.
         dtypes: The dtypes that it may have; None for any.
 
@@ -120,15 +123,15 @@ def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype
     """
     if type(value) is not Tensor:
         if not isinstance(value, Tensor):
-            raise PluginError(f"{what}: a {type(value).__name__} was given; expected a torch tensor, {expected}.")
+            raise PluginError(f"{what} are a {type(value).__name__}; expected a tensor, {expected}.")
         value = value.as_subclass(Tensor)
     if value.is_nested or value.is_quantized or value.is_meta or value.layout is not torch.strided:
         kinds = {"nested": value.is_nested, "quantised": value.is_quantized, "meta": value.is_meta}
         kind = next((name for name, is_it in kinds.items() if is_it), str(value.layout).removeprefix("torch."))
-        raise PluginError(f"{what}: a {kind} tensor was given; expected a dense one with its values, {expected}.")
+        raise PluginError(f"{what} are a {kind} tensor; expected a dense one with its values, {expected}.")
     if dtypes is not None and value.dtype not in dtypes:
         name = str(value.dtype).removeprefix("torch.")
-        raise PluginError(f"{what}: a tensor of dtype {name} was given; expected {expected}.")
+        raise PluginError(f"{what} are of dtype {name}; expected {expected}.")
     return value
 
 
@@ -140,7 +143,7 @@ def _checked_q(q: object, shape: tuple[int, ...], vocab_size: int) -> Distributi
     if isinstance(q, PointMass):
         return q
     if isinstance(q, Dense):
-        probabilities = _probabilities(q.probabilities, "dense q")
+        probabilities = _probabilities(q.probabilities, "probabilities of dense q")
         got, expected = tuple(probabilities.shape), (*shape, vocab_size)
         if got != expected:
             raise PluginError(f"dense q has shape {got}; [B, K, V] is {expected} here.")
@@ -163,8 +166,8 @@ def _checked_backoff(q: Backoff, shape: tuple[int, ...], vocab_size: int) -> Bac
     checked = Backoff(
         as_tensor(q.ids, "ids of back-off q", "int32 or int64", INTEGERS),
         _probabilities(q.probabilities, "probabilities of back-off q"),
-        _probabilities(q.lower_order, "lower_order of back-off q"),
-        _probabilities(q.backoff_weight, "backoff_weight of back-off q"),
+        _probabilities(q.lower_order, "values of lower_order"),
+        _probabilities(q.backoff_weight, "values of backoff_weight"),
     )
     ids, weights = tuple(checked.ids.shape), tuple(checked.probabilities.shape)
     lower, backoff = tuple(checked.lower_order.shape), tuple(checked.backoff_weight.shape)

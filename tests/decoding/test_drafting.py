@@ -505,5 +505,5 @@ def test_a_backoff_q_of_the_wrong_shape_is_an_error(part):
 def test_a_backoff_q_with_float_ids_is_an_error():
     parts = backoff()
     parts["ids"] = parts["ids"].float()
-    with pytest.raises(PluginError, match=r"ids of back-off q: a tensor of dtype float32"):
+    with pytest.raises(PluginError, match=r"ids of back-off q are of dtype float32"):
         judged(parts)
