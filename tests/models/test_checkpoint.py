@@ -63,7 +63,7 @@ def said():
     logger.removeHandler(handler)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
 def test_missing_weights_are_an_error_that_names_the_first_and_counts_the_rest(tmp_path, family, said):
     folder = Folder(tmp_path, family)
     names = sorted(name for name in folder.tensors if any(part in name for part in (".h.", "layers.", "block.")))
@@ -219,7 +219,8 @@ def test_models_configs_and_tokenizers_are_loaded_in_one_place():
     for package in (specdec_core, specdec_drafters, specdec_plugins):
         root = Path(str(package.__file__)).parent
         for path in root.rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(text)) if "from_pretrained" in text else ():
                 if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
                     found.add((path.name, ast.unparse(node)))
     assert found == {

@@ -65,7 +65,7 @@ def model_of(name, **settings):
     return random_model(getattr(transformers, f"{architecture}Config")(**{**sizes, **IDS, **own, **settings}))
 
 
-def greedy(loaded, prompts, tokens=40, drafter=None, gamma=(3, 1, 2)):
+def greedy(loaded, prompts, tokens=24, drafter=None, gamma=(3, 1, 2)):
     decoder = Decoder(
         loaded,
         drafter or CountingDrafter(loaded.vocab_size),
@@ -76,7 +76,7 @@ def greedy(loaded, prompts, tokens=40, drafter=None, gamma=(3, 1, 2)):
     return decoder.generate(prompts, GenerationSettings(max_new_tokens=tokens, ignore_eos=True)).sequences
 
 
-def generated(model, prompt, tokens=40):
+def generated(model, prompt, tokens=24):
     ids = torch.tensor([prompt])
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False, eos_token_id=None
@@ -89,7 +89,12 @@ PROMPTS = [[3, 4, 5, 6], [7, 8, 9] * 6, list(range(2, 32))]
 
 
 @pytest.mark.parametrize(
-    ("name", "ragged"), [("gpt-neo", False), ("phi3", True), ("qwen2", True), ("gemma2", True), ("mistral", True)]
+    ("name", "ragged"),
+    [
+        ("gpt-neo", False),
+        ("phi3", True),
+        *(pytest.param(name, True, marks=pytest.mark.slow) for name in ("qwen2", "gemma2", "mistral")),
+    ],
 )
 def test_rows_before_and_past_a_window_are_those_of_generate(name, ragged):
     model = model_of(name)
@@ -141,7 +146,9 @@ def test_attention_to_later_tokens_is_refused(architecture):
         wrap_model(random_model(config))
 
 
-@pytest.mark.parametrize("name", ["phi3 longrope", "llama longrope", "llama dynamic"])
+@pytest.mark.parametrize(
+    "name", ["phi3 longrope", "llama dynamic", pytest.param("llama longrope", marks=pytest.mark.slow)]
+)
 def test_rows_end_where_rotary_frequencies_change(name):
     model = model_of(name)
     loaded = wrap_model(model)
@@ -156,7 +163,7 @@ def test_rows_end_where_rotary_frequencies_change(name):
         greedy(loaded, [[3] * SWITCH])
 
 
-@pytest.mark.parametrize("name", ["phi3 longrope", "llama longrope"])
+@pytest.mark.parametrize("name", ["phi3 longrope", pytest.param("llama longrope", marks=pytest.mark.slow)])
 def test_rows_that_begin_past_the_switch_have_the_frequencies_of_long_texts(name):
     model = model_of(name)
     loaded = wrap_model(model)
