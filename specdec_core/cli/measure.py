@@ -30,6 +30,7 @@ from specdec_core.cli.common import (
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.files import check_output
+from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.file import (
     DrafterEntry,
@@ -302,7 +303,7 @@ def _differences(run: RunConfig, others: Sequence[RunConfig]) -> str:
 
 def _unfinished(output: Path) -> Measurement | None:
     """Return the measurement in a file if it lacks a drafter."""
-    if not output.is_file():
+    if not input_path(output.absolute()).is_file():
         return None
     try:
         found = read_measurement(output)

@@ -234,7 +234,7 @@ def test_measurements_that_do_not_say_it(theory, measured, tmp_path):
     other = tmp_path / "other.json"
     other.write_text("{}")
     assert "is not a measurement" in theory("speed", "--measured", other).stderr
-    assert "cannot be read" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
+    assert "there is no such file" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
     text = json.loads(file.read_text())
     text["drafters"][0]["seconds"]["step"] = []
     other.write_text(json.dumps(text))

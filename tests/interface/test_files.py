@@ -117,6 +117,11 @@ def test_a_symlink_is_followed(tmp_path):
     assert [(tmp_path / name).read_text() for name in ("link", "real")] == ["newest", "new"]
 
 
+def test_an_output_that_cannot_be():
+    with pytest.raises(ConfigError, match="cannot be read: File name too long"):
+        check_output(Path("n" * 300), overwrite=False)
+
+
 @pytest.mark.parametrize("writing", [writing_file, writing_folder])
 def test_os_errors_become_messages(tmp_path, writing):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

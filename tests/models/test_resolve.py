@@ -38,8 +38,9 @@ def test_whether_a_config_has_an_encoder(config, expected, tmp_path):
 
 
 def test_a_missing_or_broken_config_tells_nothing(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    assert has_encoder(tmp_path) is None
+    for text in ("{", "[]", "null", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\0", '{"architectures": 3}'):
+        (tmp_path / "config.json").write_text(text)
+        assert has_encoder(tmp_path) is None
     assert has_encoder("nobody/nothing", tmp_path) is None
     assert has_encoder("builtin:nothing") is None
 

@@ -189,7 +189,7 @@ def test_a_choice_that_is_not_there_is_named_with_its_place(write, more, problem
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(None, "cannot be read: No such file"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
+    [(None, "there is no such file"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
 )
 def test_a_file_that_is_no_measurement_is_named_with_its_place(tmp_path, text, problem):
     if text is not None:
