@@ -70,7 +70,9 @@ class _Group(TyperGroup):
                 # The message says how to resume, if the command can.
                 error_console().print(str(stopped) or "stopped.", soft_wrap=True)
             raise typer.Exit(stopped.exit_code if isinstance(stopped, Stopped) else INTERRUPTED) from None
-        except SystemExit as left:  # of a plugin: typer's own way out is another exception
+        except SystemExit as left:  # typer's own way out is another exception
+            if isinstance(left.__context__, BrokenPipeError):
+                raise  # of rich, when the reader of the output has left
             raise RuntimeError(f"sys.exit({left.code!r}) was called in the middle of the command") from left
 
 
