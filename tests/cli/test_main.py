@@ -133,7 +133,7 @@ def test_ctrl_c_exits_with_130(specdec, study, monkeypatch):
 
 
 def test_a_plugin_that_leaves_in_the_middle_of_a_command_is_no_success(monkeypatch, capsys):
-    monkeypatch.setattr("specdec_core.cli.listing.load_study", lambda *_: sys.exit(0))
+    monkeypatch.setattr("specdec_core.cli.listing.load_study", lambda *_, **__: sys.exit(0))
     monkeypatch.setattr(sys, "argv", ["specdec", "validate", "study.yaml"])
     with pytest.raises(SystemExit) as caught:
         module.main()

@@ -12,9 +12,9 @@ BUSY = """
 import sys, time
 from specdec_core.cli import listing, start
 
-def busy(study, *_):
-    print("busy", flush=True)
+def busy(study, *_, **__):
     try:
+        print("busy", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         if study.name != "deaf":

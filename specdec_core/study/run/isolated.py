@@ -138,6 +138,7 @@ def _plain(job: RunJob) -> dict[str, Any]:
         "batches": job.batches,
         "batch_size": job.batch_size,
         "folder": str(job.folder),
+        "plugin_timeout": job.plugin_timeout,
     }
 
 
@@ -156,6 +157,7 @@ def _job(plain: Mapping[str, Any]) -> RunJob:
         plain["batches"],
         plain["batch_size"],
         Path(plain["folder"]),
+        plain["plugin_timeout"],
     )
 
 
