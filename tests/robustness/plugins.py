@@ -1,0 +1,287 @@
+"""Drafters and controllers that raise, exit, lie, and change what they are given.
+
+Whatever they do, greedy decoding must return the target's own tokens, and what was raised must be named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import (
+    BatchInfo,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    GammaSession,
+    LenienceController,
+    LenienceSession,
+    Outcome,
+    PluginConfig,
+    Proposal,
+    SessionInfo,
+    StepReport,
+    TargetInfo,
+)
+from specdec_core.models import LoadedModel, wrap_model
+from tests.robustness.attack import BrokenError
+from tests.tiny import tiny_model
+
+VOCAB = 12
+PROMPTS = ([2, 3, 4, 2, 3], [5], [7, 8, 9])
+
+
+@cache
+def target() -> LoadedModel:
+    """Return the model that all cases decode with."""
+    return wrap_model(tiny_model("llama", VOCAB))
+
+
+@cache
+def expected() -> tuple[tuple[int, ...], ...]:
+    """Return what the target generates without a plugin."""
+    return tuple(one.tokens for one in Decoder(target(), temperature=0).generate(PROMPTS, **LENGTH))
+
+
+LENGTH: Any = {"max_new_tokens": 12, "ignore_eos": True}
+
+
+class UnspeakableError(Exception):
+    """Its message cannot be read."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+    __repr__ = __str__
+
+
+class OwnError(BaseException):
+    """Not an `Exception`."""
+
+
+ERRORS: tuple[Callable[[], BaseException], ...] = (
+    lambda: ValueError("plain"),
+    lambda: ValueError("\x1b[31mred\x1b[0m \u202egnp"),
+    lambda: ValueError("x" * 1_000_000),
+    lambda: SystemExit(0),
+    lambda: SystemExit("bye"),
+    lambda: GeneratorExit(),
+    lambda: StopIteration(),
+    lambda: asyncio.CancelledError(),
+    lambda: MemoryError(),
+    lambda: RecursionError(),
+    lambda: ExceptionGroup("several", [ValueError("one"), SystemError("two")]),
+    lambda: UnspeakableError(),
+    lambda: OwnError("own"),
+    lambda: UserWarning("a warning"),
+    lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"),
+)
+ANSWERS: tuple[Callable[[], Any], ...] = (
+    lambda: None,
+    lambda: object(),
+    lambda: float("nan"),
+    lambda: float("inf"),
+    lambda: -1,
+    lambda: [2.5] * len(PROMPTS),
+    lambda: [10**30] * len(PROMPTS),
+    lambda: [[]] * len(PROMPTS),
+    lambda: [None] * len(PROMPTS),
+    lambda: (n for n in range(3)),
+    lambda: "three",
+    lambda: {1, 2, 3},
+    lambda: [True] * len(PROMPTS),
+)
+CHANGES: tuple[Callable[[Any], Any], ...] = (
+    lambda tokens: tokens.append(1),
+    lambda tokens: tokens.clear(),
+    lambda tokens: tokens.pop(),
+    lambda tokens: tokens.reverse(),
+    lambda tokens: tokens.sort(),
+    lambda tokens: tokens.extend([1] * 50),
+    lambda tokens: tokens.insert(0, 3),
+    lambda tokens: tokens.__setitem__(-1, 0),
+    lambda tokens: tokens.__setitem__(slice(None), [1]),
+    lambda tokens: tokens.__delitem__(0),
+    lambda tokens: tokens.__iadd__([1, 2]),
+)
+
+
+class Script:
+    """What a plugin does wrong: once, at one place."""
+
+    def __init__(self, place: str, call: int, act: Callable[[Any], Any] | None) -> None:
+        self.place, self.call, self.act = place, call, act
+        self.done = False
+
+    def at(self, place: str, given: Any, answer: Any) -> Any:
+        """Return the right answer, or do what is wrong if this is the place and the time."""
+        if place != self.place:
+            return answer
+        self.call -= 1
+        if self.call >= 0 or self.act is None:
+            return answer
+        self.done = True
+        wrong = self.act(given)
+        return answer if wrong is KEEP else wrong
+
+
+KEEP = object()
+
+
+class HostileDrafter(Drafter):
+    """Drafts the target's own tokens, some of them wrong, until its script says otherwise."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(PluginConfig(), TargetInfo(vocab_size=VOCAB))
+        self.script = script
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return self.script.at("drafter.open", session, _HostileSession(self.script))
+
+
+class _HostileSession(DraftSession):
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        rows = [self._draft(row, tokens, n) for row, (tokens, n) in enumerate(_pairs(request))]
+        return self.script.at("drafter.propose", request, Proposal.from_rows(rows))
+
+    @staticmethod
+    def _draft(row: int, tokens: Sequence[int], budget: int) -> list[int]:
+        done = len(tokens) - len(PROMPTS[row])
+        right = list(expected()[row][done : done + budget])
+        return right[:1] + [token + (done % 2) for token in right[1:] if token + 1 < VOCAB]
+
+    def commit(self, outcome: Outcome) -> None:
+        return self.script.at("drafter.commit", outcome, None)
+
+    def close(self) -> None:
+        return self.script.at("drafter.close", None, None)
+
+
+def _pairs(request: DraftRequest) -> list[tuple[Sequence[int], int]]:
+    return list(zip(request.tokens, request.budget, strict=True))
+
+
+class HostileGamma(GammaController):
+    """Four tokens, until its script says otherwise."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(PluginConfig())
+        self.script = script
+
+    @property
+    def max_gamma(self) -> int:
+        return self.script.at("gamma.max_gamma", None, 4)
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        return self.script.at("gamma.open", batch, _HostileGammaSession(self.script, batch.batch_size))
+
+
+class _HostileGammaSession(GammaSession):
+    uses_confidence = True
+
+    def __init__(self, script: Script, batch: int) -> None:
+        self.script, self.batch = script, batch
+
+    def gamma(self) -> Sequence[int]:
+        return self.script.at("gamma.gamma", None, [4] * self.batch)
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        return self.script.at("gamma.keep_drafting", confidence, [True] * len(confidence))
+
+    def observe(self, report: StepReport) -> None:
+        return self.script.at("gamma.observe", report, None)
+
+
+class HostileLenience(LenienceController):
+    """l = 1, until its script says otherwise."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(PluginConfig())
+        self.script = script
+
+    def open(self, batch: BatchInfo) -> LenienceSession:
+        return self.script.at("lenience.open", batch, _HostileLenienceSession(self.script, batch.batch_size))
+
+
+class _HostileLenienceSession(LenienceSession):
+    def __init__(self, script: Script, batch: int) -> None:
+        self.script, self.batch = script, batch
+
+    def lenience(self) -> Sequence[float]:
+        return self.script.at("lenience.lenience", None, [1.0] * self.batch)
+
+    def observe(self, report: StepReport) -> None:
+        return self.script.at("lenience.observe", report, None)
+
+
+PLACES = (
+    *("drafter.open", "drafter.propose", "drafter.commit", "drafter.close"),
+    *("gamma.max_gamma", "gamma.open", "gamma.gamma", "gamma.observe"),
+    *("lenience.open", "lenience.lenience", "lenience.observe"),
+)
+ANSWERED = ("drafter.open", "drafter.propose", "gamma.max_gamma", "gamma.open", "gamma.gamma", "lenience.open")
+
+
+def raising(random: Random, _: Path) -> Iterator[str]:
+    """A plugin raises something, somewhere."""
+    place, call, number = random.choice(PLACES), random.randrange(3), random.randrange(len(ERRORS))
+
+    def act(_: object) -> None:
+        raise ERRORS[number]()
+
+    yield f"{place} raises {type(ERRORS[number]()).__name__} at call {call + 1}"
+    decode(Script(place, call, act), named=True)
+
+
+def answering(random: Random, _: Path) -> Iterator[str]:
+    """A plugin answers with something that is no answer."""
+    place, call, number = random.choice(ANSWERED), random.randrange(3), random.randrange(len(ANSWERS))
+    answer = ANSWERS[number]()
+    yield f"{place} returns {answer!r:.40} at call {call + 1}"
+    decode(Script(place, call, lambda _: answer))
+
+
+def changing(random: Random, _: Path) -> Iterator[str]:
+    """A drafter changes the committed tokens that it was given to read."""
+    call, number, row = random.randrange(3), random.randrange(len(CHANGES)), random.randrange(len(PROMPTS))
+
+    def act(request: Any) -> object:
+        CHANGES[number](request.tokens[row])
+        return KEEP
+
+    yield f"the drafter changes request.tokens[{row}] (way {number}) at call {call + 1}"
+    decode(Script("drafter.propose", call, act))
+
+
+def decode(script: Script, *, named: bool = False, temperature: float = 0) -> None:
+    """Decode with plugins that follow a script.
+
+    Args:
+        script: What they do wrong.
+        named: Whether the result must name the failure.
+        temperature: Only what is decoded at temperature 0 can be compared.
+
+    Raises:
+        BrokenError: The tokens are not the target's own, or the failure is not named.
+    """
+    lenience = HostileLenience(script) if script.place.startswith("lenience") else None
+    decoder = Decoder(
+        target(), HostileDrafter(script), gamma=HostileGamma(script), lenience=lenience, temperature=temperature
+    )
+    result = decoder.generate(PROMPTS, **LENGTH)
+    if not temperature and tuple(one.tokens for one in result) != expected():
+        raise BrokenError("wrong tokens")
+    json.dumps([asdict(result.metrics), [one.tokens for one in result], [str(one) for one in result.failures]])
+    if named and script.done and not result.failures:
+        raise BrokenError("the failure is not named")
