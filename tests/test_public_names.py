@@ -27,6 +27,7 @@ LIGHT = (
     "specdec_core.builtin",
     "specdec_core.models.resolve",
     "specdec_core.theory",
+    "specdec_core.execution",
     "specdec_core.study",
     "specdec_core.cli.main",
     "specdec_drafters.plugin",
