@@ -30,8 +30,8 @@ QS = {
     "b and d": {"b": 0.5, "d": 0.5},
     "with a zero": {"a": 0.0, "b": 0.5, "c": 0.5},
 }
-GRID = 24
-"""Probabilities, ratios and residuals above are multiples of 1/24, so the midpoints of this grid enumerate all."""
+GRID = 12
+"""Probabilities, ratios and residuals above are multiples of 1/12, so the midpoints of this grid enumerate all."""
 
 
 class Inline(Executor):

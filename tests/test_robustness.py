@@ -7,7 +7,7 @@ import pytest
 from tests.robustness.__main__ import ATTACKS
 from tests.robustness.attack import attempt
 
-CASES = 24
+CASES = 12
 SEED = 2026
 
 
