@@ -41,15 +41,6 @@ class TimeLimitExceeded(BaseException):
         self.did = ""
 
 
-def is_failure(error: BaseException) -> bool:
-    """Whether an exception that a plugin raised is its failure: all are, except what stops it from outside.
-
-    That is Ctrl-C, a time limit, and what ends a test of pytest. `sys.exit` is a failure.
-    """
-    outcome = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", KeyboardInterrupt)
-    return not isinstance(error, (KeyboardInterrupt, TimeLimitExceeded, outcome))
-
-
 @contextmanager
 def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     """Interrupt a block that takes longer than a limit.

@@ -1,6 +1,5 @@
 """Decoding: the loop, its metrics, observers and result."""
 
-from specdec_core._time_limit import is_failure
 from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
@@ -10,7 +9,7 @@ from specdec_core.decoding.arguments import (
     make_lenience,
 )
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.guard import PluginFailure, failure_text
+from specdec_core.decoding.guard import PluginFailure, failure_text, is_failure
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt import Prompt, check_prompts

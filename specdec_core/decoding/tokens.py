@@ -55,8 +55,7 @@ class TokenView(Sequence[int]):
     def __add__(self, more: Sequence[int]) -> list[int]:
         return [*self._tokens, *more]
 
-    def __radd__(self, before: Sequence[int]) -> list[int]:
-        return [*before, *self._tokens]
+    # No `__radd__`: with it, `row += tokens` would bind a new list to `row` instead of extending the old one.
 
     def __eq__(self, other: object) -> bool:
         return self._tokens == (other._tokens if isinstance(other, TokenView) else other)

@@ -133,7 +133,7 @@ class DraftRequest(Protocol):
         """The committed tokens of each sequence, prompt first.
 
         For encoder-decoder targets these are the decoder's tokens, start token first. They grow with the sequence,
-        cannot be changed, and are otherwise like lists: slices, sums and `list(tokens)` are lists of their own.
+        cannot be changed, and are otherwise like lists: slices, `tokens + [x]` and `list(tokens)` are new ones.
         """
 
     @property

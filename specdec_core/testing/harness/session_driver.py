@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from specdec_core._time_limit import TimeLimitExceeded, is_failure
+from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard, is_failure
 from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specdec_core._time_limit import TimeLimitExceeded, is_failure
+from specdec_core._time_limit import TimeLimitExceeded
+from specdec_core.decoding.guard import is_failure
 from specdec_core.interface import (
     BatchInfo,
     GammaController,
