@@ -9,7 +9,7 @@ from specdec_core.decoding.arguments import (
     make_lenience,
 )
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.guard import PluginFailure, failure_text, is_failure
+from specdec_core.decoding.guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt import Prompt, check_prompts
@@ -36,7 +36,6 @@ __all__ = [
     "check_form",
     "check_prompts",
     "failure_text",
-    "is_failure",
     "make_drafter",
     "make_gamma",
     "make_lenience",

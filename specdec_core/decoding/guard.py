@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import traceback
 import warnings
@@ -13,19 +12,9 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
 
-from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.watch import CallTimeExceeded, CallWatch
 from specdec_core.interface import PluginError, PluginWarning
-from specdec_core.interface.errors import exception_text
-
-
-def is_failure(error: BaseException) -> bool:
-    """Whether an exception that a plugin raised is its failure: all are, except what stops it from outside.
-
-    That is Ctrl-C, a time limit, and what ends a test of pytest. `sys.exit` is a failure.
-    """
-    outcome = getattr(sys.modules.get("_pytest.outcomes"), "OutcomeException", KeyboardInterrupt)
-    return not isinstance(error, (KeyboardInterrupt, TimeLimitExceeded, outcome))
+from specdec_core.interface.errors import exception_text, is_failure
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
 from specdec_core.interface import PluginConfig, PluginSpec, TrainerConfig
-from specdec_core.interface.errors import exception_text
+from specdec_core.interface.errors import exception_text, is_failure
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
 
@@ -96,9 +96,9 @@ def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin
         manager.check_pending()
         specs = [spec for kind in HOOKS_BY_KIND for spec in _call_hook(manager, plugin, kind)]
         return LoadedPlugin(origin, tuple(specs))
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # a plugin's module may raise anything, and call sys.exit
+        if not is_failure(error):
+            raise
         if manager.is_registered(plugin):
             manager.unregister(plugin)
         return LoadedPlugin(origin, reason=exception_text(error))

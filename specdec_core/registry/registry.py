@@ -19,7 +19,7 @@ from specdec_core.interface import (
     TargetInfo,
     Trainer,
 )
-from specdec_core.interface.errors import PluginError, SpecdecError, exception_text, unknown_name
+from specdec_core.interface.errors import PluginError, SpecdecError, exception_text, is_failure, unknown_name
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.requirements import check_capabilities
@@ -149,9 +149,11 @@ class Registry:
                 made = factory(config, target and replace(target, build=self._build))
             else:
                 made = factory(config)
-        except (SpecdecError, KeyboardInterrupt):
-            raise  # the message of a SpecdecError already tells the user what to do
+        except SpecdecError:
+            raise  # its message already tells the user what to do
         except BaseException as error:  # sys.exit, too
+            if not is_failure(error):
+                raise
             raise PluginError(f"{whose} could not be set up: {exception_text(error)}") from error
         if not isinstance(made, _BASES[kind]):
             raise PluginError(f"{whose} makes a {type(made).__name__}, which is not a {_BASES[kind].__name__}.")
@@ -231,9 +233,9 @@ def _import(spec: PluginSpec, whose: str) -> Any:
     module, _, attribute = spec.factory.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # sys.exit, too
+        if not is_failure(error):
+            raise
         raise PluginError(
             f"{whose} could not be imported from {spec.factory!r}: {exception_text(error)}"
         ) from error

@@ -7,7 +7,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
-from specdec_core.decoding.guard import is_failure
+from specdec_core.interface.errors import is_failure
 from specdec_core.testing.causes import cause_of
 from specdec_core.testing.limits import TIMEOUT, TOTAL_TIMEOUT, Limits
 from specdec_core.testing.registration import Check, CheckFailure, checks_for, format_error, require_known

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from specdec_core._time_limit import TimeLimitExceeded
-from specdec_core.decoding.guard import is_failure
 from specdec_core.interface import Capabilities, Drafter, PluginKind, PluginSpec
-from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError
+from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, is_failure
 from specdec_core.testing.causes import author_frame, root_of
 from specdec_core.testing.effort import Effort, visible_error
 from specdec_core.testing.registration import CheckFailure, format_error

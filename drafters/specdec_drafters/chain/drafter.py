@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from specdec_core.decoding import check_form, failure_text, is_failure
+from specdec_core.decoding import check_form, failure_text
 from specdec_core.interface import (
     Backoff,
     Dense,
@@ -26,6 +26,7 @@ from specdec_core.interface import (
     SessionInfo,
     Sparse,
     TargetInfo,
+    is_failure,
 )
 from specdec_core.verification import dense
 from specdec_drafters.chain.config import ChainConfig

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
-from specdec_core.decoding.guard import PluginGuard, is_failure
+from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
@@ -26,7 +26,7 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
 )
-from specdec_core.interface.errors import PluginError
+from specdec_core.interface.errors import PluginError, is_failure
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs

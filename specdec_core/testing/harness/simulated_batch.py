@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specdec_core._time_limit import TimeLimitExceeded
-from specdec_core.decoding.guard import is_failure
 from specdec_core.interface import (
     BatchInfo,
     GammaController,
@@ -23,6 +22,7 @@ from specdec_core.interface import (
     Outcome,
     StepReport,
 )
+from specdec_core.interface.errors import is_failure
 from specdec_core.testing.causes import located
 from specdec_core.testing.harness.scenarios import VOCAB, Scenario, ScenarioRow
 from specdec_core.testing.registration import CheckFailure, format_error
