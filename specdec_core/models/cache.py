@@ -74,6 +74,13 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
             values[rows, :, slots] = value_states.transpose(1, 2)
         return keys[:, :, : plan.end], values[:, :, : plan.end]
 
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy the keys and values of slots to other slots, each `[B, D]` int64."""
+        sources, targets = sources.to(self.keys.device), targets.to(self.keys.device)
+        rows = torch.arange(len(sources), device=self.keys.device)[:, None]
+        for states in (self.keys, self.values):
+            states[rows, :, targets] = states[rows, :, sources]
+
     def get_seq_length(self) -> int:
         """Return the number of tokens before those being written."""
         return self._owner.plan.start
@@ -100,3 +107,8 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.capacity = capacity
         self.plan = WritePlan(slice(None), 0, 0)
         super().__init__(layer_class_to_replicate=partial(SlotLayer, self))
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy slots to other slots in every layer, each `[B, D]` int64; all are read before one is written."""
+        for layer in self.layers:
+            layer.move(sources, targets)

@@ -31,6 +31,7 @@ class Family:
         window: Length of the sliding window in tokens, or None.
         ragged: Whether one forward pass can hold sequences at different positions. If not, each sequence takes a
             forward pass of its own whenever their positions differ.
+        trees: Whether one forward pass can hold a token tree, in which a token sees its ancestors only.
         trims_logits: Whether its forward accepts `logits_to_keep`.
         max_positions: Maximum number of tokens in a sequence, or None if there is no limit.
         rotary_switch: Number of tokens up to which the rotary frequencies are those of short texts, for models
@@ -42,6 +43,7 @@ class Family:
     layer_types: frozenset[str]
     window: int | None
     ragged: bool
+    trees: bool
     trims_logits: bool
     max_positions: int | None
     rotary_switch: int | None
@@ -135,8 +137,12 @@ class LoadedModel:
             )
 
     def row_by_row(self) -> LoadedModel:
-        """Return a copy that runs sequences at different positions in separate forward passes."""
-        return replace(self, family=replace(self.family, ragged=False))
+        """Return a copy that runs sequences at different positions in separate forward passes, and no trees."""
+        return replace(self, family=replace(self.family, ragged=False, trees=False))
+
+    def without_trees(self) -> LoadedModel:
+        """Return a copy that takes no token trees."""
+        return replace(self, family=replace(self.family, trees=False))
 
     def info(self, folder: Path = Path()) -> TargetInfo:
         """Return the properties of this model, as a target, that drafters see.
@@ -173,12 +179,14 @@ def inspect_family(model: Any) -> Family:
     parameters = inspect.signature(model.forward).parameters
     attention = attention_of(model)
     takes_positions = position_patch(model) is not None if encoder_decoder else "position_ids" in parameters
+    # Ragged batches need masks, which flash attention does not take, and positions per sequence; so do trees.
+    ragged = takes_positions and attention in TESTED_ATTENTION
     return Family(
         encoder_decoder=encoder_decoder,
         layer_types=layer_types,
         window=window if SLIDING in layer_types else None,
-        # Ragged batches need masks, which flash attention does not take, and positions per sequence.
-        ragged=takes_positions and attention in TESTED_ATTENTION,
+        ragged=ragged,
+        trees=ragged,
         trims_logits="logits_to_keep" in parameters,
         max_positions=_max_positions(config),
         rotary_switch=_rotary_switch(config),

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from specdec_core.models.overrides import overridden
 
-PositionPatch: TypeAlias = Callable[[Tensor, int], AbstractContextManager[None]]
-"""Context manager in which a forward pass sees its tokens at positions `[B, T]` int64, all below `end`."""
+PositionPatch: TypeAlias = Callable[[Tensor, Tensor], AbstractContextManager[None]]
+"""Context manager in which a forward pass sees its tokens at positions `[B, T]` int64, and the cached ones at
+positions `[B, end]` or `[end]`, all below `end`."""
 
 
 def position_patch(model: Any) -> PositionPatch | None:
@@ -28,12 +29,12 @@ def position_patch(model: Any) -> PositionPatch | None:
     decoder = model.get_decoder()
     biased = [module for module in decoder.modules() if _has_relative_bias(module)]
     if biased:
-        return lambda positions, end: _patched_biases(biased, positions, end)
+        return lambda positions, keys: _patched_biases(biased, positions, keys)
     embedding = getattr(decoder, "embed_positions", None)
     embed = _EMBED_BY_SIGNATURE.get(_parameters(embedding, "forward"))
     if embed is None:
         return None
-    return lambda positions, end: _patched_embedding(embedding, embed(embedding, end), positions)
+    return lambda positions, keys: _patched_embedding(embedding, embed(embedding, keys.shape[-1]), positions)
 
 
 def _has_relative_bias(module: Any) -> bool:
@@ -48,9 +49,10 @@ def _parameters(module: Any, method: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _patched_biases(layers: Sequence[Any], positions: Tensor, end: int) -> Iterator[None]:
+def _patched_biases(layers: Sequence[Any], positions: Tensor, keys: Tensor) -> Iterator[None]:
+    end = keys.shape[-1]
     # Keys after the query are masked, so any distance will do for them.
-    distances = (positions[:, :, None] - torch.arange(end, device=positions.device)).clamp(min=0)
+    distances = (positions[:, :, None] - keys.unsqueeze(-2)).clamp(min=0)
     with ExitStack() as stack:
         for layer in layers:
             weight = layer.relative_attention_bias.weight

@@ -33,6 +33,9 @@ _SHORT, _LONG = (5, 2), (19, 8)
 _TOLERANCE = {torch.float32: 2e-3, torch.float64: 1e-6}
 _HALF_TOLERANCE = 0.06
 
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError)
+"""What the code of an unknown family may raise where it does not take what it is given."""
+
 
 def probe_model(loaded: LoadedModel) -> LoadedModel:
     """Return a model that is known to decode exactly.
@@ -41,7 +44,7 @@ def probe_model(loaded: LoadedModel) -> LoadedModel:
         loaded: A model of any family. One of `TESTED_FAMILIES` as the tests have it (not quantized, on one device,
             with torch's attention or eager, with no window that they lack) is returned unchanged. If ragged
             forward passes give wrong logits, or windows cannot be tested, the result runs sequences at different
-            positions one by one.
+            positions one by one. If only a token tree does, the result takes none.
 
     Raises:
         ModelError: Cached forward passes fail or give wrong logits either way, or the model ignores its window.
@@ -55,7 +58,7 @@ def probe_model(loaded: LoadedModel) -> LoadedModel:
         loaded = loaded.row_by_row()  # which leaves windows to the model
     reason = _difference(loaded, twin)
     if reason is None:
-        return loaded
+        return loaded if _takes_trees(loaded, twin) else loaded.without_trees()
     if loaded.family.ragged and _difference(loaded.row_by_row(), twin and twin.row_by_row()) is None:
         if twin is not None and twin.family.window is not None and _difference(loaded, None) is None:
             raise ModelError(
@@ -128,7 +131,7 @@ def _difference(loaded: LoadedModel, twin: LoadedModel | None) -> str | None:
             reason = _compare_with_uncached(twin, _LONG)
             reason = reason and f"past a window, {reason}"
         return reason
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, KeyError, AssertionError) as error:
+    except _FAILURES as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -148,12 +151,48 @@ def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str
     for row, drafted in enumerate((2, 1)):
         tokens = committed[row] + draft[row, 1 : 1 + drafted].tolist()
         expected = uncached_logits(loaded, tokens, sources[row] if sources else None)
-        error = (logits[row, drafted].float() - expected.float()).abs().max() / expected.float().abs().max()
-        # Quantized products round to half precision whatever the dtype of the logits.
-        tolerance = _HALF_TOLERANCE if loaded.quantized else _TOLERANCE.get(logits.dtype, _HALF_TOLERANCE)
+        error, tolerance = _error(logits[row, drafted], expected), _tolerance(loaded, logits)
         if not error <= tolerance:
-            return f"relative error {float(error):.1e}, tolerance {tolerance:.0e}"
+            return f"relative error {error:.1e}, tolerance {tolerance:.0e}"
     return None
+
+
+def _takes_trees(loaded: LoadedModel, twin: LoadedModel | None) -> bool:
+    """Return whether the logits after each node of a tree, and after a path that was kept, are right."""
+    if not loaded.family.trees:
+        return False
+    try:
+        return all(_tree_is_right(one) for one in (loaded, twin) if one is not None)
+    except _FAILURES:
+        return False
+
+
+def _tree_is_right(loaded: LoadedModel) -> bool:
+    source = [5, 6, 7, 8] if loaded.encoder_decoder else None
+    start = [loaded.start_id] if loaded.start_id is not None else list(range(3, 3 + _LONG[1]))
+    row = [token % loaded.vocab_size for token in start]
+    nodes, parents = torch.tensor([[11, 12, 13, 14, 15]]) % loaded.vocab_size, torch.tensor([[-1, -1, 0, 1, 3]])
+    session = ModelSession(loaded, 1, len(row) + 8, None if source is None else [source])
+    logits = session.forward([row], nodes, (5,), parents)[0]
+    session.keep([[1, 3]])
+    after = session.forward([[2]])[0, 0]
+    paths = {0: [], 1: [0], 2: [1], 3: [0, 2], 4: [1, 3], 5: [1, 3, 4]}
+    pairs = [(logits[n], row + nodes[0, path].tolist()) for n, path in paths.items()]
+    pairs.append((after, [*row, *nodes[0, [1, 3]].tolist(), 2]))
+    return all(
+        _error(given, uncached_logits(loaded, tokens, source)) <= _tolerance(loaded, given)
+        for given, tokens in pairs
+    )
+
+
+def _error(logits: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest logit."""
+    return float((logits.float() - expected.float()).abs().max() / expected.float().abs().max())
+
+
+def _tolerance(loaded: LoadedModel, logits: Tensor) -> float:
+    # Quantized products round to half precision whatever the dtype of the logits.
+    return _HALF_TOLERANCE if loaded.quantized else _TOLERANCE.get(logits.dtype, _HALF_TOLERANCE)
 
 
 @inference_only

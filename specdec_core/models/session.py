@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.device import inference_only
 from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
 from specdec_core.models.positions import PositionPatch, position_patch
+from specdec_core.models.tree import CachedTree
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,14 @@ class Block:
         padding: Left padding of each row.
         counts: Number of tokens of each row, without padding.
         keep: Number of last columns whose logits are needed.
+        draft: Number of last columns that hold draft tokens.
     """
 
     tokens: Tensor
     padding: tuple[int, ...]
     counts: tuple[int, ...]
     keep: int
+    draft: int
 
 
 @dataclass(frozen=True)
@@ -108,10 +112,31 @@ class ModelSession:
         self.calls = 0
         self._cache: SlotCache | None = SlotCache(batch_size, capacity)
         self._memory = _EncoderMemory(loaded, sources) if loaded.encoder_decoder else None
+        self._tree: CachedTree | None = None
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep only the first `lengths[b]` tokens of each row b. Takes O(1) time: nothing is copied."""
         self.lengths = [min(old, new) for old, new in zip(self.lengths, lengths, strict=True)]
+        self._tree = None
+
+    @inference_only
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keep one path of the tree that was read last; its nodes become the next tokens of their row.
+
+        Their keys and values are moved together. Nothing else is copied.
+
+        Args:
+            paths: For each row, the numbers of its nodes from the root on. Nodes that were not read are left out.
+        """
+        tree, self._tree = self._tree, None
+        if tree is None:
+            return
+        assert self._cache is not None, "the session is closed"
+        paths = [[node for node in path if node < count] for path, count in zip(paths, tree.counts, strict=True)]
+        if any(list(path) != list(range(len(path))) for path in paths):
+            self._cache.move(*tree.slots(paths, self._cache.capacity))
+        pairs = zip(self.lengths, tree.base, paths, strict=True)
+        self.lengths = [min(length, base + len(path)) for length, base, path in pairs]
 
     def close(self) -> None:
         """Free the buffers."""
@@ -124,6 +149,7 @@ class ModelSession:
         uncached: Sequence[Sequence[int]],
         draft: Tensor | None = None,
         draft_lengths: Sequence[int] | None = None,
+        parents: Tensor | None = None,
     ) -> Tensor:
         """Run the model once over new tokens and cache them.
 
@@ -131,6 +157,9 @@ class ModelSession:
             uncached: For each row, its committed tokens that are not cached yet (possibly none).
             draft: `[B, K]` int64, draft tokens that follow them, on any device.
             draft_lengths: Length of each row's draft; K if None.
+            parents: `[B, K]` int64 for draft tokens that are nodes of a tree: the number of each one's parent, -1
+                for those that follow the committed tokens. Until the next `keep` or `rollback`, passes without
+                uncached tokens add nodes to the tree, and numbers go on. Requires `Family.trees`.
 
         Returns:
             Logits `[B, K + 1, V]`: after the last uncached token and after each draft token. If no row has
@@ -138,7 +167,9 @@ class ModelSession:
         """
         block = self._align(uncached, draft, draft_lengths)
         self.calls += 1
-        if len(set(self.lengths)) == 1 and not any(block.padding) and min(block.counts) > 0:
+        if parents is not None and block.draft:
+            output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
+        elif len(set(self.lengths)) == 1 and not any(block.padding) and min(block.counts) > 0:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
             output = self._run(block.tokens, plan, block.keep)
         elif self._family.ragged:
@@ -167,10 +198,11 @@ class ModelSession:
         if draft is not None:
             draft = self._replace_unknown(draft.to(self._device, non_blocking=True))
             if not longest:
-                return Block(draft, padding, counts, width)
+                return Block(draft, padding, counts, width, width)
         padded = [[0] * pad_length + list(row) for pad_length, row in zip(padding, uncached, strict=True)]
         head = self._replace_unknown(torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True))
-        return Block(head if draft is None else torch.cat([head, draft], dim=1), padding, counts, width + 1)
+        tokens = head if draft is None else torch.cat([head, draft], dim=1)
+        return Block(tokens, padding, counts, width + 1, width)
 
     def _replace_unknown(self, tokens: Tensor) -> Tensor:
         """Replace tokens outside the model's vocabulary by token 0, since they may have no embedding."""
@@ -197,7 +229,19 @@ class ModelSession:
             logits = self._loaded.model(**keywords).logits
         return _Output(logits, hidden[-1]).last(keep)
 
-    def _run_ragged(self, block: Block) -> _Output:
+    def _grown_tree(
+        self, uncached: Sequence[Sequence[int]], block: Block, parents: Tensor
+    ) -> tuple[CachedTree, Tensor]:
+        """Add the draft to the tree; return that, and the numbers of the new nodes `[B, K]`."""
+        assert self._family.trees, "the model takes no trees"
+        heads = list(map(len, uncached))
+        if self._tree is None or any(heads):
+            self._tree = CachedTree.empty(list(map(operator.add, self.lengths, heads)), self._device)
+        drafted = list(map(operator.sub, block.counts, heads))
+        self._tree, nodes = self._tree.extended(parents.to(self._device, non_blocking=True), drafted)
+        return self._tree, nodes
+
+    def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> _Output:
         """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
         layout = torch.tensor([self.lengths, block.padding, block.counts]).to(self._device, non_blocking=True)
@@ -205,13 +249,20 @@ class ModelSession:
         positions = lengths - padding + torch.arange(block.tokens.shape[1], device=self._device)  # [B, T]
         real = (positions >= lengths) & (positions < lengths + counts)
         slots = torch.where(real, positions, self._cache.capacity)  # padding goes to the slot that is never read
-        positions = torch.where(real, positions, 0)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
-        masks = self._masks(positions, end)
+        keys = torch.arange(end, device=self._device)
+        positions = torch.where(real, positions, 0)
+        visible = keys <= positions[..., None]  # [B, T, end]
+        if grown is not None:
+            tree, nodes = grown
+            visible[:, -block.draft :] = tree.visible(nodes, end)
+            positions[:, -block.draft :] = torch.where(real[:, -block.draft :], tree.positions(nodes), 0)
+            keys = tree.key_positions(end)
+        masks = self._masks(visible, positions, keys)
         if self._memory is None:
             return self._run(block.tokens, plan, block.keep, position_ids=positions, attention_mask=masks)
-        with self._position_patch(positions, end):
+        with self._position_patch(positions, keys):
             return self._run(block.tokens, plan, block.keep, decoder_attention_mask=masks)
 
     @cached_property
@@ -220,13 +271,18 @@ class ModelSession:
         assert patch is not None, "Family.ragged implies a position patch"
         return patch
 
-    def _masks(self, positions: Tensor, end: int) -> Tensor | dict[str, Tensor]:
-        """Return the attention mask `[B, 1, T, end]`, or a dict with one for each layer type."""
-        slots = torch.arange(end, device=self._device)
-        causal = slots <= positions[:, None, :, None]
-        masks = {FULL: causal}
+    def _masks(self, visible: Tensor, positions: Tensor, keys: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return the attention mask `[B, 1, T, end]`, or a dict with one for each layer type.
+
+        Args:
+            visible: `[B, T, end]` bool, the slots that each new token sees.
+            positions: `[B, T]` int64, its position.
+            keys: `[end]` or `[B, end]` int64, the position of the token in each slot.
+        """
+        masks = {FULL: visible[:, None]}
         if self._family.window is not None:
-            masks[SLIDING] = causal & (slots > positions[:, None, :, None] - self._family.window)
+            near = keys.unsqueeze(-2) > positions[..., None] - self._family.window
+            masks[SLIDING] = (visible & near)[:, None]
         masks = {
             name: self._convert_mask(mask) for name, mask in masks.items() if name in self._family.layer_types
         }

@@ -1,0 +1,114 @@
+"""A token tree in the cache: which slots a node sees, and at which positions the nodes are."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class CachedTree:
+    """The nodes that follow the tokens of each row in the cache. Node n of row b is in slot `base[b] + n`.
+
+    Attributes:
+        base: Number of tokens of each row before the tree.
+        counts: Number of nodes of each row.
+        parents: `[B, N]` int64, the parent of each node, which comes before it; -1 for those that follow the
+            tokens. Beyond a row's own nodes it is meaningless.
+    """
+
+    base: tuple[int, ...]
+    counts: tuple[int, ...]
+    parents: Tensor
+
+    @classmethod
+    def empty(cls, base: Sequence[int], device: torch.device) -> CachedTree:
+        """Return a tree without nodes."""
+        return cls(tuple(base), (0,) * len(base), torch.zeros(len(base), 0, dtype=torch.long, device=device))
+
+    def extended(self, parents: Tensor, lengths: Sequence[int]) -> tuple[CachedTree, Tensor]:
+        """Return the tree with the nodes of another block, and the number of each.
+
+        Args:
+            parents: `[B, M]` int64, their parents.
+            lengths: Number of new nodes of each row.
+
+        Returns:
+            The tree, and `[B, M]` int64; beyond a row's own nodes, the number of any node.
+        """
+        counts = tuple(map(operator.add, self.counts, lengths))
+        starts = torch.tensor(self.counts).to(parents.device, non_blocking=True)[:, None]
+        numbers = starts + torch.arange(parents.shape[1], device=parents.device)
+        # One more column takes what lies beyond a row's nodes.
+        grown = parents.new_full((len(counts), max(counts) + 1), -1)
+        grown[:, : self.parents.shape[1]] = self.parents
+        ends = torch.tensor(counts).to(parents.device, non_blocking=True)[:, None]
+        grown.scatter_(1, torch.where(numbers < ends, numbers, max(counts)), parents)
+        return replace(self, counts=counts, parents=grown[:, :-1]), numbers.clamp_(max=max(counts) - 1)
+
+    @cached_property
+    def lineage(self) -> Tensor:
+        """`[B, N, N]` bool: whether node j is node i itself or one of its ancestors."""
+        count = self.parents.shape[1]
+        own = torch.eye(count, device=self.parents.device)
+        step = torch.nn.functional.one_hot(self.parents + 1, count + 1)[..., 1:]
+        reach = own + step
+        for _ in range(max(count - 1, 0).bit_length()):  # each product doubles the generations
+            reach = (reach @ reach).clamp_(max=1)
+        return reach > 0
+
+    @cached_property
+    def depths(self) -> Tensor:
+        """`[B, N]` int64: the number of ancestors of each node."""
+        return self.lineage.sum(dim=2) - 1
+
+    def key_positions(self, end: int) -> Tensor:
+        """Return the position of the token in each of the first `end` slots, `[B, end]` int64."""
+        slots = torch.arange(end, device=self.parents.device)
+        node, inside = self._nodes(slots)
+        return torch.where(inside, self._base + self.depths.gather(1, node), slots)
+
+    def positions(self, nodes: Tensor) -> Tensor:
+        """Return the positions of nodes `[B, M]`, `[B, M]` int64."""
+        return self._base + self.depths.gather(1, nodes)
+
+    def visible(self, nodes: Tensor, end: int) -> Tensor:
+        """Return which of the first `end` slots nodes `[B, M]` see, `[B, M, end]` bool.
+
+        A node sees the tokens before the tree, its ancestors and itself.
+        """
+        slots = torch.arange(end, device=self.parents.device)
+        node, inside = self._nodes(slots)
+        lineage = self.lineage.gather(1, nodes[..., None].expand(-1, -1, self.parents.shape[1]))
+        related = lineage.gather(2, node[:, None].expand(-1, nodes.shape[1], -1))
+        return (slots < self._base)[:, None] | (inside[:, None] & related)
+
+    def slots(self, paths: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:
+        """Return the slots that the nodes on a path of each row are in, and where they belong, each `[B, D]`.
+
+        Args:
+            paths: The nodes, from the root on.
+            fill: A slot for the rows whose path is shorter.
+        """
+        longest = max(map(len, paths))
+        pairs = list(zip(self.base, paths, strict=True))
+        found = [[*(base + node for node in path), *[fill] * (longest - len(path))] for base, path in pairs]
+        wanted = [[*range(base, base + len(path)), *[fill] * (longest - len(path))] for base, path in pairs]
+        both = torch.tensor([found, wanted]).to(self.parents.device, non_blocking=True)
+        return both[0], both[1]
+
+    @cached_property
+    def _base(self) -> Tensor:
+        """`[B, 1]` int64."""
+        return torch.tensor(self.base).to(self.parents.device, non_blocking=True)[:, None]
+
+    def _nodes(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the node in each slot, `[B, S]` int64, and whether there is one, `[B, S]` bool."""
+        node = slots - self._base
+        count = self.parents.shape[1]
+        return node.clamp(0, count - 1), (node >= 0) & (node < count)
