@@ -1,8 +1,8 @@
-"""Registers the controllers with specdec. Importing this imports no torch."""
+"""Registers the controllers and acceptance rules with specdec. Importing this imports no torch."""
 
 from __future__ import annotations
 
-from specdec_core.interface import FixedGammaConfig, PluginSpec
+from specdec_core.interface import FixedGammaConfig, PluginSpec, TokenRuleConfig
 from specdec_core.registry import hookimpl
 from specdec_plugins.gamma.additive import AdditiveGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
@@ -97,5 +97,19 @@ def specdec_lenience_controllers() -> list[PluginSpec]:
             factory="specdec_plugins.lenience.budgeted:BudgetedLenience",
             config=BudgetedLenienceConfig,
             summary="Spends a given deviation from the target per sequence, where it gains most.",
+        ),
+    ]
+
+
+@hookimpl
+def specdec_rules() -> list[PluginSpec]:
+    """Register the acceptance rules."""
+    return [
+        PluginSpec(
+            kind="rule",
+            name="token",
+            factory="specdec_core.verification.acceptance:SpeculativeSampling",
+            config=TokenRuleConfig,
+            summary="Token by token: Algorithm 1 of the paper, the default; lossless.",
         ),
     ]

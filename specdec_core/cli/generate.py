@@ -25,10 +25,10 @@ from specdec_core.cli.common import (
 from specdec_core.cli.console import write_text
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
 from specdec_core.cli.trace import TraceView, speller
-from specdec_core.interface.errors import PluginWarning, PromptError, reading
+from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
 from specdec_core.interface.inputs import open_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.registry import default_registry
+from specdec_core.registry import default_registry, rule_problems
 from specdec_core.study import BASELINE, Run, run_model
 from specdec_core.study.config.prompts import (
     PromptText,
@@ -83,6 +83,9 @@ def generate(
     lenience: Annotated[
         str, Option(help="Lenience l in (0, 1], 1 is lossless: a number, or YAML of a controller.")
     ] = "1",
+    rule: Annotated[
+        str | None, Option(help="The acceptance rule: a name, or YAML with its settings.  [default: token]")
+    ] = None,
     temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -137,11 +140,9 @@ def generate(
     read = _prompts(prompt, file, prompts, chat, system, chat_template)
     sampling = _picked(SamplingSettings, locals())
     generation = _picked(GenerationSettings, {**locals(), "stop": tuple(stop or ())})
-    _decode(
-        read_target(target, device, dtype),
-        read,
-        _Options(_run(drafter, gamma, lenience), sampling, generation, trace, strict, plugin_timeout),
-    )
+    run = _run(drafter, gamma, lenience, rule, sampling)
+    options = _Options(run, sampling, generation, trace, strict, plugin_timeout)
+    _decode(read_target(target, device, dtype), read, options)
 
 
 def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
@@ -213,13 +214,18 @@ def _checked(text: str, what: str) -> str:
     return text
 
 
-def _run(drafter: str | None, gamma: str, lenience: str) -> Run:
+def _run(drafter: str | None, gamma: str, lenience: str, rule: str | None, sampling: SamplingSettings) -> Run:
     if drafter is None:
         return Run(BASELINE)
-    options = {"drafter": drafter, "gamma": gamma, "lenience": lenience}
-    data = {name: parse_value(text, f"--{name}") for name, text in options.items()}
+    options = {"drafter": drafter, "gamma": gamma, "lenience": lenience, "rule": rule}
+    data = {name: parse_value(text, f"--{name}") for name, text in options.items() if text is not None}
     config = validated(run_model(default_registry()), data)
-    return Run(drafter, config.drafter, config.gamma, config.lenience)
+    run = Run(drafter, config.drafter, config.gamma, config.lenience, rule=config.rule)
+    if config.rule is not None:
+        problems = rule_problems(config.rule, config.rule.name, greedy=sampling.greedy, lenient=run.lenient)
+        for _, problem in problems:
+            raise ConfigError(f"--rule: {problem}")
+    return run
 
 
 def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:

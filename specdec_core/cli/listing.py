@@ -12,7 +12,7 @@ _SHOWN = 160
 
 
 def plugins(as_json: AsJson = False, wide: Wide = False) -> None:
-    """List the installed plugins: drafters, gamma and lenience controllers, and trainers.
+    """List the installed plugins: drafters, gamma and lenience controllers, acceptance rules, and trainers.
 
     A plugin that cannot be loaded, or whose name two distributions claim, is listed with the reason. A second
     name is an alias. Set the environment variable SPECDEC_PLUGINS to a comma-separated list of distributions or
@@ -83,8 +83,10 @@ def validate(
     console = output_console(wide=wide)
     for line in _headlines(loaded):
         console.print(Prose(line))
-    columns = (Column(name, numeric=False) for name in ("run", "drafter", "gamma", "lenience", "draft sampling"))
-    rows = (Row(tuple(_run_cells(run))) for run in loaded.runs)
+    with_rule = any(run.rule is not None for run in loaded.runs)
+    names = ("run", "drafter", "gamma", "lenience", *(["rule"] if with_rule else []), "draft sampling")
+    columns = (Column(name, numeric=False) for name in names)
+    rows = (Row(tuple(_run_cells(run, with_rule=with_rule))) for run in loaded.runs)
     console.print(for_terminal(ReportTable(tuple(columns), tuple(rows))))
 
 
@@ -115,14 +117,17 @@ def _describe(task: Task) -> str:
     )
 
 
-def _run_cells(run: Run) -> list[str]:
+def _run_cells(run: Run, *, with_rule: bool) -> list[str]:
+    rule = [] if not with_rule or run.drafter is None else ["token"]
     if run.drafter is None:
-        return [run.name, "none (target alone)", "", "", ""]
+        return [run.name, "none (target alone)", "", "", *([""] if with_rule else []), ""]
     settings = run.resolved()
     shown = [_settings_text(settings[key]) for key in ("drafter", "gamma")]
     lenience = "1 (lossless)" if run.lenience is None else _settings_text(settings["lenience"])
     sampling = "as the target" if run.draft_sampling is None else _settings_text(settings["draft_sampling"])
-    return [run.name, *shown, lenience, sampling]
+    if run.rule is not None:
+        rule = [_settings_text(settings["rule"]).removesuffix("()")]
+    return [run.name, *shown, lenience, *rule, sampling]
 
 
 def _settings_text(settings: dict[str, object]) -> str:

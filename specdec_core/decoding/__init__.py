@@ -4,9 +4,11 @@ from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
     LenienceLike,
+    RuleLike,
     make_drafter,
     make_gamma,
     make_lenience,
+    make_rule,
 )
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.guard import PluginFailure, failure_text
@@ -31,6 +33,7 @@ __all__ = [
     "PluginFailure",
     "ProgressObserver",
     "Prompt",
+    "RuleLike",
     "StopRule",
     "TraceObserver",
     "check_form",
@@ -39,5 +42,6 @@ __all__ = [
     "make_drafter",
     "make_gamma",
     "make_lenience",
+    "make_rule",
     "row_seed",
 ]

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from specdec_core.interface import (
+    AcceptanceRule,
     ArgumentError,
     ConfigError,
     Drafter,
@@ -20,6 +21,7 @@ from specdec_core.interface import (
     PluginConfig,
     PluginError,
     PluginKind,
+    RuleConfig,
     unknown_name,
 )
 from specdec_core.models import LoadedModel
@@ -30,6 +32,7 @@ from specdec_core.registry import (
     describe,
     dotted,
     plugin_settings,
+    rule_problems,
     unmet_requirements,
 )
 
@@ -41,6 +44,8 @@ GammaLike: TypeAlias = GammaController | int | PluginName
 """A gamma controller, the number of tokens to draft, or what names an installed controller."""
 LenienceLike: TypeAlias = LenienceController | float | PluginName
 """A lenience controller, the factor l, or what names an installed controller."""
+RuleLike: TypeAlias = AcceptanceRule | PluginName
+"""An acceptance rule, or what names an installed one."""
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
 
@@ -112,6 +117,40 @@ def make_lenience(given: LenienceLike | None, registry: Registry | None = None) 
         return given
     made: LenienceController = _controller("lenience", given, registry or default_registry())
     return made
+
+
+def make_rule(
+    given: RuleLike | None,
+    registry: Registry | None = None,
+    *,
+    greedy: bool,
+    lenience: LenienceController | None = None,
+) -> AcceptanceRule | None:
+    """Return the acceptance rule that was given, or create the one that was named; None for None.
+
+    Args:
+        given: An acceptance rule, or what names one.
+        registry: Where plugins come from; by default the installed ones.
+        greedy: Whether the target decodes greedily.
+        lenience: The lenience controller that it is to work with.
+
+    Raises:
+        ArgumentError: It is neither an acceptance rule nor what names one.
+        ConfigError: Its name or settings are invalid, or it works neither at this temperature nor with lenience.
+        PluginError: It cannot be created.
+    """
+    if given is None:
+        return None
+    rule: AcceptanceRule = (
+        given if isinstance(given, AcceptanceRule) else _controller("rule", given, registry or default_registry())
+    )
+    config = getattr(rule, "config", None)
+    if isinstance(config, RuleConfig):
+        lossless = lenience is None or getattr(lenience.config, "lossless", False)
+        name = getattr(config, "name", type(rule).__name__)
+        for _, problem in rule_problems(config, name, greedy=greedy, lenient=not lossless):
+            raise ConfigError(f"rule: {problem}")
+    return rule
 
 
 def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str) -> _Settings:
@@ -187,7 +226,12 @@ def _settings(registry: Registry, kind: PluginKind, given: object) -> PluginConf
 
 def _not_a_plugin(registry: Registry, kind: PluginKind, given: object) -> str:
     """Return a message that says what was given where a plugin was expected, and what is allowed."""
-    bases = {"drafter": Drafter, "gamma": GammaController, "lenience": LenienceController}
+    bases: dict[str, type] = {
+        "drafter": Drafter,
+        "gamma": GammaController,
+        "lenience": LenienceController,
+        "rule": AcceptanceRule,
+    }
     base = bases[kind]
     if isinstance(given, type) and issubclass(given, base):
         arguments = "config, target.info()" if kind == "drafter" else "config"
@@ -202,9 +246,10 @@ def _not_a_plugin(registry: Registry, kind: PluginKind, given: object) -> str:
     ]
     number = "" if registry.shorthand(kind) is None else " a number,"
     names = ", ".join(registry.names(kind)) or "none is installed"
+    or_object = f"or {'an' if base.__name__.startswith('A') else 'a'} {base.__name__}"
     message = (
         f"{kind}: {shown} {type(given).__name__} was given; pass{number} the name of a "
-        f'{KIND_LABELS[kind]} ({names}), a mapping {{"name": ..., ...}} with its settings, or a {base.__name__}.'
+        f'{KIND_LABELS[kind]} ({names}), a mapping {{"name": ..., ...}} with its settings, {or_object}.'
     )
     return message + "".join(f' To draft with a model: {{"name": "{name}", "model": ...}}.' for name in with_model)
 

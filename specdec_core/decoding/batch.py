@@ -17,7 +17,7 @@ from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.verification.acceptance import AcceptanceResult, AcceptanceRule
+from specdec_core.verification import AcceptanceResult, AcceptanceRule
 
 _UNIT = 2.0**-40
 """Deviations are fetched from the device as multiples of this, in the same int64 tensor as token ids."""

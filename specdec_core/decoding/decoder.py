@@ -12,10 +12,12 @@ from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
     LenienceLike,
+    RuleLike,
     checked_timeout,
     make_drafter,
     make_gamma,
     make_lenience,
+    make_rule,
     settings_or_default,
     with_options,
 )
@@ -42,7 +44,7 @@ from specdec_core.interface import (
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.verification.acceptance import AcceptanceRule, SpeculativeSampling
+from specdec_core.verification.acceptance import SpeculativeSampling
 
 _TO_GENERATE = "How long to decode, and the seed, are arguments of generate()."
 _TO_DECODER = "Temperature and the like are arguments of Decoder()."
@@ -75,7 +77,8 @@ class Decoder:
             Python code can be interrupted on the main thread of Linux and macOS; elsewhere, and in a call into C
             that does not return, the call is only named on standard error. None for no limit: what takes longer
             than 30 s is named.
-        rule: Verifies drafts; Algorithm 1 by default.
+        rule: Decides which draft tokens are accepted and which token follows: an acceptance rule, a name such as
+            "block", or a mapping. None for Algorithm 1, `token`.
         **options: Fields of `SamplingSettings`, such as `temperature=0`; they replace those of `sampling`.
 
     Raises:
@@ -99,7 +102,7 @@ class Decoder:
         processors: Sequence[LogitsProcessor] = (),
         strict: bool = False,
         plugin_timeout: float | None = None,
-        rule: AcceptanceRule | None = None,
+        rule: RuleLike | None = None,
         **options: Unpack[SamplingOptions],
     ) -> None:
         if not isinstance(target, LoadedModel):
@@ -121,7 +124,8 @@ class Decoder:
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
         self._strict = strict
         self._plugin_timeout = checked_timeout(plugin_timeout)
-        self._rule = rule or SpeculativeSampling()
+        made = make_rule(rule, greedy=self._to_probs.greedy, lenience=self._lenience)
+        self._rule = made or SpeculativeSampling()
         self.drafter = None if drafter is None else make_drafter(target, drafter)
 
     def generate(

@@ -32,7 +32,7 @@ from specdec_core.interface import (
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.verification.acceptance import AcceptanceRule, SpeculativeSampling
+from specdec_core.verification import AcceptanceRule, SpeculativeSampling
 
 
 @dataclass(frozen=True)

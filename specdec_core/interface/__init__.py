@@ -1,4 +1,4 @@
-"""The plugin interface: everything a drafter, controller or trainer implements or imports.
+"""The plugin interface: everything a drafter, controller, acceptance rule or trainer implements or imports.
 
 Importing this imports no torch.
 """
@@ -55,6 +55,7 @@ from specdec_core.interface.proposal import (
     Proposal,
     Sparse,
 )
+from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule, LosslessAt, RuleConfig, TokenRuleConfig
 from specdec_core.interface.settings import (
     GenerationOptions,
     GenerationSettings,
@@ -74,6 +75,8 @@ from specdec_core.interface.spec import (
 from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingObserver, TrainingReport
 
 __all__ = [
+    "AcceptanceResult",
+    "AcceptanceRule",
     "ArgumentError",
     "AutoregressiveDrafter",
     "Backoff",
@@ -99,6 +102,7 @@ __all__ = [
     "LenienceController",
     "LenienceSession",
     "LoopFactory",
+    "LosslessAt",
     "LowerOrder",
     "ModelError",
     "ModelSettings",
@@ -115,6 +119,7 @@ __all__ = [
     "PointMass",
     "PromptError",
     "Proposal",
+    "RuleConfig",
     "SamplingOptions",
     "SamplingSettings",
     "SessionInfo",
@@ -124,6 +129,7 @@ __all__ = [
     "TargetFeatures",
     "TargetInfo",
     "TokenOrigin",
+    "TokenRuleConfig",
     "Trainer",
     "TrainerConfig",
     "TrainingObserver",

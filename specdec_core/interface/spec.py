@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
-PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "trainer"]
-"""What a plugin is; `gamma` and `lenience` are controllers."""
+PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule", "trainer"]
+"""What a plugin is; `gamma` and `lenience` are controllers, `rule` is an acceptance rule."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_core.interface import PointMass, Proposal
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.acceptance import AcceptanceResult, AcceptanceRule
 from specdec_core.verification.distributions import dense, density
 from specdec_core.verification.lenience import lenient_acceptance, within_greedy_lenience
 

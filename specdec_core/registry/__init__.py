@@ -3,7 +3,12 @@
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT, HookSpecs, hookimpl
 from specdec_core.registry.nesting import MAX_DEPTH, depth_of, dotted, marker_of, nested_settings
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
-from specdec_core.registry.requirements import check_capabilities, encoder_mismatch, unmet_requirements
+from specdec_core.registry.requirements import (
+    check_capabilities,
+    encoder_mismatch,
+    rule_problems,
+    unmet_requirements,
+)
 from specdec_core.registry.settings import plugin_settings, plugin_types
 from specdec_core.registry.validation_errors import describe
 
@@ -26,5 +31,6 @@ __all__ = [
     "nested_settings",
     "plugin_settings",
     "plugin_types",
+    "rule_problems",
     "unmet_requirements",
 ]

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
-from specdec_core.interface import PluginConfig, PluginSpec, TrainerConfig
+from specdec_core.interface import PluginConfig, PluginSpec, RuleConfig, TrainerConfig
 from specdec_core.interface.errors import exception_text, is_failure
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
@@ -155,6 +155,8 @@ def _check_spec(spec: Any, kind: str, hook: str) -> None:
         raise ValueError(f"{where}, whose config has a field 'name'; that key is reserved for the plugin's name")
     if spec.shorthand is not None and spec.shorthand not in spec.config.model_fields:
         raise ValueError(f"{where} with shorthand {spec.shorthand!r}, which is not a field of its config")
+    if kind == "rule" and not issubclass(spec.config, RuleConfig):
+        raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of RuleConfig")
     if kind == "trainer":
         _check_trainer(spec, where)
 

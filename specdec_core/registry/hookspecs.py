@@ -38,9 +38,9 @@ same one, both are listed as a conflict, and a study that uses it is an error th
 listing and validation stay fast. `factory` is a string: its class is imported when a run first needs it, and may
 import anything.
 
-**What `factory` is called with.** Drafters: `factory(config, target)`. Controllers and trainers:
-`factory(config)`. The result must be an instance of `Drafter`, `GammaController`, `LenienceController` or
-`Trainer`.
+**What `factory` is called with.** Drafters: `factory(config, target)`. Controllers, acceptance rules and trainers:
+`factory(config)`. The result must be an instance of `Drafter`, `GammaController`, `LenienceController`,
+`AcceptanceRule` or `Trainer`.
 
 **What happens on errors.** If the import fails, a hook raises, or a specification is invalid, the plugin is listed
 as broken with the reason. All other plugins keep working.
@@ -109,6 +109,17 @@ class HookSpecs:
         """
 
     @hookspec
+    def specdec_rules(self) -> Sequence[PluginSpec] | None:
+        """Register acceptance rules, which decide which draft tokens are accepted and which token follows.
+
+        `config` must be a subclass of `RuleConfig`, which declares where a rule keeps the target's distribution,
+        and whether it takes lenience.
+
+        Returns:
+            One specification of kind `rule` for each acceptance rule, or None.
+        """
+
+    @hookspec
     def specdec_trainers(self) -> Sequence[PluginSpec] | None:
         """Register trainers. `specdec train NAME` runs one.
 
@@ -126,6 +137,7 @@ HOOKS_BY_KIND = {
     "drafter": "specdec_drafters",
     "gamma": "specdec_gamma_controllers",
     "lenience": "specdec_lenience_controllers",
+    "rule": "specdec_rules",
     "trainer": "specdec_trainers",
 }
 """The hook that registers each kind of plugin."""
@@ -134,6 +146,7 @@ KIND_LABELS = {
     "drafter": "drafter",
     "gamma": "gamma controller",
     "lenience": "lenience controller",
+    "rule": "rule",
     "trainer": "trainer",
 }
 """How messages refer to each kind of plugin."""

@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specdec_core.interface import (
+    AcceptanceRule,
     Drafter,
     GammaController,
     LenienceController,
@@ -35,6 +36,7 @@ _BASES: dict[PluginKind, type] = {
     "drafter": Drafter,
     "gamma": GammaController,
     "lenience": LenienceController,
+    "rule": AcceptanceRule,
     "trainer": Trainer,
 }
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig, PluginKind, PluginSpec
     from specdec_core.registry.registry import Registry
 
-_KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience")
+_KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")
 """The kinds of plugins that a study may name."""
 _REFERENCE = "specdec_any_{}"
 
@@ -62,7 +62,7 @@ NO_SOURCE = {"use_attribute_docstrings": False}
 
 @lru_cache(maxsize=8)
 def plugin_types(registry: Registry) -> tuple[Any, ...]:
-    """Return the annotations of fields that name a drafter, a gamma controller and a lenience controller.
+    """Return the annotations of fields that name a drafter, a controller of gamma or lenience, and a rule.
 
     Settings of plugins may nest plugins, even the same one, so the models refer to these annotations by name until
     all of them exist.

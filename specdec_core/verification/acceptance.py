@@ -9,36 +9,16 @@ References:
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Proposal
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal, TokenRuleConfig
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import density, residual
 from specdec_core.verification.lenience import variation, within_greedy_lenience
-
-
-@dataclass(frozen=True)
-class AcceptanceResult:
-    """The result of verifying one draft.
-
-    Attributes:
-        accepted: `[B]` int64, n: the number of accepted draft tokens of each sequence.
-        token: `[B]` int64, the recovered token (n < length) or the bonus token (n = length).
-        sound: `[B]` bool, False where the token could not be drawn because the distribution holds NaN.
-        deviation: `[B, K]` float, the total variation from p that lenience costs at each position if it is
-            verified; None where l = 1.
-    """
-
-    accepted: Tensor
-    token: Tensor
-    sound: Tensor
-    deviation: Tensor | None = None
 
 
 def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
@@ -122,20 +102,17 @@ def _count(matches: Tensor, lengths: Sequence[int], limits: Tensor | None) -> Te
     return matches.cumprod(dim=1).sum(dim=1)
 
 
-class AcceptanceRule(ABC):
-    """Decides which draft tokens are accepted and which token follows."""
-
-    @abstractmethod
-    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
-        """Verify a draft where the target samples; arguments and result as for `accept`."""
-
-    @abstractmethod
-    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
-        """Verify a draft where the target decodes greedily; arguments and result as for `accept_greedy`."""
-
-
 class SpeculativeSampling(AcceptanceRule):
-    """Algorithm 1, with lenience as in appendix A.5."""
+    """Algorithm 1, with lenience as in appendix A.5.
+
+    Args:
+        config: Its settings, of which there are none.
+    """
+
+    Config = TokenRuleConfig
+
+    def __init__(self, config: TokenRuleConfig | None = None) -> None:
+        super().__init__(config or TokenRuleConfig())
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
         """Verify by `accept`."""

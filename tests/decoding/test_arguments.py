@@ -8,15 +8,18 @@ import torch
 
 from specdec_core import Decoder, GenerationSettings, SamplingSettings, TraceObserver
 from specdec_core.interface import (
+    AcceptanceRule,
     ArgumentError,
     ConfigError,
     GenerationOptions,
     PluginError,
     PromptError,
+    RuleConfig,
     SamplingOptions,
 )
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Gamma
+from specdec_core.verification import SpeculativeSampling
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Lenience, TableDrafter
 
@@ -80,6 +83,43 @@ def test_lenience_may_be_a_number_a_mapping_or_an_object(target, lenience):
 
 
 @pytest.mark.parametrize(
+    "rule", ["token", {"name": "token"}, SpeculativeSampling()], ids=lambda one: type(one).__name__
+)
+def test_a_rule_may_be_a_name_a_mapping_or_an_object(target, rule):
+    def decoded(**given):
+        return Decoder(target, TableDrafter(V), gamma=3, strict=True, **given).generate(PROMPT, SHORT)
+
+    assert decoded(rule=rule, lenience=0.5).tokens == decoded(lenience=0.5).tokens
+
+
+class Picky(SpeculativeSampling):
+    """Takes neither lenience nor a temperature."""
+
+    def __init__(self):
+        AcceptanceRule.__init__(self, PickyConfig())
+
+
+class PickyConfig(RuleConfig):
+    greedy_only = True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"temperature": 0.5},
+            "rule: the rule 'Picky' compares draft tokens with the argmax.*set temp",
+        ),
+        ({"temperature": 0, "lenience": 0.5}, "rule: the rule 'Picky' is not defined for lenience below 1"),
+    ],
+)
+def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        Decoder(target, TableDrafter(V), gamma=3, rule=Picky(), **arguments)
+    Decoder(target, TableDrafter(V), gamma=3, rule=Picky(), temperature=0, lenience=1)
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"drafter": "prompt-cpoy"}, r"drafter: unknown drafter 'prompt-cpoy'. Did you mean 'prompt-copy'\?"),
@@ -90,6 +130,7 @@ def test_lenience_may_be_a_number_a_mapping_or_an_object(target, lenience):
         ({"gamma": -1}, "gamma: input should be greater than or equal to 0; given -1"),
         ({"lenience": 2}, "lenience: input should be less than or equal to 1; given 2"),
         ({"lenience": 0.0}, "lenience: input should be greater than 0; given 0"),
+        ({"rule": "tokn"}, r"rule: unknown rule 'tokn'. Did you mean 'token'\?"),
         ({"gamma": None}, "a drafter was given without gamma"),
         ({"temperature": -1}, "temperature: input should be greater than or equal to 0; given -1"),
     ],
@@ -110,6 +151,11 @@ def test_an_invalid_value_says_what_is_allowed(target, arguments, said):
         ({"gamma": Gamma}, r"pass an object, Gamma\(config\)"),
         ({"gamma": [4]}, "or a GammaController"),
         ({"lenience": object()}, "or a LenienceController"),
+        ({"rule": SpeculativeSampling}, r"the class SpeculativeSampling was given; pass an object"),
+        (
+            {"rule": 1},
+            r"rule: 1 of type int was given; pass the name of a rule .*or an AcceptanceRule",
+        ),
         ({"sampling": {"temperature": 0}}, "takes SamplingSettings. Its fields are keyword arguments too: temp"),
         ({"draft_sampling": 1}, "draft_sampling=1 was given; it takes SamplingSettings"),
         ({"temprature": 0}, r"unknown keyword argument 'temprature'. Did you mean 'temperature'\?"),

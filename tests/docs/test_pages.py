@@ -68,7 +68,7 @@ def test_every_key_of_a_study_is_in_a_table():
 @pytest.mark.parametrize("record", SHIPPED, ids=lambda record: f"{record.kind}-{record.name}")
 def test_every_plugin_has_a_page_with_its_settings(record):
     config = default_registry().spec(record.kind, record.name).config
-    folder = "controllers" if record.kind in ("gamma", "lenience") else "drafters"
+    folder = {"gamma": "controllers", "lenience": "controllers", "rule": "rules"}.get(record.kind, "drafters")
     text = TEXTS[ROOT / "docs" / folder / f"{record.name}.md"]
     table = f"trainer:{record.name}" if record.kind == "trainer" else f"{config.__module__}:{config.__name__}"
     assert f"<!-- keys: {table} -->" in text or not config.model_fields

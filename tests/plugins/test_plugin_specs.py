@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import specdec_drafters.plugin
 import specdec_plugins.plugin
 from specdec_core.cli.main import app
-from specdec_core.interface import Drafter, GammaController, LenienceController, Trainer
+from specdec_core.interface import AcceptanceRule, Drafter, GammaController, LenienceController, Trainer
 from specdec_core.registry import HOOKS_BY_KIND
 from specdec_core.study import load_study
 
@@ -22,7 +22,13 @@ SPECS = [
     for module in (specdec_drafters.plugin, specdec_plugins.plugin)
     for spec in getattr(module, hook, list)()
 ]
-BASES = {"drafter": Drafter, "gamma": GammaController, "lenience": LenienceController, "trainer": Trainer}
+BASES = {
+    "drafter": Drafter,
+    "gamma": GammaController,
+    "lenience": LenienceController,
+    "rule": AcceptanceRule,
+    "trainer": Trainer,
+}
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.kind}-{spec.name}")
@@ -42,6 +48,7 @@ def test_names():
         "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
         "gamma": ["additive", "confidence", "cost-aware", "fixed", "optimal", "running-average"],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
+        "rule": ["token"],
         "trainer": ["heads", "ngram", "transformer"],
     }
 

@@ -18,6 +18,7 @@ from specdec_core.registry import (
     describe,
     dotted,
     nested_settings,
+    rule_problems,
     unmet_requirements,
 )
 from specdec_core.registry.validation_errors import MAX_PROBLEMS
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from specdec_core.interface import PluginConfig
+    from specdec_core.interface import PluginConfig, RuleConfig
     from specdec_core.study.config.schema import PromptsConfig
 
 
@@ -92,7 +93,8 @@ class _Loader:
         self._check_names("runs", [run.name for run in runs])
         tasks = self._tasks(config, runs)
         self._check_capabilities(config, runs, tasks)
-        self._check_lossless(config, runs)
+        self._check_rules(runs, tasks)
+        self._check_lossless(config, runs, tasks)
         self._raise_problems()
         return Study(self._path, config, (Run(BASELINE), *runs), tuple(tasks))
 
@@ -155,14 +157,17 @@ class _Loader:
         gamma = controller_label(self._registry, "gamma", run.gamma)
         lenience = 1.0 if run.lenience is None else controller_label(self._registry, "lenience", run.lenience)
         drafter = drafter_label(run.drafter)
+        rule = None if run.rule is None else run.rule.name
         name = run.name
         if name is None:
             name = f"{drafter}-{gamma}" + ("" if run.lenience is None else f"-lenience={lenience}")
-            labelled = {("gamma",), ("lenience",), *_labelled_keys(run.drafter, ("drafter",))}
+            name += "" if rule is None else f"-{rule}"
+            labelled = {("gamma",), ("lenience",), ("rule",), *_labelled_keys(run.drafter, ("drafter",))}
             others = {key: value for key, value in origin.choices.items() if origin.places[key] not in labelled}
             origin = replace(origin, choices=others)
-        labels = RunLabels(drafter, gamma, lenience)
-        return Run(name + origin.suffix, run.drafter, run.gamma, run.lenience, run.draft_sampling, labels)
+        labels = RunLabels(drafter, gamma, lenience, rule)
+        settings = (run.drafter, run.gamma, run.lenience, run.draft_sampling, labels, run.rule)
+        return Run(name + origin.suffix, *settings)
 
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
         """Return the tasks; a study without `tasks` is a single unnamed one."""
@@ -268,15 +273,36 @@ class _Loader:
                 where = "" if affected == selected else f"in task {', '.join(map(repr, affected))}: "
                 self._note(("runs", place, "drafter", *keys), where + problem)
 
-    def _check_lossless(self, config: StudyConfig, runs: list[Run]) -> None:
+    def _check_rules(self, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
+        """Report acceptance rules that work neither at a task's temperature nor with a run's lenience."""
+        of_run = _tasks_by_run(tasks)
+        for place, run in enumerate(runs):
+            config = cast("RuleConfig | None", run.rule)
+            if config is None:
+                continue
+            sampled = [task for task in of_run.get(run.name, ()) if not task.sampling.greedy]
+            name = str(run.labels.rule)
+            for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
+                where = _in_tasks(sampled) if setting == "temperature" else ""
+                self._note(("runs", place, "rule"), where + problem)
+
+    def _check_lossless(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         if not config.lossless:
             return
+        of_run = _tasks_by_run(tasks)
         for place, run in enumerate(runs):
-            if not run.lossless:
+            lossy = [task for task in of_run.get(run.name, ()) if not run.lossless_for(task.sampling)]
+            if run.lenient:
                 self._note(
                     ("runs", place, "lenience"),
                     f"the lenience of run {run.name!r} may be below 1, but the study requires `lossless: true`; "
                     "remove the lenience, or set `lossless: false`.",
+                )
+            elif lossy:
+                self._note(
+                    ("runs", place, "rule"),
+                    f"{_in_tasks(lossy)}the rule {run.labels.rule!r} of run {run.name!r} is lossy, but the study "
+                    "requires `lossless: true`; choose a lossless rule such as 'token', or set `lossless: false`.",
                 )
 
     def _prompts(self, config: PromptsConfig, keys: Keys) -> tuple[tuple[PromptText, ...], str | None]:
@@ -286,6 +312,21 @@ class _Loader:
         except PromptError as error:
             self._note((*keys, "file" if config.dataset is None else "dataset"), error)
             return (), None
+
+
+def _tasks_by_run(tasks: Sequence[Task]) -> dict[str, list[Task]]:
+    """Return the tasks that compare each run, by its name."""
+    found: dict[str, list[Task]] = {}
+    for task in tasks:
+        for run in task.runs:
+            found.setdefault(run.name, []).append(task)
+    return found
+
+
+def _in_tasks(tasks: Sequence[Task]) -> str:
+    """Return the beginning of a message about some tasks; nothing if the study has no `tasks`."""
+    names = [repr(task.name) for task in tasks if task.name is not None]
+    return f"in task {', '.join(names)}: " if names else ""
 
 
 _Settings = TypeVar("_Settings", bound="BaseModel")

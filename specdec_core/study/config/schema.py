@@ -226,6 +226,8 @@ class RunConfig(_Part):
     """Tokens drafted per step: the settings of a controller."""
     lenience: Any = None
     """Lenience of the acceptance rule: the settings of a controller; by default 1, which is lossless."""
+    rule: Any = None
+    """The acceptance rule: the settings of a plugin; by default `token`, Algorithm 1 of the paper."""
     draft_sampling: SamplingSettings | None = None
     """Sampling settings of the drafter (section 6); by default those of the target."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -250,7 +252,8 @@ class StudyConfig(_Part):
     repeats: _Repeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     lossless: bool = False
-    """Refuse runs whose lenience may be below 1, so that all outputs have the target's distribution."""
+    """Refuse runs whose lenience may be below 1 and lossy acceptance rules: all outputs then have the target's
+    distribution."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
     """Tasks to decode, each with its own baseline and table; without them the study is a single task."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
@@ -275,7 +278,8 @@ def run_model(registry: Registry) -> type[RunConfig]:
     drafter = Field(description="The drafter: a name, or a mapping with `name` and settings.")
     gamma = Field(description="Tokens drafted per step: a number, a name, or a mapping.")
     lenience = Field(None, description="Lenience l in (0, 1], 1 is lossless: a number, a name, or a mapping.")
-    any_drafter, any_gamma, any_lenience = plugin_types(registry)
+    rule = Field(None, description="The acceptance rule: a name, or a mapping with `name` and settings.")
+    any_drafter, any_gamma, any_lenience, any_rule = plugin_types(registry)
     return create_model(
         "Run",
         __base__=RunConfig,
@@ -283,6 +287,7 @@ def run_model(registry: Registry) -> type[RunConfig]:
         drafter=(any_drafter, drafter),
         gamma=(any_gamma, gamma),
         lenience=(any_lenience | None, lenience),
+        rule=(any_rule | None, rule),
     )
 
 

@@ -10,7 +10,7 @@ from specdec_core.registry import nested_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specdec_core.interface import PluginConfig, PluginKind
+    from specdec_core.interface import PluginConfig, PluginKind, RuleConfig
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings
     from specdec_core.registry import Registry
     from specdec_core.study.config.prompts import PromptText
@@ -36,11 +36,13 @@ class RunLabels:
         drafter: Name of the drafter, with those of nested drafters in parentheses.
         gamma: Tokens drafted per step, or the controller's name.
         lenience: Factor l, or the controller's name.
+        rule: The acceptance rule's name; None where none is set.
     """
 
     drafter: str | None = None
     gamma: Label = 0
     lenience: Label = 1.0
+    rule: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Run:
         lenience: Settings of the lenience controller; None is lossless.
         draft_sampling: The drafter's own sampling settings; None uses those of the target.
         labels: How tables show the settings above.
+        rule: Settings of the acceptance rule; None is Algorithm 1.
     """
 
     name: str
@@ -62,15 +65,21 @@ class Run:
     lenience: PluginConfig | None = None
     draft_sampling: SamplingSettings | None = None
     labels: RunLabels = RunLabels()
+    rule: PluginConfig | None = None
 
     def __hash__(self) -> int:
         """Hash the name: settings may hold mappings, which have no hash."""
         return hash(self.name)
 
     @property
-    def lossless(self) -> bool:
-        """Whether lenience is 1 in every step, as declared by its controller."""
-        return self.lenience is None or bool(getattr(self.lenience, "lossless", False))
+    def lenient(self) -> bool:
+        """Whether lenience may be below 1, as its controller declares."""
+        return self.lenience is not None and not getattr(self.lenience, "lossless", False)
+
+    def lossless_for(self, sampling: SamplingSettings) -> bool:
+        """Return whether outputs have the target's distribution, as lenience and rule declare."""
+        rule = cast("RuleConfig | None", self.rule)
+        return not self.lenient and (rule is None or rule.lossless_for(greedy=sampling.greedy))
 
     def resolved(self) -> dict[str, Any]:
         """Return all settings, including defaults, as plain data."""
@@ -80,6 +89,8 @@ class Run:
             "lenience": self.lenience,
             "draft_sampling": self.draft_sampling,
         }
+        if self.rule is not None:  # results of runs without one stay as they were
+            parts["rule"] = self.rule
         settings = {key: part and part.model_dump(mode="json") for key, part in parts.items()}
         return {"name": self.name, **settings}
 

@@ -276,7 +276,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         drafter=run.labels.drafter,
         gamma=run.labels.gamma,
         lenience=run.labels.lenience,
-        lossless=run.lossless,
+        lossless=run.lossless_for(task.sampling),
         repeats=len(metrics),
         counts=counts,
         speed=speed,

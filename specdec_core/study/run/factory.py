@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience
+from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience, make_rule
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.models.packing import pack_as_set
@@ -79,11 +79,13 @@ def make_decoder(
     """
     if run.drafter is None:
         return Decoder(target, sampling=sampling, strict=strict, plugin_timeout=plugin_timeout)
+    lenience = make_lenience(run.lenience, registry)
     return Decoder(
         target,
         make_drafter(target, run.drafter, registry=registry, batch_size=batch_size, folder=folder),
         gamma=make_gamma(run.gamma, registry),
-        lenience=make_lenience(run.lenience, registry),
+        lenience=lenience,
+        rule=make_rule(run.rule, registry, greedy=sampling.greedy, lenience=lenience),
         sampling=sampling,
         draft_sampling=run.draft_sampling,
         strict=strict,

@@ -22,7 +22,7 @@ from typing import IO, Any, NoReturn
 
 import torch
 
-from specdec_core.interface import PluginWarning
+from specdec_core.interface import PluginKind, PluginWarning
 from specdec_core.interface.errors import PluginError, SpecdecError, exception_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.registry import default_registry, plugin_settings
@@ -145,13 +145,14 @@ def _plain(job: RunJob) -> dict[str, Any]:
 def _job(plain: Mapping[str, Any]) -> RunJob:
     """Return the job that `_plain` wrote."""
     registry, run = default_registry(), plain["run"]
-    drafter, gamma, lenience = (
-        run[kind] and plugin_settings(registry, kind, run[kind]) for kind in ("drafter", "gamma", "lenience")
+    kinds: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")
+    drafter, gamma, lenience, rule = (
+        plugin_settings(registry, kind, run[kind]) if run.get(kind) else None for kind in kinds
     )
     own = run["draft_sampling"] and SamplingSettings.model_validate(run["draft_sampling"])
     return RunJob(
         plain["task"],
-        Run(run["name"], drafter, gamma, lenience, own),
+        Run(run["name"], drafter, gamma, lenience, own, rule=rule),
         SamplingSettings.model_validate(plain["sampling"]),
         GenerationSettings.model_validate(plain["generation"]),
         plain["batches"],

@@ -1,0 +1,114 @@
+"""Acceptance rules: which draft tokens are accepted, and which token follows them.
+
+An *accepted* token is a draft token that is committed; a *recovered* token replaces the first one that is
+rejected; a *bonus* token follows when all were accepted.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from specdec_core.interface.spec import PluginConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specdec_core.interface.proposal import Proposal
+
+LosslessAt: TypeAlias = Literal["always", "greedy", "never"]
+"""Where a rule keeps the target's distribution: everywhere, in greedy decoding only, or nowhere."""
+
+
+class RuleConfig(PluginConfig):
+    """Base of the settings of acceptance rules."""
+
+    greedy_only: ClassVar[bool] = False
+    """Whether the rule is refused where the target samples (temperature above 0)."""
+    takes_lenience: ClassVar[bool] = False
+    """Whether the rule is defined for lenience l < 1; if not, a run that combines them is refused."""
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """Where all outputs have the target's distribution, with l = 1."""
+        return "never"
+
+    @property
+    def lossless(self) -> bool:
+        """Whether all outputs have the target's distribution, at any temperature."""
+        return self.lossless_at == "always"
+
+    def lossless_for(self, *, greedy: bool) -> bool:
+        """Return whether all outputs have the target's distribution, in greedy decoding or where it samples."""
+        return self.lossless or (greedy and self.lossless_at == "greedy")
+
+
+@dataclass(frozen=True)
+class AcceptanceResult:
+    """The result of verifying one draft.
+
+    Attributes:
+        accepted: `[B]` int64, n: the number of accepted draft tokens of each sequence.
+        token: `[B]` int64, the recovered token (n < length) or the bonus token (n = length).
+        sound: `[B]` bool, False where the token could not be drawn because the distribution holds NaN.
+        deviation: `[B, K]` float, the total variation from p that lenience or a lossy rule costs at each position
+            if it is verified; None where it costs none.
+    """
+
+    accepted: Tensor
+    token: Tensor
+    sound: Tensor
+    deviation: Tensor | None = None
+
+
+class AcceptanceRule(ABC):
+    """Decides which draft tokens are accepted and which token follows.
+
+    A rule is a pure function of its arguments, which it does not modify: no state, no generator of its own. What
+    it decides for a sequence depends on that sequence's row alone, and not on anything beyond the row's length.
+
+    Args:
+        config: Its validated settings.
+    """
+
+    Config: ClassVar[type[RuleConfig]] = RuleConfig
+    """The pydantic model of its settings."""
+    trees: ClassVar[bool] = False
+    """Whether it verifies token trees."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
+        """Verify a draft where the target samples.
+
+        Args:
+            proposal: Draft tokens `[B, K]`, lengths, and q in any form. K may be 0.
+            p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
+            lenience: `[B]` or `[B, K]` float, l in (0, 1] of each sequence or of each position; None for 1. Always
+                None for a rule that takes none.
+            uniforms: `[B, K + 1]` float64 in [0, 1): r_1 ... r_K, then the number that draws the next token.
+        """
+
+    @abstractmethod
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
+        """Verify a draft where the target decodes greedily.
+
+        Args:
+            proposal: Draft tokens `[B, K]` and lengths. K may be 0.
+            scores: `[B, K + 1, V]` float32, the target's scores after its logits processors.
+            lenience: As for `sample`.
+        """
+
+
+class TokenRuleConfig(RuleConfig):
+    """Algorithm 1 has no settings."""
+
+    takes_lenience = True
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """Always (appendix A.1)."""
+        return "always"
