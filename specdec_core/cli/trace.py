@@ -42,7 +42,7 @@ def fates(report: StepReport, row: int = 0) -> Iterator[tuple[int, Fate]]:
     """
     for token, origin in zip(report.outcome.committed[row], report.origins[row], strict=True):
         if origin == "recovered":
-            yield report.draft_tokens[row][report.outcome.accepted[row]], "rejected"
+            yield from ((other, "rejected") for other in report.rejected_tokens[row])
         yield token, origin
 
 

@@ -13,6 +13,7 @@ from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.generators import RowGenerators
@@ -58,6 +59,8 @@ class _StepNumbers:
         fault: What is wrong with the draft, 0 for nothing; empty if nothing can be.
         sound: Whether the token was drawn from a distribution, and not from NaN.
         draft: The draft tokens.
+        parents: The parent of each draft token; None for lines.
+        paths: The numbers of the accepted draft tokens; None for lines.
         deviation: What lenience costs at each of them, in units of `_UNIT`; empty where l = 1.
     """
 
@@ -67,6 +70,13 @@ class _StepNumbers:
     sound: list[int]
     draft: list[list[int]]
     deviation: list[list[int]]
+    parents: list[list[int]] | None = None
+    paths: list[list[int]] | None = None
+
+    def accepted_tokens(self, row: int) -> list[int]:
+        """Return the accepted tokens of a row."""
+        draft = self.draft[row]
+        return draft[: self.accepted[row]] if self.paths is None else [draft[node] for node in self.paths[row]]
 
 
 class Batch:
@@ -80,10 +90,6 @@ class Batch:
         generators: The sequences' random generators.
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
-
-    Attributes:
-        p: The target's adjusted distributions of the last step, `[B, K + 1, V]` float32: after the last token
-            committed before it, and after each draft token. None where they are one-hot (greedy).
     """
 
     def __init__(
@@ -98,7 +104,8 @@ class Batch:
     ) -> None:
         self.rows = rows
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
-        self.p: Tensor | None = None
+        self._p: Tensor | None = None
+        self._path: Tensor | None = None
         self._hidden: Tensor | None = None
         self._target = target
         self._proposer = proposer
@@ -107,6 +114,17 @@ class Batch:
         self._stops = stops
         self._rule = rule
         self._tally = Tally()
+
+    @property
+    def p(self) -> Tensor | None:
+        """The target's adjusted distributions of the last step at each position, `[B, K + 1, V]` float32.
+
+        They follow the last token committed before it, and each draft token; of a tree, each accepted one. None
+        where they are one-hot (greedy).
+        """
+        if self._p is None or self._path is None:
+            return self._p
+        return self._p.gather(1, _columns(self._path)[..., None].expand(-1, -1, self._p.shape[2]))
 
     @property
     def metrics(self) -> Metrics:
@@ -126,10 +144,10 @@ class Batch:
             NumericsError: The target's logits are no distribution.
         """
         started = perf_counter()
-        self.p = None
+        self._p = self._path = None
         proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self.rows], self._hidden)
         proposed = perf_counter()
-        logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths)
+        logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths, proposal.parents)
         proposal, numbers = self._verify(proposal, logits, faults)
         return self._commit(proposal, numbers, started, perf_counter() - proposed)
 
@@ -186,19 +204,23 @@ class Batch:
         if self._to_probs.greedy:
             scores = self._to_probs.scores(flat, prefixes).view(batch, width + 1, -1)
             return self._rule.greedy(proposal, scores, lenience)
-        self.p = self._to_probs(flat, prefixes).view(batch, width + 1, -1)
-        return self._rule.sample(proposal, self.p, lenience, self._uniforms(proposal))
+        self._p = self._to_probs(flat, prefixes).view(batch, width + 1, -1)
+        return self._rule.sample(proposal, self._p, lenience, self._uniforms(proposal))
 
     def _fetch(self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None) -> _StepNumbers:
         """Fetch a step's numbers from the device: the one synchronisation of a step."""
         if self._target.hidden is not None:
             # The next token, recovered or bonus, was predicted from the hidden state of the last accepted one.
             rows = torch.arange(len(self.rows), device=result.accepted.device)
-            self._hidden = self._target.hidden[rows, result.accepted]
+            last = result.accepted if result.path is None else _columns(result.path)[rows, result.accepted]
+            self._hidden = self._target.hidden[rows, last]
         single = [result.accepted, result.token, result.sound.long(), *([] if faults is None else [faults])]
         parts = [torch.stack(single, dim=1), proposal.tokens]
         if result.deviation is not None:
             parts.append((result.deviation.double() / _UNIT).round().long())
+        if result.path is not None and proposal.parents is not None:
+            parts += [proposal.parents, result.path]
+            self._path = result.path
         numbers = torch.cat(parts, dim=1).tolist()
         accepted, token, sound = ([row[n] for row in numbers] for n in range(3))
         fault = [] if faults is None else [row[3] for row in numbers]
@@ -206,7 +228,14 @@ class Batch:
         end = start + proposal.tokens.shape[1]
         draft = [row[start : start + n] for row, n in pairs]
         deviation = [row[end : end + n] for row, n in pairs]
-        return _StepNumbers(accepted, token, fault, sound, draft, deviation)
+        if self._path is None:
+            return _StepNumbers(accepted, token, fault, sound, draft, deviation)
+        paths_from = len(numbers[0]) - proposal.tokens.shape[1]
+        parents_from = paths_from - proposal.tokens.shape[1]
+        parents = [row[parents_from : parents_from + n] for row, n in pairs]
+        paths = [row[paths_from : paths_from + n] for row, n in zip(numbers, accepted, strict=True)]
+        deviation = deviation if result.deviation is not None else [[] for _ in draft]
+        return _StepNumbers(accepted, token, fault, sound, draft, deviation, parents, paths)
 
     def _uniforms(self, proposal: Proposal) -> Tensor:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last column, `[B, K + 1]`."""
@@ -224,6 +253,9 @@ class Batch:
     def _prefixes(self, proposal: Proposal) -> list[list[int]]:
         """Return the prefix of every verified position, row by row."""
         drafts = proposal.tokens.tolist()
+        if proposal.parents is not None:
+            trees = zip(self.rows, drafts, proposal.parents.tolist(), strict=True)
+            return [row.tokens + path for row, *tree in trees for path in all_paths(*tree)]
         return [
             row.tokens + draft[:position]
             for row, draft in zip(self.rows, drafts, strict=True)
@@ -235,15 +267,21 @@ class Batch:
     ) -> StepReport:
         """Append the accepted tokens and the one that follows, roll back the rest, and report to everyone."""
         committed: list[tuple[int, ...]] = []
-        for row, n, token, draft in zip(self.rows, numbers.accepted, numbers.token, numbers.draft, strict=True):
-            committed.append(() if row.reason else self._append(row, [*draft[:n], token]))
+        for index, (row, token) in enumerate(zip(self.rows, numbers.token, strict=True)):
+            new = [*numbers.accepted_tokens(index), token]
+            committed.append(() if row.reason else self._append(row, new))
+        if numbers.paths is not None:
+            self._target.keep(numbers.paths)
         self._target.rollback([len(row.tokens) - 1 for row in self.rows])
+        accepted = tuple(min(n, len(new)) for n, new in zip(numbers.accepted, committed, strict=True))
         outcome = Outcome(
             drafted=proposal.lengths,
-            accepted=tuple(min(n, len(new)) for n, new in zip(numbers.accepted, committed, strict=True)),
+            accepted=accepted,
             committed=tuple(committed),
             finished=tuple(row.reason is not None for row in self.rows),
             used=proposal.longest > 0,
+            parents=None if numbers.parents is None else tuple(map(tuple, numbers.parents)),
+            paths=None if numbers.paths is None else _cut(numbers.paths, accepted),
         )
         self._proposer.commit(outcome)
         report = StepReport(
@@ -268,6 +306,15 @@ class Batch:
         if row.reason is None and len(row.tokens) >= row.limit:
             row.reason = row.reason_at_limit
         return tuple(kept)
+
+
+def _columns(path: Tensor) -> Tensor:
+    """Return the columns of logits along the accepted paths of a tree, `[B, K + 1]`: column 0, then the nodes'."""
+    return torch.cat([torch.zeros_like(path[:, :1]), path + 1], dim=1)
+
+
+def _cut(paths: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(path[:length]) for path, length in zip(paths, lengths, strict=True))
 
 
 def _deviation(numbers: _StepNumbers, outcome: Outcome) -> tuple[float, ...]:

@@ -44,7 +44,7 @@ class DraftRecord:
     def __init__(self, batch_size: int, max_gamma: int, vocab_size: int, device: torch.device) -> None:
         self._batch = batch_size
         self._shape = (batch_size, max_gamma, vocab_size)
-        self._device = device
+        self.device = device
         self._buffer: Tensor | None = None
         self._columns = _counting(batch_size, max_gamma, dtype=torch.long, device=device)
         self._views: list[Tensor] = []  # of its columns, which are taken in every step
@@ -70,7 +70,7 @@ class DraftRecord:
     def buffer(self) -> Tensor:
         """Buffer for dense q, `[B, max_gamma, V]` float32, allocated when it is first needed."""
         if self._buffer is None:
-            self._buffer = _counting(*self._shape, dtype=torch.float32, device=self._device)
+            self._buffer = _counting(*self._shape, dtype=torch.float32, device=self.device)
         return self._buffer
 
     @property
@@ -123,6 +123,18 @@ class DraftRecord:
         while len(self._views) <= number:
             self._views.append(self._columns.select(1, len(self._views)))
         return self._views[number]
+
+    def columns(self, count: int) -> Tensor:
+        """Return the first columns of tokens, `[B, count]` int64, in memory that the next step overwrites."""
+        return self._columns[:, :count]
+
+    def write_columns(self, first: int, tokens: Tensor) -> None:
+        """Write the tokens `[B, M]` of the columns from `first` on: nodes of a tree."""
+        self._columns[:, first : first + tokens.shape[1]] = tokens
+
+    def write_q(self, columns: Sequence[int], q: Tensor) -> None:
+        """Write the q of the tokens in some columns, `[B, C, V]`."""
+        self.buffer[:, columns] = q
 
     def tokens(self) -> Tensor:
         """Return all tokens, `[B, K]` int64, in memory that the next step overwrites."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
+from specdec_core.decoding.tree_drafting import TreeDraft
 from specdec_core.decoding.validation import FLOATS, as_tensor
-from specdec_core.interface import BackoffRow, LowerOrder, PluginError, Proposal
+from specdec_core.interface import BackoffRow, Branches, LowerOrder, PluginError, Proposal, TreeShape
 from specdec_core.models import inference_only
 from specdec_core.sampling.backoff import TemperedRow, backoff_argmax, tempered_row, write_log_weights
 from specdec_core.sampling.generators import RowGenerators, draw
@@ -59,6 +60,7 @@ class DraftRecorder:
         budget: tuple[int, ...],
         hidden: Tensor | None = None,
         keep_drafting: KeepDrafting | None = None,
+        tree: TreeShape | None = None,
     ) -> None:
         """Discard the last step's draft and start another.
 
@@ -67,6 +69,7 @@ class DraftRecorder:
             budget: The maximum number of draft tokens of each sequence.
             hidden: `[B, D]`, the target's hidden states; see `DraftRequest`.
             keep_drafting: Called after each draft token; None to draft until the budget is spent.
+            tree: The shape of the draft, which is then not cut short; None for a line.
         """
         self._tokens = tokens
         self._budget = budget
@@ -81,6 +84,10 @@ class DraftRecorder:
         self._drawn_directly = False
         self._forked = 0
         self._record.clear()
+        self._shape_asked = tree
+        self._tree = None
+        if tree is not None:
+            self._tree = TreeDraft(tree, budget, self._to_probs, self._record, tokens, self._step_uniforms)
 
     @property
     def tokens(self) -> Sequence[Sequence[int]]:
@@ -96,6 +103,27 @@ class DraftRecorder:
     def hidden(self) -> Tensor | None:
         """See `DraftRequest`."""
         return self._hidden
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """See `DraftRequest`."""
+        return self._shape_asked
+
+    @inference_only
+    def branch(self, logits: Tensor) -> Branches:
+        """See `DraftRequest.branch`."""
+        if self._tree is None:
+            raise PluginError("branch() was called although `tree` is None: a line was asked for; use sample().")
+        if not self._tree.wants_more():
+            raise PluginError("branch() was called although wants_more() was False: the tree is drafted.")
+        values = as_tensor(logits, "logits", "[B, P, V] float", FLOATS)
+        expected = (self._shape[0], self._tree.width, self._shape[2])
+        if tuple(values.shape) != expected:
+            raise PluginError(f"logits of shape {tuple(values.shape)} were given; [B, P, V] is {expected} here.")
+        drawn = self._tree.branch(values.to(self._device))
+        place = logits.device
+        # Copied, since the drafter may change what it gets.
+        return Branches(drawn.tokens.to(place, copy=True), drawn.parents.to(place, copy=True), drawn.lengths)
 
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
@@ -172,6 +200,8 @@ class DraftRecorder:
             q: The distribution of each.
             drawn_by_core: Whether a loop of the core drew them, so that nothing needs to be checked.
         """
+        if self._tree is not None:
+            raise PluginError("extend() was called, but `tree` asks for a tree; fork the request for a line.")
         if len(self._record):
             raise PluginError(
                 "extend() was called after a token was drawn from this request; fork the request for one of them."
@@ -212,11 +242,15 @@ class DraftRecorder:
 
     def wants_more(self) -> bool:
         """See `DraftRequest.wants_more`."""
-        return any(self._left)
+        return any(self._left) if self._tree is None else self._tree.wants_more()
 
     @inference_only
     def proposal(self) -> Proposal:
         """Return everything drawn since `start`, as views of buffers that are valid until the next step."""
+        if self._tree is not None:
+            self._made = self._tree.proposal()
+            self._changes = self._record.changes
+            return self._made
         self._made = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
         self._changes = self._record.changes
         return self._made
@@ -229,7 +263,8 @@ class DraftRecorder:
         made = self._made
         if not isinstance(proposal, Proposal):
             return False
-        if made is not None and proposal.tokens is made.tokens and proposal.q is made.q:
+        parts = () if made is None else (made.tokens, made.q, made.parents)
+        if made is not None and all(map(operator.is_, parts, (proposal.tokens, proposal.q, proposal.parents))):
             return not self._drawn_directly and self._changes == self._record.changes
         return any(fork.made(proposal) for fork in self._forks[: self._forked])
 
@@ -255,11 +290,7 @@ class DraftRecorder:
         return fork
 
     def _draw(self, q: Tensor) -> Tensor:
-        if self._uniforms is None:
-            self._uniforms = torch.tensor(self._take_numbers(), dtype=torch.float64).to(
-                self._device, non_blocking=True
-            )
-        token = draw(q, self._uniforms[:, len(self._record)])
+        token = draw(q, self._step_uniforms()[:, len(self._record)])
         self._record.add_written(token)
         self._advance(None if self._keep_drafting is None else _at(q, token))
         return token
@@ -275,6 +306,13 @@ class DraftRecorder:
             values = confidence.tolist() if isinstance(confidence, Tensor) else confidence
             on = self._keep_drafting([value if new else math.nan for value, new in zip(values, took, strict=True)])
             self._left = [left if more else 0 for left, more in zip(self._left, on, strict=True)]
+
+    def _step_uniforms(self) -> Tensor:
+        """Return the random numbers of this step on the device, `[B, K]` float64."""
+        if self._uniforms is None:
+            numbers = torch.tensor(self._take_numbers(), dtype=torch.float64)
+            self._uniforms = numbers.to(self._device, non_blocking=True)
+        return self._uniforms
 
     def _take_numbers(self) -> list[list[float]]:
         """Return the random numbers of each row for this step."""
@@ -317,6 +355,8 @@ class DraftRecorder:
                 )
 
     def _check_budget(self) -> None:
+        if self._tree is not None:
+            raise PluginError("a token was drawn for a line, but `tree` asks for a tree; use branch().")
         if not any(self._left):
             raise PluginError("the drafter drew a token although wants_more() was False: the budget is spent.")
         if self._record.extended:

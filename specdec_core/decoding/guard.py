@@ -62,6 +62,7 @@ class PluginGuard:
         self.watch = watch or CallWatch()
         self._failures: dict[tuple[str, str], PluginFailure] = {}
         self._warned: set[str] = set()
+        self._notes: dict[str, bool] = {}
         self.step = 0
 
     @property
@@ -85,10 +86,19 @@ class PluginGuard:
                     stacklevel=stacklevel + 1,
                 )
 
+        for note, told in self._notes.items():
+            if not told:
+                self._notes[note] = True
+                warnings.warn(note, PluginWarning, stacklevel=stacklevel + 1)
+
+    def note(self, text: str) -> None:
+        """Have `warn` say, once, that a plugin was overruled, which is no failure."""
+        self._notes.setdefault(text, False)
+
     def child(self) -> PluginGuard:
         """Return a guard for an inner loop: it counts its own steps and records in the same list."""
         inner = PluginGuard(strict=self._strict, watch=self.watch)
-        inner._failures = self._failures
+        inner._failures, inner._notes = self._failures, self._notes
         return inner
 
     def calling(self, plugin: object, on_failure: Callable[[], None] | None = None) -> _GuardedCall:

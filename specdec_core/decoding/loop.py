@@ -101,6 +101,8 @@ def open_batch(
         vocab_size=info.vocab_size,
         keep_hidden=keep_hidden,
     )
+    trees = model.family.trees and rule.trees and lenience is None
+    info = replace(info, trees=trees)
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     return Batch(rows, session, proposer, to_probs, context.generators, stops, rule)
 

@@ -14,6 +14,7 @@ from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.validation import FAULTS, validate
 from specdec_core.interface import (
     BatchInfo,
+    BestFirstTree,
     Drafter,
     DraftSession,
     GammaController,
@@ -25,6 +26,8 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
     StepReport,
+    TokenTree,
+    TreeShape,
 )
 
 T = TypeVar("T")
@@ -67,6 +70,7 @@ class Proposer:
         self._gamma_session: GammaSession | None = None
         self._lenience_session: LenienceSession | None = None
         self._watches = False
+        self._lines_only = "" if info.trees else "the target, the acceptance rule or the lenience takes lines only"
         self._last_gamma: Sequence[int] = (0,) * info.batch_size
         self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * info.batch_size
         self.asked = self._nothing_asked = (0,) * info.batch_size
@@ -74,6 +78,8 @@ class Proposer:
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
                 self._draft_session = _opened(drafter.open(info))
+                if not drafter.drafts_trees:
+                    self._lines_only = f"{type(drafter).__name__} drafts lines only"
             with guard.calling(gamma):
                 self._gamma_session = _opened(gamma.open(batch))
                 self._watches = bool(self._gamma_session.uses_confidence)
@@ -97,17 +103,23 @@ class Proposer:
         self.asked = self._nothing_asked
         session = self._draft_session
         if session is not None:
-            budget = tuple(map(min, self._next_gamma(), room))
+            gamma = self._next_gamma()
+            tree = self._next_tree()
+            if tree is not None:
+                gamma = [min(most, tree.depth if self._lines_only else len(tree)) for most in gamma]
+            budget = tuple(map(min, gamma, room))
             if any(budget):
                 self.asked = budget
                 begun = perf_counter()
                 recorder = self._recorder
                 with self._guard.calling(self._drafter, self._drop_drafter):
-                    recorder.start(tokens, budget, hidden, self._keep_drafting())
+                    tree = None if self._lines_only else tree
+                    recorder.start(tokens, budget, hidden, self._keep_drafting(), tree)
                     made = session.propose(recorder)
                     self.seconds += perf_counter() - begun
-                    recorded = recorder.made(made)
-                    return validate(made, budget, self._info.vocab_size, self._device, recorded=recorded)
+                    recorded, trees = recorder.made(made), self._info.trees
+                    vocab_size = self._info.vocab_size
+                    return validate(made, budget, vocab_size, self._device, recorded=recorded, trees=trees)
         return Proposal.empty(len(tokens), self._device), None
 
     def reject(self, fault: int) -> None:
@@ -131,6 +143,25 @@ class Proposer:
             with self._guard.calling(self._gamma):
                 self._last_gamma = self._legal_gamma(session.gamma())
         return self._last_gamma
+
+    def _next_tree(self) -> TreeShape | None:
+        session = self._gamma_session
+        if session is None:
+            return None
+        tree = None
+        with self._guard.calling(self._gamma):
+            tree = session.tree()
+            if not (tree is None or isinstance(tree, TokenTree | BestFirstTree)):
+                wrong = type(tree).__name__
+                tree = None
+                raise PluginError(
+                    f"tree() returned a {wrong}; it must return a TokenTree, a BestFirstTree or None."
+                )
+        if tree is not None and self._lines_only:
+            self._guard.note(
+                f"{type(self._gamma).__name__} asks for trees, but {self._lines_only}; lines are drafted."
+            )
+        return tree
 
     def _legal_gamma(self, asked: Sequence[int]) -> Sequence[int]:
         batch, limit = self._info.batch_size, self._max_gamma

@@ -25,17 +25,24 @@ INTEGERS = (torch.int64, torch.int32)
 """What ids may be."""
 
 # What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
-FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER = range(5)
+FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER, BAD_PARENT = range(6)
 FAULTS = {
     BAD_ID: "a draft token, or an id of its q, is outside the vocabulary (0 to {last}).",
     BAD_SUM: "q does not sum to 1 at a drafted position, or holds a negative number or NaN.",
     BAD_TOKEN: "q gives 0 (or NaN) to the very token that was drafted, so it was not drawn from q.",
+    BAD_PARENT: "a draft token's parent does not come before it: parents are -1, or the number of an earlier one.",
     BAD_ORDER: "q lists ids out of order, or one id with two probabilities.",
 }
 
 
 def validate(
-    proposal: object, budget: tuple[int, ...], vocab_size: int, device: torch.device, *, recorded: bool
+    proposal: object,
+    budget: tuple[int, ...],
+    vocab_size: int,
+    device: torch.device,
+    *,
+    recorded: bool,
+    trees: bool = False,
 ) -> tuple[Proposal, Tensor | None]:
     """Check a proposal and bring it to the target's device, without synchronising the device.
 
@@ -45,6 +52,7 @@ def validate(
         vocab_size: V.
         device: The target's device.
         recorded: Whether the core drew its tokens from logits, so that ids are legal and q sums to 1.
+        trees: Whether it may be a tree.
 
     Returns:
         The proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64, one of the
@@ -54,6 +62,11 @@ def validate(
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
     checked = trim(check_form(proposal, budget, vocab_size), device)
+    if checked.parents is not None and not trees:
+        raise PluginError(
+            "a tree was proposed, but only a line can be verified here; leave `parents` out where "
+            "`SessionInfo.trees` is False."
+        )
     # The core refuses NaN before it draws from a back-off distribution, and a point mass holds no numbers.
     if recorded and isinstance(checked.q, PointMass | Backoff):
         return checked, None
@@ -84,12 +97,19 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
             raise PluginError(f"{length} tokens were proposed for row {row}; its budget was {limit}.")
         if length > shape[1]:
             raise PluginError(f"row {row} claims {length} tokens, but tokens has only {shape[1]} columns.")
-    if proposal.parents is not None:
-        raise PluginError("parents were proposed; they are reserved for token trees. Leave them out.")
+    parents = None if proposal.parents is None else _checked_parents(proposal.parents, shape)
     q = _checked_q(proposal.q, shape, vocab_size)
-    given = (tokens, lengths, q)
-    same = type(proposal) is Proposal and all(map(is_, given, (proposal.tokens, proposal.lengths, proposal.q)))
-    return proposal if same else Proposal(tokens, lengths, q)
+    given = (tokens, lengths, q, parents)
+    parts = (proposal.tokens, proposal.lengths, proposal.q, proposal.parents)
+    same = type(proposal) is Proposal and all(map(is_, given, parts))
+    return proposal if same else Proposal(*given)
+
+
+def _checked_parents(parents: object, shape: tuple[int, ...]) -> Tensor:
+    checked = as_tensor(parents, "parents", "[B, K] int64", (torch.long,))
+    if tuple(checked.shape) != shape:
+        raise PluginError(f"parents have shape {tuple(checked.shape)}; that of tokens is {shape}.")
+    return checked
 
 
 def _lengths(given: object, batch: int) -> tuple[int, ...]:
@@ -202,7 +222,10 @@ def trim(proposal: Proposal, device: torch.device) -> Proposal:
             q.backoff_weight[:, :width].to(device, torch.float32, non_blocking=True),
         )
     tokens = proposal.tokens[:, :width].to(device, non_blocking=True)
-    return Proposal(tokens, proposal.lengths, q)
+    parents = proposal.parents
+    if parents is not None:
+        parents = parents[:, :width].to(device, non_blocking=True) if width else None
+    return Proposal(tokens, proposal.lengths, q, parents)
 
 
 def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor]:
@@ -218,6 +241,11 @@ def _check_values(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor
     drafted = _drafted(proposal)
     proposal, outside = _clamp_ids(proposal, vocab_size)
     fault = (outside & drafted).any(dim=1).long() * BAD_ID
+    if proposal.parents is not None:
+        numbers = torch.arange(proposal.tokens.shape[1], device=drafted.device)
+        wrong = (proposal.parents < -1) | (proposal.parents >= numbers)
+        fault = torch.where((fault == FINE) & (wrong & drafted).any(dim=1), BAD_PARENT, fault)
+        proposal = replace(proposal, parents=proposal.parents.masked_fill(wrong, -1))
     if isinstance(proposal.q, PointMass):
         return proposal, fault
     # Both conditions are negated, so that NaN fails them.

@@ -73,6 +73,7 @@ from specdec_core.interface.spec import (
     PluginSpec,
 )
 from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingObserver, TrainingReport
+from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree, TreeShape
 
 __all__ = [
     "AcceptanceResult",
@@ -82,6 +83,8 @@ __all__ = [
     "Backoff",
     "BackoffRow",
     "BatchInfo",
+    "BestFirstTree",
+    "Branches",
     "Capabilities",
     "ConfigError",
     "Dense",
@@ -130,10 +133,12 @@ __all__ = [
     "TargetInfo",
     "TokenOrigin",
     "TokenRuleConfig",
+    "TokenTree",
     "Trainer",
     "TrainerConfig",
     "TrainingObserver",
     "TrainingReport",
+    "TreeShape",
     "check_output",
     "input_path",
     "is_failure",

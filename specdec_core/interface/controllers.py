@@ -11,6 +11,7 @@ from pydantic import Field
 
 from specdec_core.interface.drafter import Outcome
 from specdec_core.interface.spec import PluginConfig
+from specdec_core.interface.tree import TreeShape
 
 TokenOrigin: TypeAlias = Literal["accepted", "recovered", "bonus"]
 """Where a token comes from: an accepted draft token, a sample from the residual after a rejection, or a sample
@@ -64,24 +65,41 @@ class StepReport:
 
     @property
     def verified(self) -> tuple[int, ...]:
-        """Number of draft tokens compared in each sequence: up to the first rejection, or the sequence's end."""
-        rows = zip(self.outcome.drafted, self.outcome.accepted, self.outcome.committed, strict=True)
-        return tuple(accepted + int(accepted < drafted and len(new) > accepted) for drafted, accepted, new in rows)
+        """Number of positions verified in each sequence: up to the first rejection, or the sequence's end.
+
+        At a position of a tree there may be several draft tokens, of which at most one is accepted.
+        """
+        rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
+        return tuple(accepted + int(rejected and len(new) > accepted) for rejected, accepted, new in rows)
 
     @property
     def origins(self) -> tuple[tuple[TokenOrigin, ...], ...]:
         """Where each committed token of each sequence comes from."""
-        rows = zip(self.outcome.drafted, self.outcome.accepted, self.outcome.committed, strict=True)
+        rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
         return tuple(_origins(*row) for row in rows)
+
+    @property
+    def rejected_tokens(self) -> tuple[tuple[int, ...], ...]:
+        """The draft tokens that were rejected in each sequence: one of a line, several of a tree, or none."""
+        outcome = self.outcome
+        if outcome.parents is None or outcome.paths is None:
+            pairs = zip(self.draft_tokens, outcome.accepted, strict=True)
+            return tuple(draft[accepted : accepted + 1] for draft, accepted in pairs)
+        last = [path[-1] if path else -1 for path in outcome.paths]
+        trees = zip(self.draft_tokens, outcome.parents, last, strict=True)
+        return tuple(
+            tuple(token for token, parent in zip(draft, parents, strict=True) if parent == end)
+            for draft, parents, end in trees
+        )
 
     @property
     def draft_calls(self) -> int:
         """Depth of the draft: the length of the longest one; 1 if the drafter was asked and proposed nothing."""
-        return max(*self.outcome.drafted, int(any(self.asked)))
+        return max(*self.outcome.depths, int(any(self.asked)))
 
 
-def _origins(drafted: int, accepted: int, committed: tuple[int, ...]) -> tuple[TokenOrigin, ...]:
-    last: TokenOrigin = "recovered" if accepted < drafted else "bonus"
+def _origins(rejected: bool, accepted: int, committed: tuple[int, ...]) -> tuple[TokenOrigin, ...]:
+    last: TokenOrigin = "recovered" if rejected else "bonus"
     kept: TokenOrigin = "accepted"
     return (kept,) * accepted + (last,) * (len(committed) - accepted)
 
@@ -95,6 +113,14 @@ class GammaSession(ABC):
     @abstractmethod
     def gamma(self) -> Sequence[int]:
         """Return the number of tokens each of the B sequences should draft next; 0 skips drafting."""
+
+    def tree(self) -> TreeShape | None:
+        """Return the shape of the next draft if it should be a tree; None for a line. Called after `gamma`.
+
+        Gamma is then the maximum number of its nodes. Where a tree cannot be drafted or verified, a line as long
+        as its longest path is drafted instead.
+        """
+        return None
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
         """Return whether each sequence should draft another token.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.proposal import Proposal
 from specdec_core.interface.spec import PluginConfig, PluginKind
+from specdec_core.interface.tree import Branches, TreeShape
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +106,7 @@ class SessionInfo:
         device: Device the target computes on.
         sources: The encoder's input ids of each sequence for encoder-decoder targets, else None.
         loop: Opens an inner decoding loop, for hierarchies; None for a session opened directly.
+        trees: Whether a proposal may be a tree: whether target and acceptance rule verify one.
     """
 
     batch_size: int
@@ -114,6 +116,7 @@ class SessionInfo:
     device: torch.device | str
     sources: Sequence[Sequence[int]] | None = None
     loop: LoopFactory | None = None
+    trees: bool = False
 
 
 class DraftRequest(Protocol):
@@ -139,6 +142,14 @@ class DraftRequest(Protocol):
     @property
     def budget(self) -> tuple[int, ...]:
         """The maximum number of tokens to draft for each sequence in this step; 0 is legal."""
+
+    @property
+    def tree(self) -> TreeShape | None:
+        """The shape of the tree to draft; None for a line. Only a drafter with `drafts_trees` is asked for one.
+
+        The budget is then the maximum number of its nodes. A drafter that draws calls `branch`; another returns
+        `Proposal.from_continuations`, of about this width and depth.
+        """
 
     @property
     def hidden(self) -> Tensor | None:
@@ -175,6 +186,19 @@ class DraftRequest(Protocol):
 
         Returns:
             B tokens; 0 for sequences that take no further token.
+        """
+
+    def branch(self, logits: Tensor) -> Branches:
+        """Draw the next level of the tree from a model's logits; `tree` must not be None.
+
+        Siblings are drawn without replacement. Which node gets how many children is up to the core.
+
+        Args:
+            logits: `[B, P, V]`, any float type: after each of the P nodes that the last call drew, in its order.
+                At first P = 1: after the committed tokens.
+
+        Returns:
+            The nodes drawn, whose continuations the next call draws.
         """
 
     def wants_more(self) -> bool:
@@ -216,6 +240,8 @@ class Outcome:
             commit says so.
         used: False when another drafter's proposal, or none, was verified in this step. Where drafters share a
             batch sequence by sequence, `drafted` and `accepted` are 0 for the sequences of others.
+        parents: For trees, the parent of each draft token of each sequence; None for lines.
+        paths: For trees, the numbers of the accepted draft tokens of each sequence, from the root on.
     """
 
     drafted: tuple[int, ...]
@@ -223,6 +249,29 @@ class Outcome:
     committed: tuple[tuple[int, ...], ...]
     finished: tuple[bool, ...]
     used: bool = True
+    parents: tuple[tuple[int, ...], ...] | None = None
+    paths: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The length of each sequence's draft; of a tree, that of its longest path."""
+        return self.drafted if self.parents is None else tuple(map(_depth, self.parents))
+
+    @property
+    def rejected(self) -> tuple[bool, ...]:
+        """Whether a draft token was rejected in each sequence: there was one after the accepted ones."""
+        if self.parents is None or self.paths is None:
+            return tuple(accepted < drafted for drafted, accepted in zip(self.drafted, self.accepted, strict=True))
+        pairs = zip(self.parents, self.paths, strict=True)
+        return tuple((path[-1] if path else -1) in parents for parents, path in pairs)
+
+
+def _depth(parents: Sequence[int]) -> int:
+    """Return the length of the longest path of a tree."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    return max(depths, default=0)
 
 
 class DraftSession(ABC):
@@ -267,6 +316,9 @@ class Drafter(ABC):
     needs_hidden_states: bool = False
     """Whether requests must carry the target's hidden states; declare the same in the plugin's `Capabilities`."""
 
+    drafts_trees: bool = False
+    """Whether it drafts a tree where `DraftRequest.tree` asks for one. If not, it is asked for a line instead."""
+
     def __init__(self, config: Any, target: TargetInfo) -> None:
         self.config = config
         self.target = target
@@ -310,8 +362,10 @@ class _DeterministicSession(DraftSession):
 class AutoregressiveDrafter(Drafter):
     """A drafter that scores the next token after a prefix. Implement `logits`; nothing else is needed.
 
-    The core applies the sampling settings, draws the token and records q.
+    The core applies the sampling settings, draws the token and records q. It drafts trees, too.
     """
+
+    drafts_trees = True
 
     @abstractmethod
     def logits(self, prefix: Sequence[int]) -> Tensor:
@@ -329,18 +383,43 @@ class _AutoregressiveSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         import torch
 
+        if request.tree is not None:
+            return self._propose_tree(request)
         prefixes = [list(row) for row in request.tokens]
         while request.wants_more():
-            scored = [self._drafter.logits(prefix) for prefix in prefixes]
-            if not all(isinstance(one, torch.Tensor) for one in scored):
-                raise PluginError(
-                    f"{type(self._drafter).__name__}.logits returned {_short(_no_tensor(scored))}; it must return "
-                    "a float tensor [V]: a number for each token id."
-                )
-            drawn = request.sample(torch.stack(scored))
+            drawn = request.sample(torch.stack(self._scored(prefixes)))
             for prefix, token in zip(prefixes, drawn.tolist(), strict=True):
                 prefix.append(token)
         return request.proposal()
+
+    def _propose_tree(self, request: DraftRequest) -> Proposal:
+        import torch
+
+        paths: list[list[list[int]]] = [[list(row)] for row in request.tokens]  # of each row, to all its nodes
+        last = paths
+        while request.wants_more():
+            scored = [torch.stack(self._scored(prefixes)) for prefixes in last]
+            drawn = request.branch(torch.stack(scored))
+            pairs = zip(drawn.tokens.tolist(), drawn.parents.tolist(), strict=True)
+            last = [
+                [[*row[parent + 1], token] for token, parent in zip(*new, strict=True)]
+                for row, new in zip(paths, pairs, strict=True)
+            ]
+            for row, more in zip(paths, last, strict=True):
+                row += more
+        return request.proposal()
+
+    def _scored(self, prefixes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Return the logits after each prefix, `[V]`."""
+        import torch
+
+        scored = [self._drafter.logits(prefix) for prefix in prefixes]
+        if not all(isinstance(one, torch.Tensor) for one in scored):
+            raise PluginError(
+                f"{type(self._drafter).__name__}.logits returned {_short(_no_tensor(scored))}; it must return "
+                "a float tensor [V]: a number for each token id."
+            )
+        return scored
 
 
 def _no_ids(rows: Sequence[Any]) -> object:

@@ -48,7 +48,7 @@ class NumericsError(SpecdecError):
 
 
 class PluginWarning(RuntimeWarning):
-    """A plugin failed while text was generated and was switched off or overruled. No token was lost."""
+    """A plugin failed while text was generated, or was overruled. No token was lost."""
 
 
 def is_failure(error: BaseException) -> bool:

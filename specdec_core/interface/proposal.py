@@ -77,7 +77,10 @@ class Proposal:
         tokens: `[B, K]` int64, the draft tokens x_1 ... x_gamma of Algorithm 1 (arXiv 2211.17192).
         lengths: B numbers from 0 to K: the number of draft tokens of each sequence.
         q: The distribution the tokens were sampled from, after the sampling settings (section 2.2).
-        parents: Reserved for token trees; None means that each token follows the one before it.
+        parents: `[B, K]` int64 for a token tree: the number of each token's parent in its row, which comes before
+            it, or -1 for a token that follows the committed ones. None for a line, in which each token follows
+            the one before it. The q of a node is that of its draw, given its earlier siblings: the same for all
+            siblings drawn with replacement; without the earlier ones, normalised, for those drawn without.
     """
 
     tokens: Tensor
@@ -118,6 +121,40 @@ class Proposal:
         if longest and (tokens.is_floating_point() or tokens.is_complex()):
             raise TypeError(f"token ids are integers; given {str(tokens.dtype).removeprefix('torch.')}.")
         return cls(tokens.long().view(len(rows), longest), lengths, PointMass())
+
+    @classmethod
+    def from_continuations(cls, rows: Sequence[Sequence[Sequence[int]]], budget: Sequence[int]) -> Proposal:
+        """Return the tree of a deterministic drafter that has several continuations; q is a point mass.
+
+        Continuations that begin alike share their first nodes. Those that come first are kept where the budget
+        does not suffice.
+
+        Args:
+            rows: For each of B sequences, its continuations, the most likely first.
+            budget: The maximum number of nodes of each sequence.
+
+        Raises:
+            TypeError: An id is no integer, or a row is no sequence of sequences.
+        """
+        import torch
+
+        made = [_trie(row, most) for row, most in zip(rows, budget, strict=True)]
+        line = cls.from_rows([tokens for tokens, _ in made])
+        width = line.tokens.shape[1]
+        parents = [[*row, *[-1] * (width - len(row))] for _, row in made]
+        return cls(line.tokens, line.lengths, line.q, torch.tensor(parents).long().view(len(rows), width))
+
+
+def _trie(continuations: Sequence[Sequence[int]], budget: int) -> tuple[list[int], list[int]]:
+    """Return the tokens of a tree of continuations, and the parent of each."""
+    nodes: dict[tuple[int, int], int] = {}  # by parent and token
+    for continuation in continuations:
+        parent = -1
+        for token in continuation:
+            if (parent, token) not in nodes and len(nodes) >= budget:
+                break
+            parent = nodes.setdefault((parent, token), len(nodes))
+    return [token for _, token in nodes], [parent for parent, _ in nodes]
 
 
 @dataclass(frozen=True, eq=False)

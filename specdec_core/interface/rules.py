@@ -54,12 +54,15 @@ class AcceptanceResult:
         sound: `[B]` bool, False where the token could not be drawn because the distribution holds NaN.
         deviation: `[B, K]` float, the total variation from p that lenience or a lossy rule costs at each position
             if it is verified; None where it costs none.
+        path: `[B, K]` int64 for trees, the numbers of the accepted draft tokens from the root on, padded with 0;
+            None for lines, of which the first n are accepted.
     """
 
     accepted: Tensor
     token: Tensor
     sound: Tensor
     deviation: Tensor | None = None
+    path: Tensor | None = None
 
 
 class AcceptanceRule(ABC):
@@ -75,7 +78,8 @@ class AcceptanceRule(ABC):
     Config: ClassVar[type[RuleConfig]] = RuleConfig
     """The pydantic model of its settings."""
     trees: ClassVar[bool] = False
-    """Whether it verifies token trees."""
+    """Whether it verifies token trees (`proposal.parents`), where column k + 1 of p and of the scores is after
+    node k."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -19,6 +19,7 @@ from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import density, residual
 from specdec_core.verification.lenience import variation, within_greedy_lenience
+from specdec_core.verification.tree import accept_tree, accept_tree_greedy
 
 
 def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
@@ -110,14 +111,19 @@ class SpeculativeSampling(AcceptanceRule):
     """
 
     Config = TokenRuleConfig
+    trees = True
 
     def __init__(self, config: TokenRuleConfig | None = None) -> None:
         super().__init__(config or TokenRuleConfig())
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
-        """Verify by `accept`."""
+        """Verify by `accept`, a tree by `accept_tree`."""
+        if proposal.parents is not None:
+            return accept_tree(proposal, p, uniforms)
         return accept(proposal, p, lenience, uniforms)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
-        """Verify by `accept_greedy`."""
+        """Verify by `accept_greedy`, a tree by `accept_tree_greedy`."""
+        if proposal.parents is not None:
+            return accept_tree_greedy(proposal, scores)
         return accept_greedy(proposal, scores, lenience)

@@ -23,13 +23,15 @@ class TransformerDrafter(Drafter):
 
     It has its own KV cache. Rejected tokens are rolled back; tokens committed without it (the recovered or bonus
     token, steps in which it was not asked) are read in one forward pass with the next draft. A draft of gamma
-    tokens takes gamma forward passes, the first of which also reads the new tokens.
+    tokens takes gamma forward passes, the first of which also reads the new tokens. A tree takes one for
+    each level.
 
     References:
         Algorithm 1 and section 4.1 of arXiv 2211.17192.
     """
 
     Config = TransformerConfig
+    drafts_trees = True
 
     def __init__(self, config: TransformerConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -66,6 +68,8 @@ class _TransformerSession(DraftSession):
             max(min(budget, self._capacity - len(row) + 1), 0)
             for row, budget in zip(request.tokens, request.budget, strict=True)
         ]
+        if request.tree is not None:
+            return self._propose_tree(request, limits)
         drawn: Tensor | None = None
         place = 0
         while request.wants_more():
@@ -81,9 +85,29 @@ class _TransformerSession(DraftSession):
         proposal = request.proposal()
         return replace(proposal, lengths=tuple(map(min, proposal.lengths, limits)))
 
+    def _propose_tree(self, request: DraftRequest, limits: Sequence[int]) -> Proposal:
+        logits = torch.zeros(len(limits), 1, self._vocab_size)
+        if any(limits):
+            logits = self._read(request.tokens, [limit > 0 for limit in limits])[:, None]
+        left = list(limits)
+        while request.wants_more():
+            drawn = request.branch(logits)
+            if not request.wants_more():
+                break
+            counts = [min(new, most) for new, most in zip(drawn.lengths, left, strict=True)]
+            left = [most - count for most, count in zip(left, counts, strict=True)]
+            logits = torch.zeros(*drawn.tokens.shape, self._vocab_size)
+            if any(counts):
+                logits = self._model.forward([[]] * len(counts), drawn.tokens, counts, drawn.parents)
+        proposal = request.proposal()
+        return replace(proposal, lengths=tuple(map(min, proposal.lengths, limits)))
+
     def commit(self, outcome: Outcome) -> None:
         """Keep the cached part of the accepted tokens; the rest of the draft is void."""
-        if outcome.used:
+        if outcome.used and outcome.paths is not None:
+            self._model.keep(outcome.paths)
+            self._kept = list(self._model.lengths)
+        elif outcome.used:
             for row, accepted in enumerate(outcome.accepted):
                 self._kept[row] += min(accepted, self._drafted[row])
         self._drafted = [0] * len(self._drafted)

@@ -1,0 +1,186 @@
+"""Draw the nodes of a token tree level by level, each from a q that is recorded with it.
+
+Siblings are drawn without replacement: the q of a node is the drafter's distribution without its earlier siblings,
+normalised. Where all its mass is drawn, the distribution starts anew. Greedy drafts take the best tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from specdec_core.decoding.draft_record import DraftRecord
+from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree, TreeShape
+from specdec_core.sampling.generators import draw
+from specdec_core.sampling.logits import LogitsToProbs
+
+
+class TreeDraft:
+    """One step's draft, if it is a tree.
+
+    Args:
+        shape: What to draw.
+        budget: The maximum number of nodes of each sequence.
+        to_probs: The sampling settings for drafts.
+        record: Holds the tokens and q.
+        prefixes: The committed tokens of each sequence.
+        uniforms: Returns the random numbers of this step, `[B, K]` float64 on the device of the record.
+    """
+
+    def __init__(
+        self,
+        shape: TreeShape,
+        budget: Sequence[int],
+        to_probs: LogitsToProbs,
+        record: DraftRecord,
+        prefixes: Sequence[Sequence[int]],
+        uniforms: Callable[[], Tensor],
+    ) -> None:
+        self._shape = shape
+        self._budget = budget
+        self._to_probs = to_probs
+        self._record = record
+        self._prefixes = prefixes
+        self._uniforms = uniforms
+        self._level = self._drawn = self._before = 0
+        self._last = (1,) * len(budget)  # nodes of the level before: at first the committed text
+        self._weights: Tensor | None = None  # [B, P], the probability of the path to each of them
+        self._parents: list[Tensor] = []
+
+    @property
+    def width(self) -> int:
+        """P, the number of nodes whose continuations are drawn next."""
+        return max(self._last)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The number of nodes that each sequence has so far."""
+        return tuple(min(self._drawn, most) for most in self._budget)
+
+    def wants_more(self) -> bool:
+        """Return whether there is another level to draw."""
+        return any(self._counts())
+
+    def proposal(self) -> Proposal:
+        """Return everything drawn, in memory that the next step overwrites."""
+        width = max(self.lengths)
+        if not width:
+            return Proposal.empty(len(self._budget), self._record.device)
+        parents = torch.cat(self._parents, dim=1)[:, :width]
+        q = PointMass() if self._to_probs.greedy else Dense(self._record.buffer[:, :width])
+        return Proposal(self._record.columns(width), self.lengths, q, parents)
+
+    def branch(self, logits: Tensor) -> Branches:
+        """Draw the next level.
+
+        Args:
+            logits: `[B, P, V]`, the logits after each node of the level before.
+        """
+        batch, places, vocab = logits.shape
+        counts = self._counts()
+        width = max(counts)
+        flat = logits.reshape(batch * places, vocab)
+        prefixes = self._node_prefixes(places) if self._to_probs.needs_prefix else None
+        if self._to_probs.greedy:
+            scores = self._to_probs.scores(flat, prefixes).view(batch, places, vocab)
+            tokens, parents = self._best(scores, width)
+        else:
+            q = self._to_probs(flat, prefixes).view(batch, places, vocab)
+            tokens, parents = self._sampled(q, width)
+        self._record.write_columns(self._drawn, tokens)
+        first = self._drawn - self._before  # the number of the first node of the level before
+        parents = parents + first if self._level else torch.full_like(parents, -1)
+        self._parents.append(parents)
+        self._level += 1
+        self._drawn, self._before, self._last = self._drawn + width, width, counts
+        return Branches(tokens, parents, counts)
+
+    def _counts(self) -> tuple[int, ...]:
+        """Return the number of nodes of each sequence in the next level."""
+        if self._level == len(self._shape.widths):
+            return (0,) * len(self._budget)
+        width = self._shape.widths[self._level]
+        return tuple(min(width, max(most - self._drawn, 0)) for most in self._budget)
+
+    def _places(self, width: int) -> tuple[list[int], list[int]]:
+        """Return, for each node of the next level of a `TokenTree`, the place of its parent and its own rank."""
+        assert isinstance(self._shape, TokenTree)
+        nodes = range(self._drawn, self._drawn + width)
+        first = self._drawn - self._before
+        parents = [self._shape.parents[node] - first if self._level else 0 for node in nodes]
+        return parents, [self._shape.ranks[node] for node in nodes]
+
+    def _best(self, scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Return the tokens and the places of their parents, each `[B, M]`, for greedy drafts."""
+        batch, places, vocab = scores.shape
+        if isinstance(self._shape, TokenTree):
+            parents, ranks = self._places(width)
+            best = scores.topk(min(max(ranks) + 1, vocab), dim=2).indices
+            ranks = [min(rank, vocab - 1) for rank in ranks]
+            return best[:, parents, ranks], torch.tensor(parents, device=scores.device).expand(batch, -1)
+        paths = torch.log_softmax(scores, dim=2) + self._path_weights(places, scores.device).log()[..., None]
+        weights, index = paths.view(batch, -1).topk(min(width, places * vocab), dim=1)
+        self._weights = weights.exp()
+        return index % vocab, index // vocab
+
+    def _sampled(self, q: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Return the tokens and the places of their parents, each `[B, M]`, drawn without replacement."""
+        batch, _, _ = q.shape
+        left = q.clone()  # without the tokens that were drawn
+        uniforms = self._uniforms()[:, self._drawn : self._drawn + width]
+        tokens = torch.zeros(batch, width, dtype=torch.long, device=q.device)
+        rows = torch.arange(batch, device=q.device)[:, None]
+        if isinstance(self._shape, TokenTree):
+            parents, ranks = self._places(width)
+            for rank in range(max(ranks) + 1):
+                nodes = [node for node, own in enumerate(ranks) if own == rank]
+                at = torch.tensor([[parents[node] for node in nodes]], device=q.device).expand(batch, -1)
+                tokens[:, nodes] = self._draw(q, left, rows, at, uniforms[:, nodes], nodes)
+            return tokens, torch.tensor(parents, device=q.device).expand(batch, -1)
+        weights = self._path_weights(q.shape[1], q.device)
+        chosen = []
+        for node in range(width):
+            at = (weights * left.sum(dim=2)).argmax(dim=1, keepdim=True)
+            tokens[:, node : node + 1] = self._draw(q, left, rows, at, uniforms[:, node : node + 1], [node])
+            chosen.append(at)
+        parents_at = torch.cat(chosen, dim=1)
+        self._weights = weights.gather(1, parents_at) * q[rows, parents_at, tokens]
+        return tokens, parents_at
+
+    def _draw(
+        self, q: Tensor, left: Tensor, rows: Tensor, at: Tensor, uniforms: Tensor, nodes: Sequence[int]
+    ) -> Tensor:
+        """Draw one child `[B, C]` of each of some places `[B, C]`; record its q, and take it out of `left`."""
+        weights = left[rows, at]
+        total = weights.sum(dim=2, keepdim=True)
+        chances = torch.where(total > 0, weights / total, q[rows, at])
+        tokens = draw(chances.flatten(0, 1), uniforms.flatten()).view(at.shape)
+        self._record.write_q([self._drawn + node for node in nodes], chances)
+        left[rows, at, tokens] = 0
+        return tokens
+
+    def _path_weights(self, places: int, device: torch.device) -> Tensor:
+        """Return the probability of the path to each node of the level before, `[B, P]`; 0 where there is none."""
+        if self._weights is None:
+            return torch.ones(len(self._budget), places, device=device)
+        last = torch.tensor(self._last).to(device, non_blocking=True)[:, None]
+        return self._weights * (torch.arange(places, device=device) < last)
+
+    def _node_prefixes(self, places: int) -> list[list[int]]:
+        """Return the text before the continuations of each node of the level before, row by row."""
+        if not self._level:
+            return [list(row) for row in self._prefixes]
+        tokens = self._record.columns(self._drawn).tolist()
+        parents = torch.cat(self._parents, dim=1).tolist()
+        trees = zip(self._prefixes, tokens, parents, strict=True)
+        return [[*row, *path] for row, *tree in trees for path in all_paths(*tree)[-places:]]
+
+
+def all_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[list[int]]:
+    """Return the tokens of the path to each node of a tree, after the empty path to its root."""
+    paths: list[list[int]] = [[]]
+    for token, parent in zip(tokens, parents, strict=True):
+        paths.append([*paths[parent + 1], token])
+    return paths

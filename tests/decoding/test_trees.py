@@ -1,0 +1,71 @@
+"""Trees through the whole loop: exact at every temperature, for any shape, batch and drafter that drafts them."""
+
+from __future__ import annotations
+
+import pytest
+
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.interface import (
+    BatchInfo,
+    BestFirstTree,
+    GammaController,
+    GammaSession,
+    TokenTree,
+)
+from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.toys import NO_CONFIG, TableDrafter
+
+LENGTH = 4
+SHAPES = {
+    "wide": TokenTree.from_widths((3, 2)),
+    "uneven": TokenTree((-1, -1, -1, 0, 0, 1, 3)),
+    "best-first": BestFirstTree((3, 3, 1)),
+}
+
+
+class TreeGamma(GammaController):
+    """Asks for the same tree in every step, with budgets that differ between the sequences of a batch."""
+
+    def __init__(self, shape, *budgets):
+        super().__init__(NO_CONFIG)
+        self.shape, self.budgets = shape, budgets or (len(shape),)
+        self.max_asked = max(self.budgets)
+
+    @property
+    def max_gamma(self):
+        return self.max_asked
+
+    def open(self, batch: BatchInfo):
+        session = _TreeGammaSession()
+        session.shape = self.shape
+        session.budgets = [self.budgets[n % len(self.budgets)] for n in range(batch.batch_size)]
+        return session
+
+
+class _TreeGammaSession(GammaSession):
+    def gamma(self):
+        return self.budgets
+
+    def tree(self):
+        return self.shape
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+@pytest.fixture(scope="module")
+def expected(target):
+    return {name: enumerate_continuations(target, each, length=LENGTH) for name, each in SETTINGS.items()}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, settings):
+    gamma = TreeGamma(SHAPES[shape], len(SHAPES[shape]), 0, 3)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, sampling=SETTINGS[settings], strict=True)
+    trace = TraceObserver()
+    decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
+    assert any(report.outcome.parents for report in trace.reports)
+    assert p_value(sample(decoder, 300, 1200, length=LENGTH), expected[settings]) > 1e-4
