@@ -152,6 +152,10 @@ class DraftRequest(Protocol):
         """
 
     @property
+    def depth(self) -> tuple[int, ...]:
+        """The maximum length of a path of each sequence; for a line, the budget."""
+
+    @property
     def hidden(self) -> Tensor | None:
         """The target's hidden states, `[B, D]` float on its device, for drafters with `needs_hidden_states`.
 
@@ -387,7 +391,8 @@ class _AutoregressiveSession(DraftSession):
             return self._propose_tree(request)
         prefixes = [list(row) for row in request.tokens]
         while request.wants_more():
-            drawn = request.sample(torch.stack(self._scored(prefixes)))
+            scored = self._scored(prefixes)
+            drawn = request.sample(torch.stack(scored))
             for prefix, token in zip(prefixes, drawn.tolist(), strict=True):
                 prefix.append(token)
         return request.proposal()
