@@ -36,6 +36,7 @@ class RunCounts:
         drafted: Draft tokens proposed.
         accepted: Draft tokens accepted.
         gamma_mean: Mean number of draft tokens per step and sequence.
+        levels_mean: Mean depth of the trees per step; None if drafts were lines.
         block_efficiency: Tokens per step and sequence, including the recovered or bonus token ("mean acceptance
             length" elsewhere).
         alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified.
@@ -56,6 +57,7 @@ class RunCounts:
     drafted: int
     accepted: int
     gamma_mean: float | None
+    levels_mean: float | None
     block_efficiency: float | None
     alpha: float | None
     alpha_by_position: tuple[float, ...]
@@ -302,6 +304,7 @@ def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
         drafted=total.drafted,
         accepted=total.accepted,
         gamma_mean=total.drafted / total.row_steps if measured else None,
+        levels_mean=total.draft_calls / total.target_calls if total.tree_steps else None,
         block_efficiency=total.block_efficiency if measured else None,
         alpha=total.alpha,
         alpha_by_position=tuple(accepted / verified for verified, accepted in positions),
@@ -388,14 +391,20 @@ def _expected(
         by_gamma=by_gamma,
         shares=None if expected.time_shares is None else TimeShares(**expected.time_shares),
         verify_excess=_median(one.verify_excess for one in repeats) or 1.0,
+        trees=counts.levels_mean is not None,
     )
     return replace(expected, diagnosis=diagnose(facts))
 
 
 def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:
-    """Return the speed-up of Theorem 3.8; None without the measurements that it needs."""
+    """Return the speed-up of Theorem 3.8; None without the measurements that it needs.
+
+    For trees its tokens per step, which the acceptance rate and a length do not determine, are those measured.
+    """
     if run.drafter is None:
         return 1.0 if counts.tokens else None
     if counts.alpha is None or counts.gamma_mean is None or speed.c is None:
         return None
+    if counts.levels_mean is not None and counts.block_efficiency is not None:
+        return counts.block_efficiency / (counts.levels_mean * speed.c + 1)
     return walltime_improvement(counts.alpha, counts.gamma_mean, speed.c)
