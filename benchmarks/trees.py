@@ -3,7 +3,7 @@
 First the acceptance by depth and rank is measured (as `specdec measure --ranks` does). Then the autoregressive
 baseline, lines of several lengths and the best trees for several numbers of nodes decode the same prompts from the
 same seed, interleaved; each round starts with the baseline. Printed are the tokens per step beside what
-`expected_tree_tokens` predicts, and the speed-up as a ratio within each round. Tokens per step are its bound, as if
+`expected_tree_tokens` predicts, and the speed-up as a ratio within each round. Tokens per step bound it, as if
 drafting and verifying were free.
 
     python benchmarks/trees.py
