@@ -13,11 +13,12 @@ from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.verification import AcceptanceResult, AcceptanceRule
+from specdec_core.verification import AcceptanceResult
 
 _UNIT = 2.0**-40
 """Deviations are fetched from the device as multiples of this, in the same int64 tensor as token ids."""
@@ -94,7 +95,7 @@ class Batch:
         to_probs: LogitsToProbs,
         generators: RowGenerators,
         stops: StopRule,
-        rule: AcceptanceRule,
+        rule: Verifier,
     ) -> None:
         self.rows = rows
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
@@ -165,7 +166,10 @@ class Batch:
         if any(numbers.fault):
             self._proposer.reject(max(numbers.fault))
             proposal = Proposal.empty(len(self.rows), logits.device)
-            numbers = self._fetch(proposal, self._accept(proposal, logits[:, :1]), None)
+            logits = logits[:, :1]
+            numbers = self._fetch(proposal, self._accept(proposal, logits), None)
+        if self._rule.refuses(numbers.sound):
+            numbers = self._fetch(proposal, self._accept(proposal, logits), None)
         for index, (row, sound) in enumerate(zip(self.rows, numbers.sound, strict=True)):
             if not sound and row.reason is None:
                 raise NumericsError(
