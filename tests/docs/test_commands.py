@@ -38,6 +38,8 @@ SMALLER = {
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
+    r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
+    " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
@@ -75,7 +77,7 @@ def marked(commands: list[list[str]]) -> list[Any]:
     found, seen = [], set()
     for words in commands:
         line = " ".join(words)
-        same = re.sub(r"\d+| --(quiet|fresh|output \S+)", "", line)
+        same = re.sub(r"\d+| --(quiet|fresh|(output|plugin-timeout) \S+)", "", line)
         marks = [pytest.mark.slow] if same in seen or SLOW.search(line) else []
         found.append(pytest.param(words, marks=marks, id=identity(words)))
         seen.add(same)
