@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -51,7 +52,8 @@ class Verifier:
         if type(rule) is SpeculativeSampling:
             return rule.sample(proposal, p, lenience, uniforms)
         with self._guard.calling(rule, self._replace):
-            return self._checked(proposal, p, rule.sample(proposal, p, lenience, uniforms))
+            self._vocab_size = p.shape[2]
+            return checked_answer(proposal, p, rule.sample(proposal, p, lenience, uniforms))
         return _refused(proposal)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
@@ -60,7 +62,8 @@ class Verifier:
         if type(rule) is SpeculativeSampling:
             return rule.greedy(proposal, scores, lenience)
         with self._guard.calling(rule, self._replace):
-            return self._checked(proposal, scores, rule.greedy(proposal, scores, lenience))
+            self._vocab_size = scores.shape[2]
+            return checked_answer(proposal, scores, rule.greedy(proposal, scores, lenience))
         return _refused(proposal)
 
     def refuses(self, sound: Sequence[int]) -> bool:
@@ -80,34 +83,39 @@ class Verifier:
     def _replace(self) -> None:
         self._rule = SpeculativeSampling()
 
-    def _checked(self, proposal: Proposal, p: Tensor, made: AcceptanceResult) -> AcceptanceResult:
-        """Return an answer with what is wrong with its values in the place of `sound`.
 
-        Raises:
-            PluginError: It has the wrong form.
-        """
-        if not isinstance(made, AcceptanceResult):
-            raise PluginError(f"it returned an object of type {type(made).__name__}, not an AcceptanceResult.")
-        batch, width = proposal.tokens.shape
-        self._vocab_size = p.shape[2]
-        _require("accepted", made.accepted, (batch,), torch.long, p.device)
-        _require("token", made.token, (batch,), torch.long, p.device)
-        _require("sound", made.sound, (batch,), torch.bool, p.device)
-        lengths = torch.tensor(proposal.lengths, device=p.device)
-        codes = made.sound.long()
-        deviation = made.deviation
-        if deviation is not None:
-            _require("deviation", deviation, (batch, width), None, p.device)
-            within = torch.arange(width, device=p.device) < lengths[:, None]
-            bad = within & ~((deviation >= 0) & deviation.isfinite())
-            codes = torch.where(bad.any(dim=1), 5, codes)
-            deviation = torch.where(within & ~bad, deviation, 0)
-        codes = torch.where((made.token < 0) | (made.token >= self._vocab_size), 4, codes)
-        beyond = (made.accepted < 0) | (made.accepted > lengths)
-        codes = torch.where(beyond, 3, codes)
-        # Within bounds in any case: the core looks up hidden states by this number.
-        accepted = torch.where(beyond, 0, made.accepted)
-        return AcceptanceResult(accepted, made.token, codes, deviation)
+def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceResult:
+    """Return a rule's answer with what is wrong with its values, one of `REFUSALS`, in the place of `sound`.
+
+    Args:
+        proposal: The draft `[B, K]` that was verified.
+        p: `[B, K + 1, V]`, the target's distributions or scores.
+        made: What the rule returned.
+
+    Raises:
+        PluginError: It has the wrong form.
+    """
+    if not isinstance(made, AcceptanceResult):
+        raise PluginError(f"it returned an object of type {type(made).__name__}, not an AcceptanceResult.")
+    batch, width = proposal.tokens.shape
+    _require("accepted", made.accepted, (batch,), torch.long, p.device)
+    _require("token", made.token, (batch,), torch.long, p.device)
+    _require("sound", made.sound, (batch,), torch.bool, p.device)
+    lengths = torch.tensor(proposal.lengths, device=p.device)
+    codes = made.sound.long()
+    deviation = made.deviation
+    if deviation is not None:
+        _require("deviation", deviation, (batch, width), None, p.device)
+        within = torch.arange(width, device=p.device) < lengths[:, None]
+        bad = within & ~((deviation >= 0) & deviation.isfinite())
+        codes = torch.where(bad.any(dim=1), 5, codes)
+        deviation = torch.where(within & ~bad, deviation, 0)
+    codes = torch.where((made.token < 0) | (made.token >= p.shape[2]), 4, codes)
+    beyond = (made.accepted < 0) | (made.accepted > lengths)
+    codes = torch.where(beyond, 3, codes)
+    # Within bounds in any case: the core looks up hidden states by this number.
+    accepted = torch.where(beyond, 0, made.accepted)
+    return replace(made, accepted=accepted, sound=codes, deviation=deviation)
 
 
 def _refused(proposal: Proposal) -> AcceptanceResult:
