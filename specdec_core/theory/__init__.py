@@ -24,6 +24,13 @@ from specdec_core.theory.speed import (
 )
 
 if TYPE_CHECKING:
+    from specdec_core.theory.blocks import (
+        allowed_acceptance,
+        block_acceptance,
+        rejection_acceptance,
+        token_acceptance,
+        transport_bound,
+    )
     from specdec_core.theory.divergence import (
         acceptance_rate,
         greedy_acceptance_rate,
@@ -37,7 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acceptance_rate",
+    "allowed_acceptance",
     "best_gamma",
+    "block_acceptance",
     "expected_tokens",
     "expected_tokens_by_position",
     "fixed_seconds",
@@ -57,8 +66,11 @@ __all__ = [
     "oracle_improvement",
     "oracle_seconds",
     "oracle_tokens",
+    "rejection_acceptance",
     "rejection_acceptance_rate",
     "step_seconds",
+    "token_acceptance",
+    "transport_bound",
     "walltime_improvement",
 ]
 
@@ -66,6 +78,13 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
+        "specdec_core.theory.blocks": (
+            "allowed_acceptance",
+            "block_acceptance",
+            "rejection_acceptance",
+            "token_acceptance",
+            "transport_bound",
+        ),
         "specdec_core.theory.divergence": (
             "acceptance_rate",
             "greedy_acceptance_rate",
