@@ -6,8 +6,8 @@ p at least as many. Results are `[gamma]`: the probability that at least 1, 2 ..
 Their sum is the expected number of accepted tokens, and with 1 added that of tokens per step.
 
 References:
-    Leviathan et al. 2023 (arXiv 2211.17192); Sun et al., Block Verification (arXiv 2403.10444); Sun et al., SpecTr,
-    for acceptance as optimal transport (arXiv 2310.15141).
+    Leviathan et al. 2023 (arXiv 2211.17192). Sun et al., block verification (arXiv 2403.10444). Sun et
+    al., SpecTr, for acceptance as optimal transport (arXiv 2310.15141).
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def allowed_acceptance(p: ArrayLike, q: ArrayLike, allowed: ArrayLike) -> tuple[
     """Return what a rule that accepts a set of tokens reaches at one position, and its deviation from p.
 
     With a(x) = 1 for allowed tokens it accepts with probability b = sum a q and deviates by
-    E = sum max(0, a q - p) in total variation. b - E = sum min(a q, p) <= sum min(q, p): beyond what a lossless rule
-    accepts, a unit of acceptance costs at least a unit of deviation.
+    E = sum max(0, a q - p) in total variation. b - E = sum min(a q, p) <= sum min(q, p): beyond what a lossless
+    rule accepts, a unit of acceptance costs at least a unit of deviation.
 
     Args:
         p: `[..., V]`, the target's distributions.
