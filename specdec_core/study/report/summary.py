@@ -43,8 +43,8 @@ class RunCounts:
         alpha_by_position: The same at each position of the draft; section 3 assumes that all are equal.
         verified_by_position: Draft tokens verified at each position: if they are few, the rate is noise.
         steps_by_length: Steps whose longest draft had 0, 1, ... tokens, without the first step of each batch.
-        deviation: Total variation from the target's distribution that lenience spent per sequence; 0 without
-            lenience.
+        deviation: Total variation from the target's distribution that lenience or a lossy rule spent per
+            sequence; 0 without either.
         seconds: Wall time.
         cpu_seconds: CPU time of the decoding thread: on an idle machine, nearly the wall time. None unless the
             target is on a CPU.
@@ -155,7 +155,8 @@ class RunSummary:
         drafter: Name of the drafter; None for the baseline.
         gamma: Tokens drafted per step, or the controller's name.
         lenience: Factor l, or the controller's name.
-        lossless: Whether l is 1 in every step, so that outputs have the target's distribution.
+        rule: Name of the acceptance rule; None where none is set, and then `results.jsonl` has no such field.
+        lossless: Whether lenience and rule give outputs with the target's distribution.
         repeats: Number of finished repeats.
         counts: Sums over repeats and prompts.
         speed: Measured speeds and costs.
@@ -178,6 +179,7 @@ class RunSummary:
     drafter: str | None
     gamma: Label
     lenience: Label
+    rule: str | None
     lossless: bool
     repeats: int
     counts: RunCounts
@@ -204,6 +206,8 @@ class RunSummary:
         for name, value in asdict(self).items():
             if name == "error":
                 fields["status"] = self.status
+            if name == "rule" and value is None:
+                continue
             fields |= value if name in ("counts", "speed", "expected") else {name: value}
         return fields
 
@@ -278,6 +282,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         drafter=run.labels.drafter,
         gamma=run.labels.gamma,
         lenience=run.labels.lenience,
+        rule=run.labels.rule,
         lossless=run.lossless_for(task.sampling),
         repeats=len(metrics),
         counts=counts,
