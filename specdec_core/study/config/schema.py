@@ -65,8 +65,11 @@ class ColumnsConfig(_Part):
     """Holds where the prompt comes from; only shown."""
 
 
+_TokenId = Annotated[int, Field(ge=0)]
+
+
 class PromptsConfig(_Part):
-    """Source of the prompts: exactly one of `builtin`, `file`, `dataset` and `texts`."""
+    """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `texts` and `tokens`."""
 
     builtin: Literal["heldout", "translation", "summarization"] | None = None
     """Prompts shipped with the built-in models, from text held out of their training."""
@@ -77,6 +80,8 @@ class PromptsConfig(_Part):
     """A Hugging Face dataset: a folder, relative to the study file, or a name on the hub. Needs datasets."""
     texts: tuple[str, ...] | None = None
     """The prompts themselves; a bare list is short for this."""
+    tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
+    """The prompts as lists of the target's token ids: they need no tokenizer, and nothing is added to them."""
     name: str | None = None
     """Configuration of the dataset, if it has several."""
     split: str | None = None
@@ -103,11 +108,13 @@ class PromptsConfig(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> PromptsConfig:
-        sources = ("builtin", "file", "dataset", "texts")
+        sources = ("builtin", "file", "dataset", "texts", "tokens")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(map(repr, given)) or "none of them"
-            raise ValueError(f"set exactly one of 'builtin', 'file', 'dataset' and 'texts'; given {found}")
+            raise ValueError(
+                f"set exactly one of {', '.join(map(repr, sources[:-1]))} and 'tokens'; given {found}"
+            )
         for keys, owners in _OF_SOURCES.items():
             for key in keys:
                 if getattr(self, key) is not None and given[0] not in owners:
@@ -120,6 +127,8 @@ class PromptsConfig(_Part):
             raise ValueError(f"{' and '.join(map(repr, named))} are given; the prompt comes from one of them")
         if self.columns is not None and not named:
             raise ValueError("'columns' names no prompt; add 'column' or 'template'")
+        if self.chat and self.tokens is not None:
+            raise ValueError("'chat' requires texts, which become messages of users; 'tokens' holds token ids")
         if self.system is not None and not self.chat:
             raise ValueError("'system' requires 'chat: true', which treats each text as a user message")
         return self
