@@ -65,6 +65,10 @@ class ColumnsConfig(_Part):
     """Holds where the prompt comes from; only shown."""
 
 
+MAX_SIDE = 512
+"""The most pixels in a row or a column of a picture."""
+MAX_LEVELS = 65_536
+"""The most grey levels of a picture; it shows 256 of them."""
 _TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -144,6 +148,19 @@ _OF_SOURCES = {
     ("column", "template", "columns"): ("file", "dataset"),
 }
 """Keys that only some sources have."""
+
+
+class ImagesConfig(_Part):
+    """How new tokens are shown as grey pictures in the report: rows of pixels, from the top left."""
+
+    width: Annotated[int, Field(ge=1, le=MAX_SIDE)]
+    """Pixels in a row."""
+    height: Annotated[int, Field(ge=1, le=MAX_SIDE)]
+    """Rows of a picture. Tokens beyond one begin the next."""
+    levels: Annotated[int, Field(ge=2, le=MAX_LEVELS)]
+    """Number of grey levels, from black to white."""
+    first: Annotated[int, Field(ge=0)] = 0
+    """Token id of black; those of the other levels follow. Any other token leaves its pixel empty."""
 
 
 class RepeatsConfig(_Part):
@@ -260,6 +277,8 @@ class StudyConfig(_Part):
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     lossless: bool = False
     """Refuse runs whose lenience may be below 1, so that all outputs have the target's distribution."""
+    images: ImagesConfig | None = None
+    """Show outputs as pictures in the report, for models of pixels; it changes nothing that is measured."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
     """Tasks to decode, each with its own baseline and table; without them the study is a single task."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]
