@@ -41,8 +41,8 @@ tokenizer, and no token for a beginning or an end.
 
 {train} of the 1,797 digits that scikit-learn ships, the test set of "Optical Recognition of Handwritten Digits"
 (E. Alpaydin, C. Kaynak 1998, UCI Machine Learning Repository, <https://archive.ics.uci.edu/dataset/80>), which UCI licenses
-under CC BY 4.0. The weights are under the same licence. The other {held} pictures were held out. The number of steps was
-chosen with them in sight, so that their bits per pixel are a little optimistic.
+under CC BY 4.0. The weights are under the same licence. The other {held} pictures were held out. The shape and
+the dropout were chosen with them in sight, so that their bits per pixel are a little optimistic.
 
 ## Drafting
 
