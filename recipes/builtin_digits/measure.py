@@ -23,7 +23,8 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from recipes.builtin_digits.data import CLASSES, LEVELS, PIXELS, VOCABULARY_SIZE, WORK, read_ids
-from recipes.builtin_pair.results import Agreement, print_results, sizes
+from recipes.builtin_pair.architectures import count_parameters
+from recipes.builtin_pair.results import Agreement, print_results
 from specdec_core import Decoder
 from specdec_core.interface import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model
@@ -106,7 +107,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, object]:
         if role in folders:
             model = AutoModelForCausalLM.from_pretrained(folders[role])
             own |= {
-                **sizes(model, folders[role]),
+                "parameters": count_parameters(model),
                 **training_record(arguments.work / folders[role].name / "curve.jsonl"),
             }
         if role != "target":
