@@ -61,6 +61,7 @@ class DraftRecorder:
         hidden: Tensor | None = None,
         keep_drafting: KeepDrafting | None = None,
         tree: TreeShape | None = None,
+        depth: tuple[int, ...] | None = None,
     ) -> None:
         """Discard the last step's draft and start another.
 
@@ -70,6 +71,7 @@ class DraftRecorder:
             hidden: `[B, D]`, the target's hidden states; see `DraftRequest`.
             keep_drafting: Called after each draft token; None to draft until the budget is spent.
             tree: The shape of the draft, which is then not cut short; None for a line.
+            depth: The maximum length of a path of each sequence; the budget for a line.
         """
         self._tokens = tokens
         self._budget = budget
@@ -84,7 +86,7 @@ class DraftRecorder:
         self._drawn_directly = False
         self._forked = 0
         self._record.clear()
-        self._shape_asked = tree
+        self._shape_asked, self._depth = tree, budget if depth is None else depth
         self._tree = None
         if tree is not None:
             self._tree = TreeDraft(tree, budget, self._to_probs, self._record, tokens, self._step_uniforms)
@@ -108,6 +110,11 @@ class DraftRecorder:
     def tree(self) -> TreeShape | None:
         """See `DraftRequest`."""
         return self._shape_asked
+
+    @property
+    def depth(self) -> tuple[int, ...]:
+        """See `DraftRequest`."""
+        return self._depth
 
     @inference_only
     def branch(self, logits: Tensor) -> Branches:

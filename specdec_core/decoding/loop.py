@@ -83,26 +83,26 @@ def open_batch(
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
-    info = context.with_loop(replace(info, max_gamma=min(asked, info.capacity)))
+    trees = model.family.trees and rule.trees and lenience is None
+    info = context.with_loop(replace(info, max_gamma=min(asked, info.capacity), trees=trees))
     room = tuple(row.limit - len(row.tokens) for row in rows)
     recorder = DraftRecorder(
         context.draft_to_probs, context.generators, info.batch_size, info.vocab_size, info.max_gamma, info.device
     )
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
-    keep_hidden = False
+    keep_hidden = drafts_trees = False
     if drafter is not None:
         with context.guard.calling(drafter):
             keep_hidden = bool(drafter.needs_hidden_states)
+            drafts_trees = trees and bool(drafter.drafts_trees)
     session = ModelSession(
         model,
         info.batch_size,
-        info.capacity,
+        info.capacity + (info.max_gamma if drafts_trees else 0),  # a tree has more nodes than its paths are long
         info.sources if model.encoder_decoder else None,
         vocab_size=info.vocab_size,
         keep_hidden=keep_hidden,
     )
-    trees = model.family.trees and rule.trees and lenience is None
-    info = replace(info, trees=trees)
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     return Batch(rows, session, proposer, to_probs, context.generators, stops, rule)
 

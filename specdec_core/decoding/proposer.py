@@ -105,21 +105,29 @@ class Proposer:
         if session is not None:
             gamma = self._next_gamma()
             tree = self._next_tree()
+            depth = budget = tuple(map(min, gamma, room))
             if tree is not None:
-                gamma = [min(most, tree.depth if self._lines_only else len(tree)) for most in gamma]
-            budget = tuple(map(min, gamma, room))
+                depth = tuple(min(left, tree.depth) for left in room)
+                nodes = [left if self._lines_only else sum(tree.widths[:left]) for left in depth]
+                budget = tuple(min(*each, self._info.max_gamma) for each in zip(gamma, nodes, strict=True))
             if any(budget):
                 self.asked = budget
                 begun = perf_counter()
                 recorder = self._recorder
                 with self._guard.calling(self._drafter, self._drop_drafter):
                     tree = None if self._lines_only else tree
-                    recorder.start(tokens, budget, hidden, self._keep_drafting(), tree)
+                    depth = budget if tree is None else depth
+                    recorder.start(tokens, budget, hidden, self._keep_drafting(), tree, depth)
                     made = session.propose(recorder)
                     self.seconds += perf_counter() - begun
-                    recorded, trees = recorder.made(made), self._info.trees
-                    vocab_size = self._info.vocab_size
-                    return validate(made, budget, vocab_size, self._device, recorded=recorded, trees=trees)
+                    return validate(
+                        made,
+                        budget,
+                        self._info.vocab_size,
+                        self._device,
+                        recorded=recorder.made(made),
+                        depth=depth if self._info.trees else None,
+                    )
         return Proposal.empty(len(tokens), self._device), None
 
     def reject(self, fault: int) -> None:

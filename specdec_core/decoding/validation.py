@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Backoff, Dense, Distribution, PluginError, PointMass, Proposal, Sparse
+from specdec_core.models.tree import lineage
 from specdec_core.verification.distributions import density
 
 TOLERANCE = 1e-3
@@ -25,12 +26,13 @@ INTEGERS = (torch.int64, torch.int32)
 """What ids may be."""
 
 # What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
-FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER, BAD_PARENT = range(6)
+FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER, BAD_PARENT, TOO_DEEP = range(7)
 FAULTS = {
     BAD_ID: "a draft token, or an id of its q, is outside the vocabulary (0 to {last}).",
     BAD_SUM: "q does not sum to 1 at a drafted position, or holds a negative number or NaN.",
     BAD_TOKEN: "q gives 0 (or NaN) to the very token that was drafted, so it was not drawn from q.",
     BAD_PARENT: "a draft token's parent does not come before it: parents are -1, or the number of an earlier one.",
+    TOO_DEEP: "a path of the tree is longer than `DraftRequest.depth` allows.",
     BAD_ORDER: "q lists ids out of order, or one id with two probabilities.",
 }
 
@@ -42,7 +44,7 @@ def validate(
     device: torch.device,
     *,
     recorded: bool,
-    trees: bool = False,
+    depth: tuple[int, ...] | None = None,
 ) -> tuple[Proposal, Tensor | None]:
     """Check a proposal and bring it to the target's device, without synchronising the device.
 
@@ -52,7 +54,7 @@ def validate(
         vocab_size: V.
         device: The target's device.
         recorded: Whether the core drew its tokens from logits, so that ids are legal and q sums to 1.
-        trees: Whether it may be a tree.
+        depth: The maximum length of a path of each sequence; None where it must be a line.
 
     Returns:
         The proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64, one of the
@@ -62,7 +64,7 @@ def validate(
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
     checked = trim(check_form(proposal, budget, vocab_size), device)
-    if checked.parents is not None and not trees:
+    if checked.parents is not None and depth is None:
         raise PluginError(
             "a tree was proposed, but only a line can be verified here; leave `parents` out where "
             "`SessionInfo.trees` is False."
@@ -70,7 +72,7 @@ def validate(
     # The core refuses NaN before it draws from a back-off distribution, and a point mass holds no numbers.
     if recorded and isinstance(checked.q, PointMass | Backoff):
         return checked, None
-    return _check_recorded(checked) if recorded else _check_values(checked, vocab_size)
+    return _check_recorded(checked) if recorded else _check_values(checked, vocab_size, depth or budget)
 
 
 def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Proposal:
@@ -236,16 +238,15 @@ def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor]:
     return proposal, impossible.any(dim=1).long() * BAD_TOKEN
 
 
-def _check_values(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
+def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -> tuple[Proposal, Tensor]:
     """Check ids and probabilities on the device; return the proposal made safe, and a code per sequence."""
     drafted = _drafted(proposal)
     proposal, outside = _clamp_ids(proposal, vocab_size)
     fault = (outside & drafted).any(dim=1).long() * BAD_ID
     if proposal.parents is not None:
-        numbers = torch.arange(proposal.tokens.shape[1], device=drafted.device)
-        wrong = (proposal.parents < -1) | (proposal.parents >= numbers)
+        proposal, wrong, deep = _safe_tree(proposal, proposal.parents, depth)
         fault = torch.where((fault == FINE) & (wrong & drafted).any(dim=1), BAD_PARENT, fault)
-        proposal = replace(proposal, parents=proposal.parents.masked_fill(wrong, -1))
+        fault = torch.where((fault == FINE) & (deep & drafted).any(dim=1), TOO_DEEP, fault)
     if isinstance(proposal.q, PointMass):
         return proposal, fault
     # Both conditions are negated, so that NaN fails them.
@@ -257,6 +258,16 @@ def _check_values(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor
         disorder = _out_of_order(proposal.q)
         fault = torch.where((fault != BAD_ID) & (disorder & drafted).any(dim=1), BAD_ORDER, fault)
     return replace(proposal, q=_zero_beyond(proposal.q, drafted)), fault
+
+
+def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> tuple[Proposal, Tensor, Tensor]:
+    """Return the proposal as a tree of legal depth, and `[B, K]` bool each: wrong parents, and nodes too deep."""
+    numbers = torch.arange(parents.shape[1], device=parents.device)
+    wrong = (parents < -1) | (parents >= numbers)
+    parents = parents.masked_fill(wrong, -1)
+    limits = torch.tensor(depth, device=parents.device)[:, None]
+    deep = lineage(parents).sum(dim=2) > limits
+    return replace(proposal, parents=parents.masked_fill(deep, -1)), wrong, deep
 
 
 def _drafted(proposal: Proposal) -> Tensor:

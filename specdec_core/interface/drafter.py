@@ -152,6 +152,10 @@ class DraftRequest(Protocol):
         """
 
     @property
+    def depth(self) -> tuple[int, ...]:
+        """The maximum length of a path of each sequence; for a line, the budget."""
+
+    @property
     def hidden(self) -> Tensor | None:
         """The target's hidden states, `[B, D]` float on its device, for drafters with `needs_hidden_states`.
 

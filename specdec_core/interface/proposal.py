@@ -123,7 +123,9 @@ class Proposal:
         return cls(tokens.long().view(len(rows), longest), lengths, PointMass())
 
     @classmethod
-    def from_continuations(cls, rows: Sequence[Sequence[Sequence[int]]], budget: Sequence[int]) -> Proposal:
+    def from_continuations(
+        cls, rows: Sequence[Sequence[Sequence[int]]], budget: Sequence[int], depth: Sequence[int]
+    ) -> Proposal:
         """Return the tree of a deterministic drafter that has several continuations; q is a point mass.
 
         Continuations that begin alike share their first nodes. Those that come first are kept where the budget
@@ -132,25 +134,26 @@ class Proposal:
         Args:
             rows: For each of B sequences, its continuations, the most likely first.
             budget: The maximum number of nodes of each sequence.
+            depth: The maximum length of a path of each sequence; what is longer is cut.
 
         Raises:
             TypeError: An id is no integer, or a row is no sequence of sequences.
         """
         import torch
 
-        made = [_trie(row, most) for row, most in zip(rows, budget, strict=True)]
+        made = [_trie(*row) for row in zip(rows, budget, depth, strict=True)]
         line = cls.from_rows([tokens for tokens, _ in made])
         width = line.tokens.shape[1]
         parents = [[*row, *[-1] * (width - len(row))] for _, row in made]
         return cls(line.tokens, line.lengths, line.q, torch.tensor(parents).long().view(len(rows), width))
 
 
-def _trie(continuations: Sequence[Sequence[int]], budget: int) -> tuple[list[int], list[int]]:
+def _trie(continuations: Sequence[Sequence[int]], budget: int, depth: int) -> tuple[list[int], list[int]]:
     """Return the tokens of a tree of continuations, and the parent of each."""
     nodes: dict[tuple[int, int], int] = {}  # by parent and token
     for continuation in continuations:
         parent = -1
-        for token in continuation:
+        for token in continuation[:depth]:
             if (parent, token) not in nodes and len(nodes) >= budget:
                 break
             parent = nodes.setdefault((parent, token), len(nodes))

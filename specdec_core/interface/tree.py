@@ -56,10 +56,7 @@ class TokenTree:
     @cached_property
     def widths(self) -> tuple[int, ...]:
         """Number of nodes at each depth."""
-        counts = [0] * self.depth
-        for depth in self.depths:
-            counts[depth] += 1
-        return tuple(counts)
+        return tuple(self.depths.count(depth) for depth in range(self.depth))
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
@@ -79,7 +76,7 @@ class TokenTree:
             seen[parent] = ranks[-1] + 1
         return tuple(ranks)
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """The length of the longest path."""
         return max(self.depths, default=-1) + 1
@@ -96,12 +93,19 @@ class BestFirstTree:
     Attributes:
         widths: Number of nodes at each depth, at least 1.
 
+    Raises:
+        ValueError: A width is less than 1.
+
     References:
         EAGLE-2 (arXiv 2406.16858), which expands by the drafter's confidence and selects afterwards. A selection
         by the drawn tokens would change q.
     """
 
     widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not all(width >= 1 for width in self.widths):
+            raise ValueError(f"widths={self.widths}: expected numbers of at least 1.")
 
     def __len__(self) -> int:
         return sum(self.widths)

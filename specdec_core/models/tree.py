@@ -11,6 +11,20 @@ import torch
 from torch import Tensor
 
 
+def lineage(parents: Tensor) -> Tensor:
+    """Return whether node j of a tree is node i itself or one of its ancestors, `[B, N, N]` bool.
+
+    Args:
+        parents: `[B, N]` int64, the parent of each node, which comes before it, or -1.
+    """
+    count = parents.shape[1]
+    step = torch.nn.functional.one_hot(parents + 1, count + 1)[..., 1:]
+    reach = torch.eye(count, device=parents.device) + step
+    for _ in range(max(count - 1, 0).bit_length()):  # each product doubles the generations
+        reach = (reach @ reach).clamp_(max=1)
+    return reach > 0
+
+
 @dataclass(frozen=True)
 class CachedTree:
     """The nodes that follow the tokens of each row in the cache. Node n of row b is in slot `base[b] + n`.
@@ -54,13 +68,7 @@ class CachedTree:
     @cached_property
     def lineage(self) -> Tensor:
         """`[B, N, N]` bool: whether node j is node i itself or one of its ancestors."""
-        count = self.parents.shape[1]
-        own = torch.eye(count, device=self.parents.device)
-        step = torch.nn.functional.one_hot(self.parents + 1, count + 1)[..., 1:]
-        reach = own + step
-        for _ in range(max(count - 1, 0).bit_length()):  # each product doubles the generations
-            reach = (reach @ reach).clamp_(max=1)
-        return reach > 0
+        return lineage(self.parents)
 
     @cached_property
     def depths(self) -> Tensor:

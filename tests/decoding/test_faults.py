@@ -163,7 +163,22 @@ FAULTS = {
     "tokens in numpy": (lambda r: Proposal(tokens(r).numpy(), r.budget, PointMass()), "are a ndarray"),
     "tokens without values": (lambda r: Proposal(tokens(r).to("meta"), r.budget, PointMass()), "meta tensor"),
     "sparse tokens": (lambda r: Proposal(tokens(r).to_sparse(), r.budget, PointMass()), "sparse_coo tensor"),
-    "a tree": (lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r)), "reserved for token trees"),
+    "a later parent": (
+        lambda r: Proposal(tokens(r), r.budget, PointMass(), torch.full_like(tokens(r), 2)),
+        "a draft token's parent does not come before it",
+    ),
+    "a parent below -1": (
+        lambda r: Proposal(tokens(r), r.budget, PointMass(), torch.full_like(tokens(r), -2)),
+        "a draft token's parent does not come before it",
+    ),
+    "parents of another shape": (
+        lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r)[:, :1]),
+        "parents have shape (2, 1); that of tokens is (2, 3)",
+    ),
+    "parents that are floats": (
+        lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r).float()),
+        "parents are of dtype float32",
+    ),
     "a lazy proposal": (lambda r: Lazy(tokens(r), r.budget, PointMass()), "RuntimeError: lazy"),
     "q in numpy": (lambda r: of_q(r, lambda q: q.numpy()), "are a ndarray"),
     "q of another device": (lambda r: of_q(r, lambda q: q.to("meta")), "meta tensor"),

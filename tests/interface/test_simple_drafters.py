@@ -13,7 +13,7 @@ from specdec_core.interface import PluginError, Proposal, TargetInfo
 
 def propose(base, name, returned):
     kind = type("Mine", (base,), {name: lambda self, *_: returned})
-    request = SimpleNamespace(tokens=[[1], [2]], budget=(2, 0), wants_more=lambda: True)
+    request = SimpleNamespace(tokens=[[1], [2]], budget=(2, 0), tree=None, wants_more=lambda: True)
     return kind(PluginConfig(), TargetInfo(6)).open(None).propose(request)
 
 
