@@ -8,7 +8,9 @@ from specdec_plugins.gamma.additive import AdditiveGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
 from specdec_plugins.gamma.cost_aware import CostAwareGammaConfig
 from specdec_plugins.gamma.optimal import OptimalGammaConfig
+from specdec_plugins.gamma.optimal_tree import OptimalTreeGammaConfig
 from specdec_plugins.gamma.running_average import RunningAverageGammaConfig
+from specdec_plugins.gamma.tree import TreeGammaConfig
 from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import ConstantLenienceConfig
 from specdec_plugins.lenience.greedy import GreedyLenienceConfig
@@ -61,6 +63,20 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
             factory="specdec_plugins.gamma.cost_aware:CostAwareGamma",
             config=CostAwareGammaConfig,
             summary="Learns the gamma with the most tokens per second, 0 included.",
+        ),
+        PluginSpec(
+            kind="gamma",
+            name="tree",
+            factory="specdec_plugins.gamma.tree:TreeGamma",
+            config=TreeGammaConfig,
+            summary="The same token tree in every step, of given widths or by the drafter's probabilities.",
+        ),
+        PluginSpec(
+            kind="gamma",
+            name="optimal-tree",
+            factory="specdec_plugins.gamma.optimal_tree:OptimalTreeGamma",
+            config=OptimalTreeGammaConfig,
+            summary="The best token tree by theory, computed from acceptance by rank and depth.",
         ),
     ]
 

@@ -187,14 +187,20 @@ class FixedGammaSession(GammaSession):
     Args:
         gamma: The number of tokens.
         batch_size: B.
+        tree: The shape of every draft, if it is a tree.
     """
 
-    def __init__(self, gamma: int, batch_size: int) -> None:
+    def __init__(self, gamma: int, batch_size: int, tree: TreeShape | None = None) -> None:
         self._gammas = (gamma,) * batch_size
+        self._tree = tree
 
     def gamma(self) -> Sequence[int]:
         """Return gamma for each sequence."""
         return self._gammas
+
+    def tree(self) -> TreeShape | None:
+        """Return the tree, or None for a line."""
+        return self._tree
 
 
 class LenienceSession(ABC):

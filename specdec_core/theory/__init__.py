@@ -22,6 +22,7 @@ from specdec_core.theory.speed import (
     oracle_tokens,
     walltime_improvement,
 )
+from specdec_core.theory.trees import best_tree, best_tree_at_cost, expected_tree_tokens, tree_improvement
 
 if TYPE_CHECKING:
     from specdec_core.theory.divergence import (
@@ -38,8 +39,11 @@ if TYPE_CHECKING:
 __all__ = [
     "acceptance_rate",
     "best_gamma",
+    "best_tree",
+    "best_tree_at_cost",
     "expected_tokens",
     "expected_tokens_by_position",
+    "expected_tree_tokens",
     "fixed_seconds",
     "greedy_acceptance_rate",
     "improvement_at_cost",
@@ -59,6 +63,7 @@ __all__ = [
     "oracle_tokens",
     "rejection_acceptance_rate",
     "step_seconds",
+    "tree_improvement",
     "walltime_improvement",
 ]
 
