@@ -15,16 +15,17 @@ from specdec_core.testing import checks_for, run_checks, subject_of
 from specdec_core.testing.runner import run_check
 from tests.testing import defects
 from tests.testing.defects import DEFECTS, HEALTHY, side_effects
-from tests.testing.defects.healthy import Cached, Hidden
+from tests.testing.defects.healthy import Branching, Cached, Hidden
 
 ALL = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, table in DEFECTS.items() for name in table]
 EARLIER = {"drafter": ("zero-budget", "many-steps"), "gamma": ("any-batch-size",), "lenience": ("any-batch-size",)}
 LASTING = [
     pytest.param(kind, name, id=name) for kind, table in DEFECTS.items() for name in table if table[name].lasts
 ]
-# By default, the built-in drafters also prove that the kit passes those that keep a cache or use hidden states.
+# By default, the built-in drafters also prove that the kit passes drafters like these.
+LIKE_BUILTINS = (Branching, Cached, Hidden)
 HEALTHY_PARAMS = [
-    pytest.param(kind, make, id=make.__name__, marks=[pytest.mark.slow] if make in (Cached, Hidden) else [])
+    pytest.param(kind, make, id=make.__name__, marks=[pytest.mark.slow] if make in LIKE_BUILTINS else [])
     for kind in HEALTHY
     for make in HEALTHY[kind]
 ]
