@@ -15,6 +15,13 @@ from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import ConstantLenienceConfig
 from specdec_plugins.lenience.greedy import GreedyLenienceConfig
 from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
+from specdec_plugins.rules.config import (
+    BlockRuleConfig,
+    ExactMatchRuleConfig,
+    RejectionRuleConfig,
+    TopKRuleConfig,
+    TypicalRuleConfig,
+)
 
 
 @hookimpl
@@ -127,5 +134,40 @@ def specdec_rules() -> list[PluginSpec]:
             factory="specdec_core.verification.acceptance:SpeculativeSampling",
             config=TokenRuleConfig,
             summary="Token by token: Algorithm 1 of the paper, the default; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="block",
+            factory="specdec_plugins.rules.block:BlockRule",
+            config=BlockRuleConfig,
+            summary="The draft as a whole: at least as many tokens as token; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="rejection",
+            factory="specdec_plugins.rules.rejection:RejectionRule",
+            config=RejectionRuleConfig,
+            summary="Rejection sampling, to compare with; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="exact-match",
+            factory="specdec_plugins.rules.exact_match:ExactMatchRule",
+            config=ExactMatchRuleConfig,
+            summary="Tokens that equal the argmax, for temperature 0 only; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="typical",
+            factory="specdec_plugins.rules.typical:TypicalRule",
+            config=TypicalRuleConfig,
+            summary="Tokens that are typical of the target, as in Medusa; lossy where it samples.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="top-k",
+            factory="specdec_plugins.rules.top_k:TopKRule",
+            config=TopKRuleConfig,
+            summary="Tokens among the k most probable ones of the target; lossy.",
         ),
     ]

@@ -38,6 +38,8 @@ SMALLER = {
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
+    r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
+    " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
@@ -49,6 +51,7 @@ SMALLER = {
     r"^benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
     r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
     r"^benchmarks/drafters": f"{ONE_PROMPT} --only random --vocabs 100 --contexts 16 --steps 1",
+    r"^benchmarks/trees": f"{ONE_PROMPT} --rank-tokens 8 --gammas 1 --nodes 4 --temperatures 0",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
@@ -75,7 +78,7 @@ def marked(commands: list[list[str]]) -> list[Any]:
     found, seen = [], set()
     for words in commands:
         line = " ".join(words)
-        same = re.sub(r"\d+| --(quiet|fresh|output \S+)", "", line)
+        same = re.sub(r"\d+| --(quiet|fresh|(output|plugin-timeout) \S+)", "", line)
         marks = [pytest.mark.slow] if same in seen or SLOW.search(line) else []
         found.append(pytest.param(words, marks=marks, id=identity(words)))
         seen.add(same)

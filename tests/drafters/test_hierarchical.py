@@ -31,7 +31,7 @@ from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.catalogue import ARPA
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
@@ -122,12 +122,12 @@ def check_lossless(target, folder, way, below, count):
     decoder = Decoder(target, drafter, gamma=above, sampling=sampling, draft_sampling=drafts, strict=True)
     # With a prompt of one token, whatever else is penalised is in a draft on some level.
     expected = enumerate_continuations(target, sampling, (2, 2), length=4)
-    assert p_value(sample(decoder, 600, count, (2, 2), length=4), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, count, prompt=(2, 2), length=4) > 1e-4
 
 
 @pytest.mark.parametrize("below", MIXED)
 def test_a_hierarchy_is_lossless(target, folder, below):
-    check_lossless(target, folder, MIXED[below], below, 2400)
+    check_lossless(target, folder, MIXED[below], below, 4800)
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ def test_tables_guess_for_a_padded_middle_model_in_the_targets_vocabulary(
     )
     decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
     expected = enumerate_continuations(target, SamplingSettings(), length=4)
-    assert p_value(sample(decoder, 600, 3000, length=4), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, 4800, length=4) > 1e-4
 
 
 @pytest.mark.parametrize("below", ["table", "transformer"])

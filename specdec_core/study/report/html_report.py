@@ -50,7 +50,8 @@ def report_page(
         for number, runs in enumerate(by_task(summaries), start=1)
     ]
     page = _environment().get_template("report.html.jinja")
-    return page.render(title=study_name, tasks=tasks, setup=_setup(summaries), min_count=MIN_COUNT)
+    ruled = any(one.rule is not None for one in summaries)
+    return page.render(title=study_name, tasks=tasks, setup=_setup(summaries), min_count=MIN_COUNT, ruled=ruled)
 
 
 def report_fragment(study_name: str, summaries: Sequence[RunSummary]) -> str:
