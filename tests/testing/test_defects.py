@@ -15,7 +15,7 @@ from specdec_core.testing import checks_for, run_checks, subject_of
 from specdec_core.testing.runner import run_check
 from tests.testing import defects
 from tests.testing.defects import DEFECTS, HEALTHY, side_effects
-from tests.testing.defects.healthy import Cached, Hidden
+from tests.testing.defects.healthy import Branching, Cached, Hidden
 
 ALL = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, table in DEFECTS.items() for name in table]
 EARLIER = {"drafter": ("zero-budget", "many-steps"), "gamma": ("any-batch-size",), "lenience": ("any-batch-size",)}
@@ -23,8 +23,9 @@ LASTING = [
     pytest.param(kind, name, id=name) for kind, table in DEFECTS.items() for name in table if table[name].lasts
 ]
 HEALTHY_PARAMS = [pytest.param(kind, make, id=make.__name__) for kind in HEALTHY for make in HEALTHY[kind]]
-# By default, the built-in drafters prove that the kit passes those that keep a cache or use hidden states.
-SHORT_PARAMS = [one for one in HEALTHY_PARAMS if one.values[1] not in (Cached, Hidden)]
+# By default, the built-in drafters prove that the kit passes drafters like these.
+LIKE_BUILTINS = (Branching, Cached, Hidden)
+SHORT_PARAMS = [one for one in HEALTHY_PARAMS if one.values[1] not in LIKE_BUILTINS]
 
 
 def subject(kind, make, **capabilities):
