@@ -43,6 +43,7 @@ SMALLER = {
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
+    r"^check rule": "--only answer-form",
     r"^train ngram ": "--text text.py",
     r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
     " --minutes 0.001",
