@@ -43,6 +43,8 @@ SMALLER = {
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
+    r"^train ngram .*--ids": "",
+    r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^train ngram ": "--text text.py",
     r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
     " --minutes 0.001",
@@ -108,6 +110,7 @@ def place(tmp_path, monkeypatch, installed):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "digits.ids").write_text("17 0 0 5\n" * 20, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
