@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
@@ -10,6 +12,7 @@ from specdec_core.interface import (
     BestFirstTree,
     GammaController,
     GammaSession,
+    PluginWarning,
     TokenTree,
 )
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
@@ -69,3 +72,13 @@ def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, se
     decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
     assert any(report.outcome.parents for report in trace.reports)
     assert p_value(sample(decoder, 300, 1200, length=LENGTH), expected[settings]) > 1e-4
+
+
+@pytest.mark.parametrize(("lenience", "drafts_trees"), [(None, True), (1.0, True), (0.5, False)])
+def test_trees_are_drafted_where_lenience_is_1(target, lenience, drafts_trees):
+    gamma = TreeGamma(SHAPES["wide"], 9)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, lenience=lenience, strict=True)
+    trace = TraceObserver()
+    with warnings.catch_warnings(action="ignore", category=PluginWarning):
+        decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
+    assert any(report.outcome.parents for report in trace.reports) == drafts_trees
