@@ -10,13 +10,15 @@ from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,
+    DraftSession,
     GammaController,
     GammaSession,
     PluginWarning,
+    Proposal,
     TokenTree,
 )
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
-from tests.toys import NO_CONFIG, TableDrafter
+from tests.toys import NO_CONFIG, CountingDrafter, TableDrafter
 
 LENGTH = 4
 SHAPES = {
@@ -82,3 +84,27 @@ def test_trees_are_drafted_where_lenience_is_1(target, lenience, drafts_trees):
     with warnings.catch_warnings(action="ignore", category=PluginWarning):
         decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
     assert any(report.outcome.parents for report in trace.reports) == drafts_trees
+
+
+class LongLine(CountingDrafter):
+    """Answers a request for a tree with a line as long as its budget."""
+
+    drafts_trees = True
+
+    def open(self, session):
+        return _LongLineSession(self)
+
+
+class _LongLineSession(DraftSession):
+    def __init__(self, drafter):
+        self.drafter = drafter
+
+    def propose(self, request):
+        return Proposal.from_rows([[2] * most for most in request.budget])
+
+
+def test_a_line_that_is_longer_than_a_path_may_be_is_refused(target):
+    decoder = Decoder(target, LongLine(VOCAB), gamma=TreeGamma(SHAPES["wide"], 9))
+    with pytest.warns(PluginWarning, match=r"a line of 9 tokens was proposed for row 0; a path may have 2 there"):
+        result = decoder.generate([[1, 2]], max_new_tokens=12, seed=1)
+    assert len(result.failures) == 1
