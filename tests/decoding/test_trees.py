@@ -108,3 +108,15 @@ def test_a_line_that_is_longer_than_a_path_may_be_is_refused(target):
     with pytest.warns(PluginWarning, match=r"a line of 9 tokens was proposed for row 0; a path may have 2 there"):
         result = decoder.generate([[1, 2]], max_new_tokens=12, seed=1)
     assert len(result.failures) == 1
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("shape", [BestFirstTree((8, 3)), BestFirstTree((2, 14)), TokenTree.from_widths((8, 2))])
+def test_a_tree_may_be_wider_than_the_vocabulary(target, shape, temperature):
+    gamma = TreeGamma(shape, len(shape), 9)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, temperature=temperature, strict=True)
+    trace = TraceObserver()
+    decoder.generate([[1, 2], [3]], max_new_tokens=30, observers=[trace])
+    first = trace.reports[0].outcome
+    assert first.drafted == (len(shape), 9)
+    assert first.accepted[0] > 0 or shape.widths[0] < VOCAB  # one of the siblings is what follows
