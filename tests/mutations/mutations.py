@@ -317,7 +317,7 @@ MUTATIONS = (
         "self._model.keep(outcome.paths)",
         "self._model.keep([range(len(path)) for path in outcome.paths])",
         "Still exact, but the draft model goes on from tokens that were rejected: acceptance falls.",
-        ("tests/testing/test_builtin_drafters.py",),
+        ("tests/drafters/test_transformer.py",),
     ),
     Mutation(
         "q of an inner tree not along its path",
