@@ -308,7 +308,7 @@ class Decoder:
             assert row.reason is not None
             generations.append(Generation(tuple(prompt), tokens, text, row.reason, tuple(came), tokenizer))
         metrics = batch.metrics.with_seconds(seconds)
-        return BatchResult(tuple(generations), metrics, guard.failures)
+        return BatchResult(tuple(generations), metrics, guard.failures, guard.notes)
 
 
 def _generators(seeds: Sequence[int]) -> RowGenerators:
