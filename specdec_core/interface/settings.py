@@ -45,6 +45,10 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float
 
 
+BEAM_SETTINGS = ("length_penalty", "early_stopping", "num_return_sequences")
+"""Fields of `GenerationSettings` that have a meaning with beams only."""
+
+
 class GenerationSettings(BaseModel):
     """How long to decode and from which seed."""
 
@@ -77,7 +81,7 @@ class GenerationSettings(BaseModel):
                 `draft_sampling`.
         """
         if self.beams == 1:
-            for name in ("length_penalty", "early_stopping", "num_return_sequences"):
+            for name in BEAM_SETTINGS:
                 if (value := getattr(self, name)) != GenerationSettings.model_fields[name].default:
                     yield name, f"{value!r} was given, but it only has a meaning with beams, such as beams: 4."
             if run.get("draft_beams") is not None:

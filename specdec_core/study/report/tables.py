@@ -30,9 +30,11 @@ def by_task(summaries: Sequence[RunSummary]) -> list[list[RunSummary]]:
 def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
     """Return the results of a task, the baseline in the first row."""
     lenient = any(summary.lenience != 1 for summary in summaries)
+    beams = any(summary.beams for summary in summaries)
+    left_out = (() if lenient else _LENIENT) + (() if beams else _BEAMS)
     return ReportTable(
-        columns=tuple(column for column in _RESULTS if lenient or column not in _LENIENT),
-        rows=tuple(_results_row(summary, lenient) for summary in summaries),
+        columns=tuple(column for column in _RESULTS if column not in left_out),
+        rows=tuple(_results_row(summary, lenient, beams) for summary in summaries),
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
@@ -43,14 +45,24 @@ _LENIENT = (
     Column("l", spare=4, note="l: lenience."),
     Column("deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."),
 )
+_BEAMS = (
+    Column("w"),
+    Column("u", spare=6, note="w: beams; u: nodes in each level of a draft, of which there are γ."),
+    Column(
+        "passes\nsaved",
+        note="Passes saved: target calls that the run did without, of those of beam search without a drafter.",
+    ),
+)
 _RESULTS = (
     Column("run", numeric=False),
     Column("drafter", numeric=False, spare=11),
+    *_BEAMS[:2],
     Column("γ", spare=5),
     *_LENIENT,
     Column("acceptance\nrate", spare=2),
     Column("c", spare=9),
     Column("block\nefficiency", spare=3),
+    _BEAMS[2],
     Column("tokens/s", spare=1),
     Column("speed-up"),
     Column("expected\nhere", spare=6, note=_HERE),
@@ -128,7 +140,7 @@ def _departure(summary: RunSummary) -> str:
     )
 
 
-def _results_row(summary: RunSummary, lenient: bool) -> Row:
+def _results_row(summary: RunSummary, lenient: bool, beams: bool) -> Row:
     counts, speed, expected = summary.counts, summary.speed, summary.expected
     ends = (speed.tokens_per_second_min, speed.tokens_per_second_max)
     interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
@@ -136,11 +148,13 @@ def _results_row(summary: RunSummary, lenient: bool) -> Row:
     cells = [
         summary.name if summary.status == "ok" else f"{summary.name} (failed)",
         summary.drafter or "",
+        *([str(summary.beams), str(summary.draft_beams or "")] if beams else []),
         str(summary.gamma) if summary.drafter else "",
         *([str(summary.lenience), number(counts.deviation, 2)] if lenient else []),
         marked(rate(counts.alpha), few_verified(summary)),
         marked(number(speed.c, 3), few),
         number(counts.block_efficiency, 2),
+        *([UNKNOWN if summary.passes_saved is None else share(summary.passes_saved)] if beams else []),
         with_spread(speed.tokens_per_second, *ends, 1, repeats=summary.repeats),
         with_spread(speed.speedup, *interval, 2, "×", repeats=summary.repeats),
         marked(number(expected.speedup_expected_here, 2, "×"), few),

@@ -98,7 +98,8 @@ class PreparedRun:
             cpu_seconds += thread_time() - before
             metrics += result.metrics
             failures += result.failures
-            outputs += [Output(one.tokens, one.text) for one in result.sequences]
+            best = result.sequences[:: job.generation.num_return_sequences]
+            outputs += [Output(one.tokens, one.text) for one in best]
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
             device=describe_hardware(self._target),
