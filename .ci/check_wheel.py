@@ -9,6 +9,8 @@ NEEDED = {
     *(f"specdec_core/builtin/{role}/model.safetensors" for role in ("target", "drafter")),
     *(f"specdec_core/builtin/{role}/tokenizer.json" for role in ("target", "drafter")),
     "specdec_core/builtin/prompts.jsonl",
+    *(f"specdec_core/builtin/digits-{role}/model.safetensors" for role in ("target", "drafter")),
+    "specdec_core/builtin/digits-ngram/digits-bigram.arpa",
 }
 
 files = set(zipfile.ZipFile(sys.argv[1]).namelist())

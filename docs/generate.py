@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import digits
 import paper_tables
 import typer
 import typer.cli
@@ -39,7 +40,8 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>keys|checks|commands|paper): (?P<what>\S+) -->\n).*?(<!-- end of (?P=kind) -->)", re.DOTALL
+    r"(<!-- (?P<kind>keys|checks|commands|paper|digits): (?P<what>\S+) -->\n).*?(<!-- end of (?P=kind) -->)",
+    re.DOTALL,
 )
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
@@ -121,7 +123,12 @@ def paper(name: str) -> str:
     return paper_tables.TABLES[name]()
 
 
-WRITERS = {"keys": keys, "checks": checks, "commands": commands, "paper": paper}
+def drawn(name: str) -> str:
+    """Return a part of the page on images."""
+    return digits.PARTS[name]()
+
+
+WRITERS = {"keys": keys, "checks": checks, "commands": commands, "paper": paper, "digits": drawn}
 
 
 def generated(text: str) -> str:

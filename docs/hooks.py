@@ -14,7 +14,7 @@ import html
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from specdec_core.theory.paper.figures import FIGURES, draw_figure
 from specdec_core.theory.paper.tables import TABLES, Cell
 
 sys.path.insert(0, str(Path(__file__).parent))
+import digits
 import timeline
 
 sys.path.pop(0)
@@ -46,7 +47,12 @@ _TRACE = re.compile(r"(?<=<code>)(?=[^<]*\[(?:[-+!*])[^<]*\[\*bonus\] sampled)([
 def drawings() -> Mapping[str, Callable[[Path], None]]:
     """Return the function that draws each file, by file name."""
     figures = {f"figure-{number}.svg": partial(draw_figure, number) for number in FIGURES}
-    return {**figures, "figure-5.svg": lambda path: timeline.draw(timeline.read(), path)}
+    pictures = {name: partial(_digits, draw) for name, draw in digits.DRAWINGS.items()}
+    return {**figures, "figure-5.svg": lambda path: timeline.draw(timeline.read(), path), **pictures}
+
+
+def _digits(draw: Callable[[Sequence[digits.Recording], Path], None], path: Path) -> None:
+    draw(digits.read(), path)
 
 
 def table(number: int) -> str:

@@ -7,12 +7,16 @@ stops by confidence.
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 import pytest
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.interface import BestFirstTree, PluginWarning, TokenTree
 from specdec_core.interface.settings import SamplingSettings
-from tests.catalogue import DRAFTERS, Catalogue
-from tests.lossless import enumerate_continuations, p_value, sample, small_target
+from tests.catalogue import DRAFTERS, Catalogue, plugin_of
+from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.toys import Gamma
 
 MIXED = SamplingSettings(temperature=0.7, top_p=0.6)
@@ -38,12 +42,12 @@ def expected(target):
 def check(target, drafter, expected, count):
     gamma = Gamma(3, 0, 2, stop_below=0.1)
     decoder = Decoder(target, drafter, gamma=gamma, sampling=MIXED, strict=True)
-    assert p_value(sample(decoder, 500, count, length=LENGTH), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, count, 500, length=LENGTH) > 1e-4
 
 
 @pytest.mark.parametrize("who", DRAFTERS)
 def test_drafter_gives_the_targets_distribution(target, catalogue, expected, who):
-    check(target, catalogue.make(who), expected, 1500)
+    check(target, catalogue.make(who), expected, 4000)
 
 
 @pytest.mark.slow
@@ -51,3 +55,52 @@ def test_drafter_gives_the_targets_distribution(target, catalogue, expected, who
 def test_drafter_gives_the_targets_distribution_in_a_large_sample(target, catalogue, expected, who):
     """A q or a residual that is a little wrong needs this many to show."""
     check(target, catalogue.make(who), expected, 20_000)
+
+
+TREES = {"static": TokenTree((-1, -1, -1, 0, 0, 1, 4)), "best-first": BestFirstTree((3, 2, 2))}
+WHO_DRAFTS_TREES = ("trigram", "copy-recent", "copy-frequent", "transformer", "heads")
+TEMPERATURES = ("greedy", "temperature-0.7-top-p-0.6", "temperature-1")
+
+
+@functools.cache
+def exact(target, settings):
+    return enumerate_continuations(target, SETTINGS[settings], length=LENGTH)
+
+
+def check_trees(target, drafter, settings, shape, count):
+    gamma = Gamma(7, 0, 4, tree=TREES[shape])
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=SETTINGS[settings], strict=True)
+    trace = TraceObserver()
+    decoder.generate([[2, 3, 5, 2, 3]] * 3, max_new_tokens=6, seed=1, observers=[trace])
+    assert any(len(row) > 1 for report in trace.reports for row in report.outcome.parents or ())
+    assert p_value(sample(decoder, 500, count, length=LENGTH), exact(target, settings)) > 1e-4
+
+
+@pytest.mark.parametrize("who", WHO_DRAFTS_TREES)
+def test_trees_give_the_targets_distribution(target, catalogue, who):
+    check_trees(target, catalogue.make(who), "temperature-0.7-top-p-0.6", "best-first", 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", TREES)
+@pytest.mark.parametrize("settings", TEMPERATURES)
+@pytest.mark.parametrize("who", WHO_DRAFTS_TREES)
+def test_trees_give_the_targets_distribution_in_a_large_sample(target, catalogue, who, settings, shape):
+    check_trees(target, catalogue.make(who), settings, shape, 500 if settings == "greedy" else 10_000)
+
+
+def test_all_drafters_that_draft_trees_are_tried(catalogue):
+    kinds = {plugin_of(who) for who in DRAFTERS if catalogue.make(who).drafts_trees}
+    assert kinds == {plugin_of(who) for who in WHO_DRAFTS_TREES}
+
+
+@pytest.mark.parametrize("who", ["chain", pytest.param("random", marks=pytest.mark.slow)])
+def test_a_drafter_of_lines_drafts_lines_where_a_tree_is_asked_for_and_says_so(target, catalogue, expected, who):
+    decoder = Decoder(target, catalogue.make(who), gamma=Gamma(7, 0, 4, tree=TREES["static"]), sampling=MIXED)
+    trace = TraceObserver()
+    with pytest.warns(PluginWarning, match="Gamma asks for trees, but .*Drafter drafts lines only; lines are"):
+        decoder.generate([[2, 3, 5, 2, 3]] * 3, max_new_tokens=6, seed=1, observers=[trace])
+    assert all(report.outcome.parents is None for report in trace.reports)
+    assert max(max(report.outcome.drafted) for report in trace.reports) == 3  # as long as the longest path
+    with warnings.catch_warnings(action="ignore", category=PluginWarning):
+        assert p_value(sample(decoder, 500, 1000, length=LENGTH), expected) > 1e-4

@@ -1,14 +1,16 @@
-"""Drafters that use more of the interface: hidden states, nested drafters, state of their own."""
+"""Drafters that use more of the interface: hidden states, nested drafters, state of their own, trees."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from specdec_core import (
     Capabilities,
+    DeterministicDrafter,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -173,6 +175,44 @@ class FadingSession(DraftSession):
 
 
 # --8<-- [end:session]
+# --8<-- [start:continuations]
+class Everywhere(DeterministicDrafter):
+    """Proposes what followed earlier occurrences of the last token, the latest first."""
+
+    def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
+        return next(iter(self.continuations(tokens, budget, budget)), [])
+
+    def continuations(self, tokens: Sequence[int], budget: int, depth: int) -> Sequence[Sequence[int]]:
+        places = [after for after in range(len(tokens) - 1, 0, -1) if tokens[after - 1] == tokens[-1]]
+        return [tokens[place : place + depth] for place in places[:budget]]
+
+
+# --8<-- [end:continuations]
+# --8<-- [start:branch]
+class Branching(Fading):
+    """Drafts trees, too."""
+
+    drafts_trees = True
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return BranchingSession(self.output, session.batch_size)
+
+
+class BranchingSession(FadingSession):
+    def propose(self, request: DraftRequest) -> Proposal:
+        if request.tree is None:
+            return super().propose(request)
+        self.catch_up(request.tokens)
+        rows = torch.arange(len(self.read))[:, None]
+        states = nodes = self.state[:, None]  # [B, 1, D]: after the committed tokens
+        while request.wants_more():
+            drawn = request.branch(nodes @ self.output.T)  # logits [B, P, V] -> the next level, M nodes
+            nodes = states[rows, drawn.parents + 1] / 2 + self.output[drawn.tokens]  # [B, M, D]
+            states = torch.cat([states, nodes], dim=1)  # parent -1 is in column 0
+        return request.proposal()
+
+
+# --8<-- [end:branch]
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce the drafters."""
@@ -185,4 +225,6 @@ def specdec_drafters() -> list[PluginSpec]:
         PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
         PluginSpec("drafter", "trail", "parts:Trail"),
         PluginSpec("drafter", "fading", "parts:Fading"),
+        PluginSpec("drafter", "everywhere", "parts:Everywhere"),
+        PluginSpec("drafter", "branching", "parts:Branching"),
     ]

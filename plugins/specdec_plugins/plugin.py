@@ -8,11 +8,20 @@ from specdec_plugins.gamma.additive import AdditiveGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
 from specdec_plugins.gamma.cost_aware import CostAwareGammaConfig
 from specdec_plugins.gamma.optimal import OptimalGammaConfig
+from specdec_plugins.gamma.optimal_tree import OptimalTreeGammaConfig
 from specdec_plugins.gamma.running_average import RunningAverageGammaConfig
+from specdec_plugins.gamma.tree import TreeGammaConfig
 from specdec_plugins.lenience.budgeted import BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import ConstantLenienceConfig
 from specdec_plugins.lenience.greedy import GreedyLenienceConfig
 from specdec_plugins.lenience.schedule import ScheduleLenienceConfig
+from specdec_plugins.rules.config import (
+    BlockRuleConfig,
+    ExactMatchRuleConfig,
+    RejectionRuleConfig,
+    TopKRuleConfig,
+    TypicalRuleConfig,
+)
 
 
 @hookimpl
@@ -61,6 +70,20 @@ def specdec_gamma_controllers() -> list[PluginSpec]:
             factory="specdec_plugins.gamma.cost_aware:CostAwareGamma",
             config=CostAwareGammaConfig,
             summary="Learns the gamma with the most tokens per second, 0 included.",
+        ),
+        PluginSpec(
+            kind="gamma",
+            name="tree",
+            factory="specdec_plugins.gamma.tree:TreeGamma",
+            config=TreeGammaConfig,
+            summary="The same token tree in every step, of given widths or by the drafter's probabilities.",
+        ),
+        PluginSpec(
+            kind="gamma",
+            name="optimal-tree",
+            factory="specdec_plugins.gamma.optimal_tree:OptimalTreeGamma",
+            config=OptimalTreeGammaConfig,
+            summary="The best token tree by theory, computed from acceptance by rank and depth.",
         ),
     ]
 
@@ -111,5 +134,40 @@ def specdec_rules() -> list[PluginSpec]:
             factory="specdec_core.verification.acceptance:SpeculativeSampling",
             config=TokenRuleConfig,
             summary="Token by token: Algorithm 1 of the paper, the default; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="block",
+            factory="specdec_plugins.rules.block:BlockRule",
+            config=BlockRuleConfig,
+            summary="The draft as a whole: at least as many tokens as token; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="rejection",
+            factory="specdec_plugins.rules.rejection:RejectionRule",
+            config=RejectionRuleConfig,
+            summary="Rejection sampling, to compare with; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="exact-match",
+            factory="specdec_plugins.rules.exact_match:ExactMatchRule",
+            config=ExactMatchRuleConfig,
+            summary="Tokens that equal the argmax, for temperature 0 only; lossless.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="typical",
+            factory="specdec_plugins.rules.typical:TypicalRule",
+            config=TypicalRuleConfig,
+            summary="Tokens that are typical of the target, as in Medusa; lossy where it samples.",
+        ),
+        PluginSpec(
+            kind="rule",
+            name="top-k",
+            factory="specdec_plugins.rules.top_k:TopKRule",
+            config=TopKRuleConfig,
+            summary="Tokens among the k most probable ones of the target; lossy.",
         ),
     ]

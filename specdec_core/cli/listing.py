@@ -101,8 +101,11 @@ def _headlines(study: Study) -> list[str]:
 
 
 def _first_prompt(task: Task) -> str:
-    """Return the first prompt on one line: a text, or the last message of a chat."""
+    """Return the first prompt on one line: a text, the last message of a chat, or token ids."""
     first = task.prompts[0]
+    if first.tokens is not None:
+        ids = ", ".join(map(str, first.tokens))
+        return f"first prompt, token ids: {ids if len(ids) <= _SHOWN else f'{ids[:_SHOWN]} ...'}"
     text = first.text or str(first.messages[-1]["content"] if first.messages else "")
     kind = "first prompt" if first.messages is None else "first chat, last message"
     return f"{kind}: {text if len(text) <= _SHOWN else f'{text[:_SHOWN]} ...'!r}"

@@ -105,6 +105,10 @@ def measure(
         list[float] | None, Option(help="Lenience l in (0, 1], 1 is lossless; may be repeated.  [default: 1]")
     ] = None,
     gamma: Annotated[int | None, Option(help="Tokens per draft at most.  [default: 8]")] = None,
+    ranks: Annotated[
+        int | None,
+        Option(help="Siblings to draft at each depth of a tree, for `optimal-tree`; 0 for none.  [default: 0]"),
+    ] = None,
     batch_size: Annotated[
         int | None, Option(help="Prompts decoded together while steps are timed.  [default: 1]")
     ] = None,
@@ -134,7 +138,7 @@ def measure(
     The target generates text, and at each of its tokens the drafter proposes a draft, of which nothing is
     accepted. The acceptance rate alpha is the mean of sum min(p, q) over these tokens (section 4.2), with a 95%
     confidence interval, and likewise at each position of the draft. Then steps with drafts of every length are
-    timed.
+    timed. With --ranks, text is also decoded with a tree, to count which of several siblings is accepted.
 
     Controllers and `specdec theory speed` read the file of --output. It is written after each drafter, and the
     same command resumes an unfinished one.

@@ -31,7 +31,7 @@ _NEXT = (
 def new(
     name: Annotated[str, Argument(help="The plugin's name in studies, e.g. last-word.", metavar="NAME")],
     kind: Annotated[
-        Kind, Option(help="What to write: a drafter, or a controller of gamma or lenience.")
+        Kind, Option(help="What to write: a drafter, a controller of gamma or lenience, or an acceptance rule.")
     ] = "drafter",
     style: Annotated[
         Style | None,

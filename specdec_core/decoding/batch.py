@@ -14,11 +14,12 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.tree_drafting import all_paths
+from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.verification import AcceptanceResult, AcceptanceRule
+from specdec_core.verification import AcceptanceResult
 
 _UNIT = 2.0**-40
 """Deviations are fetched from the device as multiples of this, in the same int64 tensor as token ids."""
@@ -100,7 +101,7 @@ class Batch:
         to_probs: LogitsToProbs,
         generators: RowGenerators,
         stops: StopRule,
-        rule: AcceptanceRule,
+        rule: Verifier,
     ) -> None:
         self.rows = rows
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
@@ -183,7 +184,10 @@ class Batch:
         if any(numbers.fault):
             self._proposer.reject(max(numbers.fault))
             proposal = Proposal.empty(len(self.rows), logits.device)
-            numbers = self._fetch(proposal, self._accept(proposal, logits[:, :1]), None)
+            logits = logits[:, :1]
+            numbers = self._fetch(proposal, self._accept(proposal, logits), None)
+        if self._rule.refuses(numbers.sound):
+            numbers = self._fetch(proposal, self._accept(proposal, logits), None)
         for index, (row, sound) in enumerate(zip(self.rows, numbers.sound, strict=True)):
             if not sound and row.reason is None:
                 raise NumericsError(
@@ -218,9 +222,9 @@ class Batch:
         parts = [torch.stack(single, dim=1), proposal.tokens]
         if result.deviation is not None:
             parts.append((result.deviation.double() / _UNIT).round().long())
-        if result.path is not None and proposal.parents is not None:
+        self._path = None if proposal.parents is None else result.path
+        if proposal.parents is not None and result.path is not None:
             parts += [proposal.parents, result.path]
-            self._path = result.path
         numbers = torch.cat(parts, dim=1).tolist()
         accepted, token, sound = ([row[n] for row in numbers] for n in range(3))
         fault = [] if faults is None else [row[3] for row in numbers]

@@ -19,6 +19,7 @@ from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import (
     BatchInfo,
     Drafter,
@@ -104,7 +105,8 @@ def open_batch(
         keep_hidden=keep_hidden,
     )
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
-    return Batch(rows, session, proposer, to_probs, context.generators, stops, rule)
+    verifier = Verifier(rule, context.guard)
+    return Batch(rows, session, proposer, to_probs, context.generators, stops, verifier)
 
 
 class InnerLoop:

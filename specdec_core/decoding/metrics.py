@@ -53,6 +53,8 @@ class Metrics:
         verify_seconds: Seconds of it in the target's forward pass and the acceptance.
         times: Times of the steps whose longest draft had 0, 1, 2 ... tokens; each batch's first step is left out.
         steps_asked: Number of these steps in which the largest budget of a sequence was 0, 1, 2 ... tokens.
+        timed_draft_calls: `draft_calls` of these steps alone.
+        tree_steps: Steps in which the draft was a tree. Its length is its number of nodes.
     """
 
     tokens: int = 0
@@ -71,6 +73,8 @@ class Metrics:
     verify_seconds: float = 0.0
     times: tuple[StepTimes, ...] = ()
     steps_asked: tuple[int, ...] = ()
+    timed_draft_calls: int = 0
+    tree_steps: int = 0
 
     def __add__(self, other: Metrics) -> Metrics:
         return _added(self, other)
@@ -134,14 +138,12 @@ class Metrics:
 
     @property
     def draft_seconds_per_call(self) -> float | None:
-        """Seconds to draft one token (of every sequence): the numerator of c (Definition 3.7).
+        """Seconds to draft one token, or one level of a tree, of every sequence: c times T(0) (Definition 3.7).
 
         The first step of a batch, in which the drafter reads the prompt, is left out. A step in which the drafter
         was asked and proposed nothing counts as one token.
         """
-        calls = sum(k * time.steps for k, time in enumerate(self.times))
-        if self.times:
-            calls += self.times[0].steps - self.steps_asked[0]
+        calls = self.timed_draft_calls
         return sum(time.draft_seconds for time in self.times) / calls if calls else None
 
     @property
@@ -183,7 +185,7 @@ class Tally:
     def __init__(self) -> None:
         self.steps = 0
         """Number of steps."""
-        self._tokens = self._row_steps = self._draft_calls = 0
+        self._tokens = self._row_steps = self._draft_calls = self._timed_draft_calls = self._tree_steps = 0
         self._deviation = 0.0
         self._asked, self._drafted, self._verified, self._accepted = (defaultdict[int, int](int) for _ in range(4))
         self._steps_asked = defaultdict[int, int](int)
@@ -204,8 +206,10 @@ class Tally:
             self._accepted[accepted] += 1
         self._deviation += sum(report.deviation)
         self._draft_calls += report.draft_calls
+        self._tree_steps += report.outcome.parents is not None
         sums = self._first
         if report.step:
+            self._timed_draft_calls += report.draft_calls
             self._steps_asked[max(report.asked)] += 1
             sums = self._times[max(report.outcome.drafted)]
         sums.steps += 1
@@ -236,6 +240,8 @@ class Tally:
             verify_seconds=whole.verify_seconds,
             times=times,
             steps_asked=tuple(self._steps_asked[k] for k in range(_end(self._steps_asked))),
+            timed_draft_calls=self._timed_draft_calls,
+            tree_steps=self._tree_steps,
         )
 
 

@@ -17,8 +17,6 @@ from specdec_core.interface.controllers import (
     TokenOrigin,
 )
 from specdec_core.interface.drafter import (
-    AutoregressiveDrafter,
-    DeterministicDrafter,
     Drafter,
     DraftLoop,
     DraftRequest,
@@ -63,6 +61,7 @@ from specdec_core.interface.settings import (
     SamplingOptions,
     SamplingSettings,
 )
+from specdec_core.interface.simple_drafters import AutoregressiveDrafter, DeterministicDrafter, draw_tree
 from specdec_core.interface.spec import (
     Capabilities,
     Nested,
@@ -140,6 +139,7 @@ __all__ = [
     "TrainingReport",
     "TreeShape",
     "check_output",
+    "draw_tree",
     "input_path",
     "is_failure",
     "open_input",

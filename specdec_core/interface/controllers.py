@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field
@@ -63,7 +64,7 @@ class StepReport:
     step_seconds: float
     deviation: tuple[float, ...]
 
-    @property
+    @cached_property  # a controller may read it once for each row
     def verified(self) -> tuple[int, ...]:
         """Number of positions verified in each sequence: up to the first rejection, or the sequence's end.
 
@@ -72,7 +73,7 @@ class StepReport:
         rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
         return tuple(accepted + int(rejected and len(new) > accepted) for rejected, accepted, new in rows)
 
-    @property
+    @cached_property
     def origins(self) -> tuple[tuple[TokenOrigin, ...], ...]:
         """Where each committed token of each sequence comes from."""
         rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
@@ -187,14 +188,20 @@ class FixedGammaSession(GammaSession):
     Args:
         gamma: The number of tokens.
         batch_size: B.
+        tree: The shape of every draft, if it is a tree.
     """
 
-    def __init__(self, gamma: int, batch_size: int) -> None:
+    def __init__(self, gamma: int, batch_size: int, tree: TreeShape | None = None) -> None:
         self._gammas = (gamma,) * batch_size
+        self._tree = tree
 
     def gamma(self) -> Sequence[int]:
         """Return gamma for each sequence."""
         return self._gammas
+
+    def tree(self) -> TreeShape | None:
+        """Return the tree, or None for a line."""
+        return self._tree
 
 
 class LenienceSession(ABC):

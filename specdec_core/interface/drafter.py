@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from specdec_core.interface.errors import PluginError
-from specdec_core.interface.proposal import Proposal
 from specdec_core.interface.spec import PluginConfig, PluginKind
 from specdec_core.interface.tree import Branches, TreeShape
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specdec_core.interface.controllers import GammaController
-    from specdec_core.interface.proposal import BackoffRow
+    from specdec_core.interface.proposal import BackoffRow, Proposal
 
 
 class TargetFeatures(Protocol):
@@ -332,125 +330,3 @@ class Drafter(ABC):
     @abstractmethod
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch."""
-
-
-class DeterministicDrafter(Drafter):
-    """A drafter that proposes the same tokens after the same prefix. Implement `draft`; nothing else is needed.
-
-    Its q is a point mass: a draft token x is accepted with probability p(x), and the residual is p without x.
-    """
-
-    @abstractmethod
-    def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
-        """Return at most `budget` tokens expected to follow `tokens`; an empty sequence is legal."""
-
-    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002  (others need it)
-        """Start a batch; nothing is kept between steps."""
-        return _DeterministicSession(self)
-
-
-class _DeterministicSession(DraftSession):
-    def __init__(self, drafter: DeterministicDrafter) -> None:
-        self._drafter = drafter
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        pairs = zip(request.tokens, request.budget, strict=True)
-        rows = [self._drafter.draft(row, n) if n else () for row, n in pairs]
-        try:
-            return Proposal.from_rows(rows)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise PluginError(
-                f"{type(self._drafter).__name__}.draft returned {_short(_no_ids(rows))}; it must return at most "
-                "`budget` token ids, such as [5, 2], and [] where it has no draft."
-            ) from error
-
-
-class AutoregressiveDrafter(Drafter):
-    """A drafter that scores the next token after a prefix. Implement `logits`; nothing else is needed.
-
-    The core applies the sampling settings, draws the token and records q. It drafts trees, too.
-    """
-
-    drafts_trees = True
-
-    @abstractmethod
-    def logits(self, prefix: Sequence[int]) -> Tensor:
-        """Return the logits `[V]` of the token that follows `prefix`."""
-
-    def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002  (others need it)
-        """Start a batch; nothing is kept between steps."""
-        return _AutoregressiveSession(self)
-
-
-class _AutoregressiveSession(DraftSession):
-    def __init__(self, drafter: AutoregressiveDrafter) -> None:
-        self._drafter = drafter
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        import torch
-
-        if request.tree is not None:
-            return self._propose_tree(request)
-        prefixes = [list(row) for row in request.tokens]
-        while request.wants_more():
-            drawn = request.sample(torch.stack(self._scored(prefixes)))
-            for prefix, token in zip(prefixes, drawn.tolist(), strict=True):
-                prefix.append(token)
-        return request.proposal()
-
-    def _propose_tree(self, request: DraftRequest) -> Proposal:
-        import torch
-
-        paths: list[list[list[int]]] = [[list(row)] for row in request.tokens]  # of each row, to all its nodes
-        last = paths
-        while request.wants_more():
-            scored = self._scored([prefix for prefixes in last for prefix in prefixes])
-            place, width = 0, max(map(len, last))
-            logits = scored[0].new_zeros(len(last), width, len(scored[0]))
-            for row, prefixes in zip(logits, last, strict=True):
-                if prefixes:  # a level may have nodes of other rows only
-                    row[: len(prefixes)] = torch.stack(scored[place : place + len(prefixes)])
-                place += len(prefixes)
-            drawn = request.branch(logits)
-            levels = zip(drawn.tokens.tolist(), drawn.parents.tolist(), drawn.lengths, strict=True)
-            last = [
-                [[*row[parent + 1], token] for token, parent in zip(tokens[:count], parents[:count], strict=True)]
-                for row, (tokens, parents, count) in zip(paths, levels, strict=True)
-            ]
-            for row, more in zip(paths, last, strict=True):
-                row += more
-        return request.proposal()
-
-    def _scored(self, prefixes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the logits after each prefix, `[V]`."""
-        import torch
-
-        scored = [self._drafter.logits(prefix) for prefix in prefixes]
-        if not all(isinstance(one, torch.Tensor) for one in scored):
-            raise PluginError(
-                f"{type(self._drafter).__name__}.logits returned {_short(_no_tensor(scored))}; it must return "
-                "a float tensor [V]: a number for each token id."
-            )
-        return scored
-
-
-def _no_ids(rows: Sequence[Any]) -> object:
-    """Return the first of some rows that is no sequence of token ids."""
-    for row in rows:
-        try:
-            Proposal.from_rows([row])
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            return row
-    return rows
-
-
-def _no_tensor(values: Sequence[Any]) -> object:
-    """Return the first value that is no tensor."""
-    import torch
-
-    return next(value for value in values if not isinstance(value, torch.Tensor))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

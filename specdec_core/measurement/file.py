@@ -39,6 +39,8 @@ class MeasureSettings(BaseModel):
     """Prompts decoded together while steps are timed."""
     rows: Annotated[int, Field(ge=1)] = 8
     """Prompts decoded together while acceptance is measured, which only affects the speed."""
+    ranks: Annotated[int, Field(ge=0, le=64)] = 0
+    """Siblings to draft at each depth of a tree, to measure acceptance by rank; 0 measures lines only."""
     timings: Annotated[int, Field(ge=1)] = 20
     """Number of timings of each draft length."""
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
@@ -96,6 +98,9 @@ class Acceptance(_Part):
     proposed: tuple[Rate, ...] = ()
     """Probability that a token is proposed at each position up to gamma if those before it were accepted; below 1
     for drafters that may propose fewer tokens than requested."""
+    by_rank: tuple[tuple[Rate, ...], ...] = ()
+    """For each depth of a tree, the probability that the child of rank 1, 2, ... is the accepted one; empty where
+    it was not measured."""
     drafted: tuple[Rate, ...] = ()
     """Share of drafts that reach each position up to gamma, accepted or not; the cost of drafting and verifying
     depends on it."""

@@ -23,6 +23,7 @@ from specdec_core.measurement.file import (
     Measurement,
     MeasureSettings,
 )
+from specdec_core.measurement.ranks import Siblings, measure_ranks
 from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import take_samples
 from specdec_core.measurement.timing import (
@@ -132,7 +133,11 @@ def _measure_drafter(
     acceptance: list[Acceptance] = []
     for temperature in settings.temperature:
         observer.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)
-        acceptance += measure_acceptance(context, entry, drafter, temperature, rows, observer.advance)
+        measured = measure_acceptance(context, entry, drafter, temperature, rows, observer.advance)
+        if settings.ranks:
+            observer.stage(f"{entry.name}: ranks at temperature {temperature:g}", settings.tokens)
+            measured = _with_ranks(measured, context, entry, drafter, rows, observer.advance)
+        acceptance += measured
     observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
     timing = measure_times(context, entry, drafter, observer.advance)
     own = entry.draft_sampling
@@ -187,6 +192,30 @@ def measure_acceptance(
         estimate(samples, which, temperature, lenience, np.random.default_rng(settings.seed))
         for which, lenience in enumerate(settings.lenience)
     ]
+
+
+def _with_ranks(
+    measured: Sequence[Acceptance],
+    context: MeasureContext,
+    entry: DrafterEntry,
+    drafter: Drafter,
+    rows: int,
+    advance: Callable[[int], None],
+) -> list[Acceptance]:
+    """Add acceptance by rank where nothing is lenient; it stays empty for what takes lines only."""
+    settings = context.settings
+    siblings = Siblings(settings.gamma, settings.ranks)
+    decoder = Decoder(
+        context.target,
+        drafter,
+        gamma=siblings,
+        sampling=context.sampling.model_copy(update={"temperature": measured[0].temperature}),
+        draft_sampling=entry.draft_sampling,
+        strict=True,
+        plugin_timeout=context.plugin_timeout,
+    )
+    by_rank = measure_ranks(decoder, siblings.tree, context.prompts, settings, rows, advance)
+    return [one.model_copy(update={"by_rank": by_rank}) if one.lenience == 1 else one for one in measured]
 
 
 def measure_times(

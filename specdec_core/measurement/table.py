@@ -28,6 +28,8 @@ def drafter_report(measured: DrafterMeasurement, batch_size: int, tokens: int) -
     ]
     if any(len(one.by_position) > 1 for one in acceptance):
         parts += [Text("Acceptance rate by position in the draft:"), for_terminal(_positions(acceptance))]
+    if any(one.by_rank for one in acceptance):
+        parts += [Text("Acceptance by depth and rank in a tree:"), for_terminal(_ranks(acceptance))]
     parts += [
         Text("Steps with a draft of k tokens:"),
         for_terminal(_seconds(measured.seconds, measured.timed)),
@@ -82,6 +84,17 @@ def _rates(measured: DrafterMeasurement, batch_size: int) -> ReportTable:
         )
         rows.append(Row(cells))
     return ReportTable(columns, tuple(rows), unknown="the drafter proposed nothing")
+
+
+def _ranks(acceptance: Sequence[Acceptance]) -> ReportTable:
+    count = max(len(row) for one in acceptance for row in one.by_rank)
+    columns = (Column("T"), Column("depth"), *(Column(f"rank {rank}") for rank in range(1, count + 1)))
+    rows = [
+        Row((f"{one.temperature:g}", str(depth), *map(rate, row)))
+        for one in acceptance
+        for depth, row in enumerate(one.by_rank, start=1)
+    ]
+    return ReportTable(columns, tuple(rows))
 
 
 def _positions(acceptance: tuple[Acceptance, ...]) -> ReportTable:

@@ -15,7 +15,7 @@ from specdec_core.testing.subject import DrafterSubject, Subject
 from specdec_core.testing.subjects import named, subject_of
 
 if TYPE_CHECKING:
-    from specdec_core.testing.kits import DrafterKit, GammaKit, LenienceKit, parametrize_with_checks
+    from specdec_core.testing.kits import DrafterKit, GammaKit, LenienceKit, RuleKit, parametrize_with_checks
 
 __all__ = [
     "Check",
@@ -26,6 +26,7 @@ __all__ = [
     "KitReport",
     "LenienceKit",
     "Result",
+    "RuleKit",
     "Subject",
     "check",
     "checks_for",
@@ -38,5 +39,5 @@ __all__ = [
 # These import pytest and torch.
 lazy_attributes(
     globals(),
-    {"specdec_core.testing.kits": ("DrafterKit", "GammaKit", "LenienceKit", "parametrize_with_checks")},
+    {"specdec_core.testing.kits": ("DrafterKit", "GammaKit", "LenienceKit", "RuleKit", "parametrize_with_checks")},
 )

@@ -134,6 +134,7 @@ _EXAMPLES: dict[PluginKind, str] = {
     "drafter": "lambda target: MyDrafter(MyConfig(), target)",
     "gamma": "lambda: MyGamma(MyConfig())",
     "lenience": "lambda: MyLenience(MyConfig())",
+    "rule": "lambda: MyRule(MyConfig())",
 }
 
 
@@ -158,6 +159,13 @@ class LenienceKit(_Kit):
     make_must_return = "a function without arguments that returns a LenienceController"
 
 
+class RuleKit(_Kit):
+    """Checks an acceptance rule."""
+
+    kind = "rule"
+    make_must_return = "a function without arguments that returns an AcceptanceRule"
+
+
 def parametrize_with_checks(
     kind: PluginKind,
     make: Callable[..., Any],
@@ -178,8 +186,8 @@ def parametrize_with_checks(
             check()
 
     Args:
-        kind: `drafter`, `gamma` or `lenience`.
-        make: Builds the plugin: from a `TargetInfo` for drafters, without arguments for controllers.
+        kind: `drafter`, `gamma`, `lenience` or `rule`.
+        make: Builds the plugin: from a `TargetInfo` for drafters, without arguments for others.
         capabilities: What the plugin needs or cannot do.
         expected_failures: Checks that are known to fail, each with the reason.
         require: Optional checks that count.

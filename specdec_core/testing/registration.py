@@ -33,6 +33,7 @@ _MODULES: dict[PluginKind, tuple[str, ...]] = {
     ),
     "gamma": _CONTROLLERS,
     "lenience": _CONTROLLERS,
+    "rule": ("specdec_core.testing.checks.plugin_spec", "specdec_core.testing.checks.rules"),
 }
 """The modules with the checks of each kind, in the order in which they run."""
 
@@ -165,7 +166,7 @@ def checks_for(kind: PluginKind) -> tuple[Check, ...]:
     """Return the checks of a kind of plugin, in the order in which they run. Imports torch.
 
     Args:
-        kind: `drafter`, `gamma` or `lenience`.
+        kind: `drafter`, `gamma`, `lenience` or `rule`.
 
     Raises:
         ConfigError: There are no checks for this kind.

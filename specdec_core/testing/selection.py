@@ -8,7 +8,7 @@ from typing import Any
 from specdec_core.interface import PluginKind
 from specdec_core.interface.errors import ConfigError, unknown_name
 
-CHECKED_KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience")
+CHECKED_KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")
 """The kinds of plugins that have checks."""
 
 

@@ -289,6 +289,13 @@ class DrafterSubject(Subject):
         self.once(("attributes", target), lambda: attributes)
         return drafter
 
+    def drafts_trees(self, target: TinyTarget) -> bool:
+        """Whether the drafter for a target drafts trees where they are asked for."""
+        from specdec_core.testing.harness.state import restored_globals
+
+        with restored_globals():  # what building it changes is for the checks to find
+            return bool(self.drafter(target).drafts_trees)
+
     def first_attributes(self, target: TinyTarget) -> dict[str, Any]:
         """Return the `attributes_of` the drafter for a target, as they were when it had just been built."""
         self.drafter(target)

@@ -12,12 +12,14 @@ from specdec_core.interface import PluginConfig, PluginKind, TargetInfo
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.registry import KIND_LABELS, default_registry
 from specdec_core.testing.controller_subject import GammaSubject, LenienceSubject
+from specdec_core.testing.rule_subject import RuleSubject
 from specdec_core.testing.subject import DrafterSubject, Subject
 
 _SUBJECTS: dict[PluginKind, type[Subject]] = {
     "drafter": DrafterSubject,
     "gamma": GammaSubject,
     "lenience": LenienceSubject,
+    "rule": RuleSubject,
 }
 
 
@@ -38,7 +40,7 @@ def named(
     """Return an installed plugin as a subject, by its name in a study.
 
     Args:
-        kind: `drafter`, `gamma` or `lenience`.
+        kind: `drafter`, `gamma`, `lenience` or `rule`.
         name: Its name.
         settings: Its settings, as in a study.
         seed: Seed of all random numbers that the checks use.

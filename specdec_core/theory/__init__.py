@@ -22,8 +22,16 @@ from specdec_core.theory.speed import (
     oracle_tokens,
     walltime_improvement,
 )
+from specdec_core.theory.trees import best_tree, best_tree_at_cost, expected_tree_tokens, tree_improvement
 
 if TYPE_CHECKING:
+    from specdec_core.theory.blocks import (
+        allowed_acceptance,
+        block_acceptance,
+        rejection_acceptance,
+        token_acceptance,
+        transport_bound,
+    )
     from specdec_core.theory.divergence import (
         acceptance_rate,
         greedy_acceptance_rate,
@@ -37,9 +45,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "acceptance_rate",
+    "allowed_acceptance",
     "best_gamma",
+    "best_tree",
+    "best_tree_at_cost",
+    "block_acceptance",
     "expected_tokens",
     "expected_tokens_by_position",
+    "expected_tree_tokens",
     "fixed_seconds",
     "greedy_acceptance_rate",
     "improvement_at_cost",
@@ -57,8 +70,12 @@ __all__ = [
     "oracle_improvement",
     "oracle_seconds",
     "oracle_tokens",
+    "rejection_acceptance",
     "rejection_acceptance_rate",
     "step_seconds",
+    "token_acceptance",
+    "transport_bound",
+    "tree_improvement",
     "walltime_improvement",
 ]
 
@@ -66,6 +83,13 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
+        "specdec_core.theory.blocks": (
+            "allowed_acceptance",
+            "block_acceptance",
+            "rejection_acceptance",
+            "token_acceptance",
+            "transport_bound",
+        ),
         "specdec_core.theory.divergence": (
             "acceptance_rate",
             "greedy_acceptance_rate",

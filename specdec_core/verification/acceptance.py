@@ -9,8 +9,6 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -18,6 +16,7 @@ from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal, T
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import density, residual
+from specdec_core.verification.drawing import count_accepted, draw_next
 from specdec_core.verification.lenience import variation, within_greedy_lenience
 from specdec_core.verification.tree import accept_tree, accept_tree_greedy
 
@@ -53,21 +52,15 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
         lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
         q_x = lenience * q_x
     lengths = torch.tensor(proposal.lengths, device=p.device)
-    accepted = _count(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
+    accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
 
     rows = torch.arange(batch, device=p.device)
     rejected_at = accepted.clamp(max=width - 1)
     x = proposal.tokens[rows, rejected_at]
     p_next = p[rows, accepted]  # [B, V]
     weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths)
-    token, total = draw_with_total(weights, uniforms[:, width])
-    # The residual is 0 where p equals q up to rounding; x itself is then a draw from p. If p excludes x, however
-    # small q(x) is, the most probable token replaces it.
-    fallback = torch.where(p_next.gather(1, x[:, None])[:, 0] > 0, x, argmax(p_next))
-    token = torch.where(total == 0, fallback, token)
-    return AcceptanceResult(
-        accepted, token, total >= 0, None if lenience is None else variation(proposal, p, lenience)
-    )
+    token, sound = draw_next(weights, proposal, p, accepted, uniforms)
+    return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))
 
 
 def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
@@ -88,19 +81,10 @@ def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -
     if lenience is not None and width:
         lenient = within_greedy_lenience(scores, proposal.tokens, lenience) & ~matches
         matches, deviation = matches | lenient, lenient.float()
-    accepted = _count(matches, proposal.lengths, None)
+    accepted = count_accepted(matches, proposal.lengths)
     token = best.gather(1, accepted[:, None])
     largest = scores[torch.arange(len(accepted), device=scores.device), accepted].gather(1, token)
     return AcceptanceResult(accepted, token[:, 0], largest[:, 0].isfinite(), deviation)
-
-
-def _count(matches: Tensor, lengths: Sequence[int], limits: Tensor | None) -> Tensor:
-    """Return the number of leading matches within each sequence's length, `[B]` int64."""
-    width = matches.shape[1]
-    if min(lengths) < width:
-        limits = torch.tensor(lengths, device=matches.device) if limits is None else limits
-        matches = matches & (torch.arange(width, device=matches.device) < limits[:, None])
-    return matches.cumprod(dim=1).sum(dim=1)
 
 
 class SpeculativeSampling(AcceptanceRule):

@@ -27,6 +27,7 @@ SHAPES = {
     "session": ("--style", "session"),
     "gamma": ("--kind", "gamma"),
     "lenience": ("--kind", "lenience"),
+    "rule": ("--kind", "rule"),
 }
 
 

@@ -23,7 +23,7 @@ def run(arguments):
         ["generate", "def", *DRAFT],
         ["generate", "def"],
         ["measure", *DRAFT],
-        ["compare", "examples/quickstart.yaml", "--quiet"],
+        ["compare", "examples/quickstart.yaml", "--quiet", "--set", "target=builtin:target"],
     ],
     ids=lambda command: " ".join(command[:1] + command[2:3]),
 )

@@ -130,7 +130,7 @@ def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
         ({"gamma": -1}, "gamma: input should be greater than or equal to 0; given -1"),
         ({"lenience": 2}, "lenience: input should be less than or equal to 1; given 2"),
         ({"lenience": 0.0}, "lenience: input should be greater than 0; given 0"),
-        ({"rule": "tokn"}, r"rule: unknown rule 'tokn'. Did you mean 'token'\?"),
+        ({"rule": "tokn"}, r"rule: unknown rule 'tokn'. Did you mean 'token'"),
         ({"gamma": None}, "a drafter was given without gamma"),
         ({"temperature": -1}, "temperature: input should be greater than or equal to 0; given -1"),
     ],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.interface import BestFirstTree, GenerationSettings, SamplingSettings, TokenTree
 from specdec_core.models import wrap_model
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
@@ -55,3 +55,31 @@ def test_tokens_equal_those_of_generate(family, batch, device):
         assert result.metrics.target_calls <= 24
         if isinstance(drafter, Oracle):
             assert result.metrics.block_efficiency > 1.5
+
+
+class Branching(Oracle):
+    """Drafts the oracle's tokens between paths that leave the right one at different places."""
+
+    def continuations(self, tokens, budget, depth):
+        line = list(self.draft(tokens, depth))
+        kept = len(tokens) % 3  # the draft's own first error comes later or sooner
+        wrong = [[*line[:place], (line[place] + 2) % 40, 5, 6][:depth] for place in range(len(line))]
+        return [*wrong[kept:], line, *wrong[:kept]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_trees_give_the_tokens_of_generate(family, device):
+    model = tiny_model(family).to(device)
+    loaded = wrap_model(model)
+    expected = [library_tokens(model, prompt, 24) for prompt in PROMPTS]
+    shapes = TokenTree((-1, -1, -1, 0, 0, 1, 3, 3, 5)), BestFirstTree((3, 3, 2, 1))
+    for shape, drafter in zip(shapes, (Branching(40, model, PROMPTS, 24), TableDrafter(40)), strict=True):
+        decoder = Decoder(loaded, drafter, gamma=Gamma(9, 0, 5, tree=shape), sampling=GREEDY, strict=True)
+        trace = TraceObserver()
+        result = decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=24), [trace])
+        assert [list(row.tokens) for row in result.sequences] == expected
+        assert any(report.outcome.parents for report in trace.reports)
+        if isinstance(drafter, Branching):
+            assert result.metrics.block_efficiency > 1.5
+            paths = [path for report in trace.reports for path in report.outcome.paths or ()]
+            assert any(path != tuple(range(len(path))) for path in paths)  # keys and values were moved

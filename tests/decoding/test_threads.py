@@ -43,8 +43,7 @@ def test_threads_get_the_tokens_they_would_get_alone(family, temperature, shared
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", ["model", "decoder"])
-@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize(("temperature", "shared"), [(0, "model"), (1, "decoder")])
 @pytest.mark.parametrize("family", [*FAMILIES, "llama packed"])
 def test_threads_of_every_family_get_the_tokens_they_would_get_alone(family, temperature, shared, tmp_path):
     check(family, temperature, shared, tmp_path, rounds=8)

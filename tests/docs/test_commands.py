@@ -38,9 +38,13 @@ SMALLER = {
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
+    r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
+    " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
+    r"^train ngram .*--ids": "",
+    r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^train ngram ": "--text text.py",
     r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
     " --minutes 0.001",
@@ -49,6 +53,7 @@ SMALLER = {
     r"^benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
     r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
     r"^benchmarks/drafters": f"{ONE_PROMPT} --only random --vocabs 100 --contexts 16 --steps 1",
+    r"^benchmarks/trees": f"{ONE_PROMPT} --rank-tokens 8 --gammas 1 --nodes 4 --temperatures 0",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
@@ -75,7 +80,7 @@ def marked(commands: list[list[str]]) -> list[Any]:
     found, seen = [], set()
     for words in commands:
         line = " ".join(words)
-        same = re.sub(r"\d+| --(quiet|fresh|output \S+)", "", line)
+        same = re.sub(r"\d+| --(quiet|fresh|(output|plugin-timeout) \S+)", "", line)
         marks = [pytest.mark.slow] if same in seen or SLOW.search(line) else []
         found.append(pytest.param(words, marks=marks, id=identity(words)))
         seen.add(same)
@@ -105,6 +110,7 @@ def place(tmp_path, monkeypatch, installed):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "digits.ids").write_text("17 0 0 5\n" * 20, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)

@@ -26,6 +26,7 @@ from specdec_core import (
 )
 from specdec_core.cli.main import app
 from specdec_core.decoding import TraceObserver
+from specdec_core.interface import TokenTree
 from specdec_core.registry import Registry
 from specdec_core.study import load_study, run_model
 from specdec_core.testing import DrafterSubject, run_checks
@@ -38,7 +39,7 @@ from tests.toys import Gamma, TableDrafter
 
 EXAMPLES = ROOT / "docs" / "examples"
 WRITE_A_DRAFTER = "docs/write-a-drafter.md"
-OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "trail", "fading")
+OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "trail", "fading", "everywhere", "branching")
 LENGTH = GenerationSettings(max_new_tokens=12, ignore_eos=True)
 
 
@@ -101,6 +102,16 @@ def test_greedy_tokens_with_a_drafter_of_the_tutorial_are_the_targets(make, name
     drafted = Decoder(target, drafter, gamma=Gamma(2), sampling=sampling, strict=True).generate(prompts, LENGTH)
     assert [one.tokens for one in drafted.sequences] == [one.tokens for one in baseline.sequences]
     assert drafted.metrics.drafted > 0
+
+
+@pytest.mark.parametrize("name", ["everywhere", "branching"])
+def test_drafters_of_the_tutorial_draft_trees(make, name):
+    target, tree = small_target("cpu"), TokenTree.from_widths((2, 2))
+    decoder = Decoder(target, make("drafter", name, target.info()), gamma=Gamma(6, tree=tree), strict=True)
+    trace = TraceObserver()
+    decoder.generate([[2, 3, 5, 2]], LENGTH, [trace])
+    drafted = [report.outcome.parents[0] for report in trace.reports if report.outcome.parents]
+    assert any(parents.count(-1) == 2 for parents in drafted)
 
 
 @pytest.mark.slow

@@ -48,6 +48,12 @@ def test_an_example_of_the_readme_is_the_file_that_runs_and_prints_what_is_shown
     assert [capsys.readouterr().out.strip("\n")] == shown
 
 
+def test_the_example_of_the_page_on_trees_drafts_trees(capsys):
+    ran = runpy.run_path(str(EXAMPLES / "trees.py"), run_name="__main__")
+    assert all(report.outcome.parents for report in ran["trace"].reports[:-1])
+    assert "32 tokens in" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def coming_from():
     """What the example of the page on other libraries defines."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.interface import (
     BackoffRow,
     Dense,
@@ -17,10 +18,14 @@ from specdec_core.interface import (
     DraftSession,
     Outcome,
     Proposal,
+    SamplingSettings,
     SessionInfo,
+    TreeShape,
 )
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.backoff import write_log_weights
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.heads.file import HeadsCard, write_heads
@@ -28,7 +33,9 @@ from specdec_drafters.heads.model import Heads, HeadsShape
 
 
 class SeededRequest:
-    """Temperature 1, one generator a row: the minimum that the interface promises of a request."""
+    """Temperature 1, one generator a row: the minimum that the interface promises of a request for a line."""
+
+    tree = None
 
     def __init__(
         self,
@@ -38,6 +45,7 @@ class SeededRequest:
         hidden: Tensor | None = None,
     ) -> None:
         self.tokens, self.budget, self.hidden = tokens, tuple(budget), hidden
+        self.depth = self.budget
         self.generators = [torch.Generator().manual_seed(seed + row) for row in range(len(budget))]
         self.drawn: list[Tensor] = []
         self.q: list[Tensor] = []
@@ -75,6 +83,22 @@ class SeededRequest:
 
 def request_for(tokens: Sequence[Sequence[int]], budget: Sequence[int], seed: int = 0) -> DraftRequest:
     return SeededRequest(tokens, budget, seed)
+
+
+def tree_request(
+    tokens: Sequence[Sequence[int]],
+    budget: Sequence[int],
+    shape: TreeShape,
+    vocab_size: int,
+    hidden: Tensor | None = None,
+    sampling: SamplingSettings | None = None,
+) -> DraftRecorder:
+    """Return the core's own request for a tree, whose paths may be as long as the shape's."""
+    generators = RowGenerators(range(len(budget)))
+    to_probs = LogitsToProbs(sampling or SamplingSettings())
+    request = DraftRecorder(to_probs, generators, len(budget), vocab_size, max(budget), "cpu")
+    request.start(tokens, tuple(budget), hidden, tree=shape, depth=(shape.depth,) * len(budget))
+    return request
 
 
 def info_for(batch_size: int, vocab_size: int, sources: Sequence[Sequence[int]] | None = None) -> SessionInfo:

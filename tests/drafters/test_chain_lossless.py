@@ -17,7 +17,7 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.chain import drafter as chain_module
 from tests.drafters.chains import chain
 from tests.drafters.support import info_for, rows_of
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
 
@@ -56,7 +56,7 @@ def check_lossless(target, drafter, way, count):
     sampling, drafts, gamma = WAYS[way]
     decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, draft_sampling=drafts, strict=True)
     expected = enumerate_continuations(target, sampling, (2, 2))
-    assert p_value(sample(decoder, 600, count, (2, 2)), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, count, prompt=(2, 2)) > 1e-4
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def check_lossless(target, drafter, way, count):
     ],
 )
 def test_every_mixture_of_forms_is_lossless(target, who, way):
-    check_lossless(target, chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2), way, 2400)
+    check_lossless(target, chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2), way, 4800)
 
 
 def test_argmax_drafts_of_a_model_may_be_replaced_for_a_sampling_target(target):
@@ -93,8 +93,7 @@ def test_sampled_drafts_are_never_chosen_by_their_length(target):
     decoder.generate([[2, 3], [5]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
     lengths = {n for report in trace.reports for n in report.outcome.drafted}
     assert {1, 2} <= lengths, "no draft was stopped, or all were"
-    seen = sample(decoder, 600, 3000)
-    assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
+    assert doubled_p_value(decoder, enumerate_continuations(target, SamplingSettings()), 4800) > 1e-4
 
 
 def test_choosing_sampled_drafts_by_their_length_would_be_seen(target, monkeypatch):
@@ -158,7 +157,7 @@ def shipped(members, who):
 
 
 def test_drafters_that_ship_are_lossless_in_a_chain(target, members):
-    check_lossless(target, shipped(members, "bigram, transformer"), "stopped by confidence", 2400)
+    check_lossless(target, shipped(members, "bigram, transformer"), "stopped by confidence", 4800)
 
 
 @pytest.mark.slow

@@ -14,13 +14,20 @@ from torch import Tensor
 
 from specdec_core import builtin as shipped
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, GenerationSettings, ModelError, SamplingSettings, TargetInfo
+from specdec_core.interface import (
+    ConfigError,
+    GenerationSettings,
+    ModelError,
+    SamplingSettings,
+    TargetInfo,
+    TokenTree,
+)
 from specdec_core.models import inflate, load_model, wrap_model
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
-from tests.drafters.support import SeededRequest, info_for, rows_of
+from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -165,6 +172,19 @@ def test_ragged_budgets_and_rows_without_one(file):
         )
         assert rows_of(alone)[0] == rows_of(together)[row]
     assert drafter.open(info).propose(request(TOKENS, [1] * 3, HIDDEN)).tokens.shape == (3, 1)
+
+
+def test_each_level_of_a_tree_is_drawn_from_one_head_and_there_are_as_many_levels_as_heads(file):
+    shape = TokenTree((-1, -1, 0, 1, 3, 4))  # one level more than there are heads
+    drafter = drafter_for(file)
+    asked = tree_request(TOKENS, [6, 0, 3], shape, V, HIDDEN)
+    proposal = drafter.open(info_for(3, V)).propose(asked)
+    assert proposal.lengths == (5, 0, 3)
+    for row, head, node in ((0, 0, 0), (0, 1, 2), (0, 1, 3), (0, 2, 4), (2, 0, 0), (2, 1, 2)):
+        expected = by_hand(random_heads(), HIDDEN[row], TOKENS[row][-1], head).softmax(-1)
+        torch.testing.assert_close(proposal.q.probabilities[row, node], expected, atol=1e-6, rtol=1e-4)
+    asked = tree_request(TOKENS, [6, 0, 3], shape, V)
+    assert drafter.open(info_for(3, V)).propose(asked).lengths == (0, 0, 0)  # no hidden state yet
 
 
 def test_a_round_trip_keeps_weights_and_card(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
+    BestFirstTree,
     DeterministicDrafter,
     DraftSession,
     Outcome,
@@ -15,6 +17,7 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
     TargetInfo,
+    TokenTree,
 )
 from specdec_core.interface.errors import ConfigError, ModelError, PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
@@ -28,7 +31,7 @@ from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.catalogue import ARPA
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
@@ -98,6 +101,13 @@ WAYS = {
     "stopped below": (SamplingSettings(), None, Gamma(3), Gamma(2, stop_below=0.3)),
     "stopped on both levels": (SamplingSettings(), HALF, CONFIDENT, Gamma(2, stop_below=0.3)),
 }
+TREE, GROWN = TokenTree((-1, -1, 0, 0, 1)), BestFirstTree((3, 2))
+WAYS_WITH_TREES = {
+    "trees below": (SETTINGS["temperature-0.7-top-p-0.6"], None, Gamma(3, 2), Gamma(5, 0, 2, tree=TREE)),
+    "trees below, penalty": (PENALTY, None, Gamma(3), Gamma(5, 1, tree=GROWN)),
+    "trees below, draft temperature 0.5": (SamplingSettings(), HALF, Gamma(4, 2), Gamma(5, tree=GROWN)),
+}
+
 MIXED = {
     "table": "penalty, stopped below",
     "counting": "temperature-0.7-top-p-0.6",
@@ -107,32 +117,44 @@ MIXED = {
 
 
 def check_lossless(target, folder, way, below, count):
-    sampling, drafts, above, within = WAYS[way]
+    sampling, drafts, above, within = (WAYS | WAYS_WITH_TREES)[way]
     drafter = hierarchy(target, folder / "middle", bottoms(folder)[below], within)
     decoder = Decoder(target, drafter, gamma=above, sampling=sampling, draft_sampling=drafts, strict=True)
     # With a prompt of one token, whatever else is penalised is in a draft on some level.
     expected = enumerate_continuations(target, sampling, (2, 2), length=4)
-    assert p_value(sample(decoder, 600, count, (2, 2), length=4), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, count, prompt=(2, 2), length=4) > 1e-4
 
 
 @pytest.mark.parametrize("below", MIXED)
 def test_a_hierarchy_is_lossless(target, folder, below):
-    check_lossless(target, folder, MIXED[below], below, 2400)
+    check_lossless(target, folder, MIXED[below], below, 4800)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("below", BOTTOMS)
+@pytest.mark.parametrize(
+    ("below", "way"),
+    [
+        *itertools.product(BOTTOMS, WAYS),
+        *itertools.product(("table", "transformer"), WAYS_WITH_TREES),
+    ],
+)
 def test_a_hierarchy_is_lossless_in_every_way(target, folder, way, below):
     check_lossless(target, folder, way, below, 4800)
 
 
-@pytest.mark.parametrize("below", BOTTOMS)
-def test_what_it_drafts_is_the_middle_models_own(target, folder, below):
+@pytest.mark.parametrize(
+    ("below", "within"),
+    [
+        *((below, Gamma(1, 3)) for below in BOTTOMS),
+        ("table", Gamma(5, 0, 2, tree=TREE)),
+        ("transformer", Gamma(5, 1, tree=GROWN)),
+    ],
+)
+def test_what_it_drafts_is_the_middle_models_own(target, folder, below, within):
     # Where the target is the middle model too, p and q are equal, and each draft token is kept. A q that is not
     # what was sampled, or a stale cache on any level, would show as a rejection.
     same = wrap_model(tiny_model("llama", VOCAB, seed=5, sharpness=0.8).to(target.device))
-    drafter = hierarchy(same, folder / "middle", bottoms(folder)[below], Gamma(1, 3))
+    drafter = hierarchy(same, folder / "middle", bottoms(folder)[below], within)
     decoder = Decoder(same, drafter, gamma=Gamma(4), strict=True)
     settings = GenerationSettings(max_new_tokens=40, ignore_eos=True)
     metrics = decoder.generate(PROMPTS, settings).metrics
@@ -253,7 +275,7 @@ def test_tables_guess_for_a_padded_middle_model_in_the_targets_vocabulary(
     )
     decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
     expected = enumerate_continuations(target, SamplingSettings(), length=4)
-    assert p_value(sample(decoder, 600, 3000, length=4), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, 4800, length=4) > 1e-4
 
 
 @pytest.mark.parametrize("below", ["table", "transformer"])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import Backoff, Dense, PointMass, SamplingSettings, TargetInfo
+from specdec_core.interface import Backoff, BestFirstTree, Dense, PointMass, SamplingSettings, TargetInfo
 from specdec_core.sampling.backoff import backoff_argmax, write_log_weights
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -20,7 +20,7 @@ from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter, _NgramSession
 from specdec_drafters.ngram.kneser_ney import estimate
-from tests.drafters.support import info_for
+from tests.drafters.support import info_for, tree_request
 
 DATA = Path(__file__).parent / "data"
 
@@ -212,3 +212,27 @@ def test_a_row_whose_budget_is_spent_is_looked_up_no_more():
     proposal = propose(_NgramSession(tables), [[1], [2], [3]], (3, 0, 1), SamplingSettings(), 9)
     assert proposal.lengths == (3, 0, 1)
     assert sum(len(context) == 1 for context in asked) == 4  # each looks up the unigrams too
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_each_node_of_a_tree_is_drawn_from_the_row_of_its_path(order):
+    settings = SamplingSettings(temperature=0.7, top_k=6)
+    tables, to_probs = random_tables(order), LogitsToProbs(settings)
+    rows, budget = [[1, 2, 3, 2], [4], [0, 0, 0]], (7, 0, 4)
+    request = tree_request(rows, budget, BestFirstTree((3, 2, 2)), 9, sampling=settings)
+    proposal = _NgramSession(tables).propose(request)
+    assert proposal.lengths == budget
+    for row, length in enumerate(budget):
+        drawn = []
+        for node in range(length):
+            parent = above = int(proposal.parents[row, node])
+            path = []
+            while above >= 0:
+                path.insert(0, int(proposal.tokens[row, above]))
+                above = int(proposal.parents[row, above])
+            scores = torch.from_numpy(written(tables, tables.context(rows[row] + path)))
+            expected = to_probs(scores[None], None)[0]
+            expected[[token for other, token in drawn if other == parent]] = 0  # its siblings
+            drawn.append((parent, int(proposal.tokens[row, node])))
+            q = proposal.q.probabilities[row, node]
+            torch.testing.assert_close(q, expected / expected.sum(), atol=1e-6, rtol=1e-4)

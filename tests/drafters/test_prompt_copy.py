@@ -142,3 +142,27 @@ def test_matches_longer_than_the_longest_count_as_equal():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         PromptCopyConfig(**settings)
+
+
+def tree(tokens, budget, depth, sources=None, **settings):
+    request = request_for([tokens], [budget])
+    request.tree, request.depth = object(), (depth,)
+    proposal = drafter_with(**settings).open(info_for(1, V, sources)).propose(request)
+    return proposal.tokens[0].tolist(), proposal.parents[0].tolist()
+
+
+def test_a_tree_has_as_many_copies_as_fill_it():
+    tokens = [1, 2, 7, 8, 1, 2, 5, 6, 9, 1, 2]
+    assert tree(tokens, 6, 3) == ([5, 6, 9, 7, 8, 1], [-1, 0, 1, -1, 3, 4])
+    assert tree(tokens, 5, 3) == ([5, 6, 9, 7, 8], [-1, 0, 1, -1, 3])
+    assert tree(tokens, 3, 3) == ([5, 6, 9], [-1, 0, 1])
+    assert tree(tokens, 6, 3, max_tokens=1) == ([5, 7], [-1, -1])
+    assert tree(tokens, 0, 3) == ([], [])
+    assert tree([1, 2, 3], 4, 2) == ([], [])
+    assert tree([*tokens[:4], *tokens], 3, 2, prefer="frequent") == ([7, 8, 5], [-1, 0, -1])
+
+
+def test_a_tree_copies_from_the_source_as_well():
+    source = [11, 12, 13, 14]
+    assert tree([11, 12, 21, 9, 11, 12], 4, 2, [source]) == ([21, 9, 13, 14], [-1, 0, -1, 2])
+    assert tree([11, 12, 21, 9, 10, 11, 12], 4, 2, [[10, 11, 12, 13]]) == ([13, 21, 9], [-1, -1, 1])

@@ -115,6 +115,66 @@ def test_the_end_of_another_sequence_is_located(tokens, other, longest):
     assert frequent.continuation(tokens, located, 5) == continue_frequent(tokens, other, longest, 1, 5)
 
 
+def followers(tokens, other, longest, shortest, prefer):
+    """Return the tokens that followed an end of `other`: of the longest match first, then as `prefer` says."""
+    size, _ = search(tokens, other, longest, shortest)
+    found = []
+    for matched in range(size, shortest - 1, -1):
+        after = places(tokens, other[len(other) - matched :])
+        often = Counter(tokens[position] for position in after)
+        latest = {tokens[position]: position for position in after}
+        if prefer is LatestPlaces:
+            ranked = sorted(often, key=lambda token: -latest[token])
+        else:
+            first = max(often, key=lambda token: (often[token], latest[token]))
+            ranked = [first, *sorted(often, key=lambda token: (-often[token], token))]
+        found += [token for token in dict.fromkeys(ranked) if token not in found]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(letters, st.integers(1, 3), st.integers(1, 4))
+def test_several_continuations_begin_with_what_followed_in_order(kind, tokens, shortest, most):
+    longest = 70  # so that a match and the token after it are compared whole
+    automaton = grown(kind, tokens, longest)
+    match = automaton.match()
+    expected = followers(tokens, tokens, longest, shortest, kind)[:most]
+    found = automaton.continuations(tokens, match, 5, most, shortest)
+    assert [copy[0] for copy in found] == expected
+    if expected:
+        assert found[0] == automaton.continuation(tokens, match, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(letters, letters, longest, st.integers(1, 3))
+@example([0] * 12 + [1, 0, 0, 2], [0, 0], 2, 1)
+def test_several_continuations_are_those_that_occurred(kind, tokens, other, longest, shortest):
+    automaton = grown(kind, tokens, longest)
+    match = automaton.locate(other)
+    found = automaton.continuations(tokens, match, 4, 3, shortest)
+    wanted = followers(tokens, other, longest, shortest, kind)
+    assert len(found) == min(3, len(wanted))
+    assert {one[0] for one in found} <= set(wanted)
+    assert all(len(one) <= 4 for one in found)
+    if kind is LatestPlaces:
+        for token, *rest in found:
+            after = [place + 1 for place, other in enumerate(tokens[:-1]) if other == token]
+            assert (
+                not rest or any(copy(tokens, place, len(rest)) == rest for place in after) or token == tokens[-1]
+            )
+
+
+def test_a_second_continuation_goes_on_where_it_occurred():
+    text = [1, 2, 7, 8, 1, 2, 5, 6, 9, 2, 3, 4, 1, 2]
+    latest = grown(LatestPlaces, text, 4)
+    assert latest.continuations(text, latest.match(), 3, 4, 2) == [[5, 6, 9], [7, 8, 1]]
+    assert latest.continuations(text, latest.match(), 2, 4, 1) == [[5, 6], [7, 8], [3, 4]]
+    assert latest.continuations(text, latest.match(), 2, 2, 1) == [[5, 6], [7, 8]]
+    often = grown(FrequentContinuations, [*text[:4], *text], 4)
+    assert often.continuations([], often.match(), 3, 4, 2) == [[7, 8, 1], [5, 6, 9]]
+    assert often.continuations([], often.match(), 2, 4, 1) == [[7, 8], [5, 6], [3, 4]]
+
+
 def test_more_frequent_wins_over_later_and_later_over_earlier():
     text = [5, 1, 7, 5, 1, 7, 5, 1, 8, 5, 1]
     automaton = grown(FrequentContinuations, text, 2)

@@ -184,7 +184,7 @@ def test_without_drafts_the_text_is_that_of_plain_decoding(target):  # noqa: F81
 
 def test_with_drafts_the_text_has_the_targets_distribution(target):  # noqa: F811
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=2, rule=RejectAllRule([1.0, 0.2]), strict=True)
-    seen = sample(decoder, 30, 1500)
+    seen = sample(decoder, 300, 1500)
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
 
 

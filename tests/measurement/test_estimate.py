@@ -100,7 +100,7 @@ def interval(generator, prompts, length, spread):
 @pytest.mark.parametrize("prompts", [MIN_PROMPTS, 40])
 def test_the_interval_covers_alpha_where_texts_differ(prompts):
     generator = np.random.default_rng(5)
-    found = [interval(generator, prompts, 50, 0.12) for _ in range(300)]
+    found = [interval(generator, prompts, 50, 0.12) for _ in range(160)]
     covered = np.mean([low <= 0.6 <= high for low, high in found])
     assert 0.91 < covered < 0.99
     # As if tokens were independent, it would be half as wide, and cover 70%.
@@ -111,7 +111,7 @@ def test_the_interval_covers_alpha_where_texts_differ(prompts):
 @pytest.mark.parametrize("prompts", [1, 3])
 def test_with_few_prompts_blocks_of_tokens_are_resampled(prompts):
     generator = np.random.default_rng(6)
-    found = [interval(generator, prompts, 600 // prompts, 0.0) for _ in range(300)]
+    found = [interval(generator, prompts, 600 // prompts, 0.0) for _ in range(160)]
     assert 0.91 < np.mean([low <= 0.6 <= high for low, high in found]) < 0.99
 
 

@@ -52,6 +52,11 @@ AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
 TABLES = "drafters/specdec_drafters/ngram/tables.py"
 KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
 
+BLOCK = "plugins/specdec_plugins/rules/block.py"
+DRAWING = "specdec_core/verification/drawing.py"
+ALLOWING = "specdec_core/verification/allowing.py"
+VERIFIER = "specdec_core/decoding/verifier.py"
+
 RULE_TESTS = ("tests/verification",)
 LOSSLESS_TESTS = ("tests/decoding/test_lossless_core.py",)
 LOOP_TESTS = ("tests/decoding/test_loop.py",)
@@ -143,8 +148,8 @@ MUTATIONS = (
     Mutation(
         "recovered token drawn from p",
         ACCEPTANCE,
-        "draw_with_total(weights, uniforms[:, width])",
-        "draw_with_total(p_next, uniforms[:, width])",
+        "draw_next(weights, proposal, p, accepted, uniforms)",
+        "draw_next(p_next, proposal, p, accepted, uniforms)",
         "What q already gave is given again: the output is not p.",
         RULE_TESTS,
     ),
@@ -174,15 +179,15 @@ MUTATIONS = (
     ),
     Mutation(
         "uniform of the comparison reused for the recovered token",
-        ACCEPTANCE,
+        DRAWING,
         "draw_with_total(weights, uniforms[:, width])",
-        "draw_with_total(weights, uniforms.gather(1, rejected_at[:, None])[:, 0])",
+        "draw_with_total(weights, uniforms.gather(1, accepted.clamp(max=width - 1)[:, None])[:, 0])",
         "After a rejection the number is known to be large: recovered tokens lean to high ids.",
         RULE_TESTS,
     ),
     Mutation(
         "tokens beyond a row's draft verified",
-        ACCEPTANCE,
+        DRAWING,
         "    if min(lengths) < width:\n",
         "    if max(lengths) < width:\n",
         "Padding is accepted as a draft where drafts differ in length.",
@@ -555,6 +560,55 @@ MUTATIONS = (
         "single(k) * y * n[k + 1] / n[k]",
         "Counted tables differ from those of KenLM.",
         ("tests/drafters/test_kneser_ney.py",),
+    ),
+    # Acceptance rules that are plugins.
+    Mutation(
+        "block: one token too many accepted",
+        BLOCK,
+        "accepted = (passes * place).amax(dim=1)",
+        "accepted = ((passes * place).amax(dim=1) + 1).minimum(lengths[:, 0])",
+        "Block verification is no longer lossless.",
+        ("tests/plugins/test_rules.py",),
+    ),
+    Mutation(
+        "block: the residual of p instead of c p",
+        BLOCK,
+        "scaled = p[rows, accepted] * kept[rows, accepted, None].to(p.dtype)",
+        "scaled = p[rows, accepted]",
+        "Block verification is no longer lossless, by a little.",
+        ("tests/plugins/test_rules.py",),
+    ),
+    Mutation(
+        "block: the residual has the q of the position before",
+        BLOCK,
+        "proposal.tokens[rows, at], at, accepted <",
+        "proposal.tokens[rows, at], (at - 1).clamp(min=0), accepted <",
+        "Block verification is no longer lossless.",
+        ("tests/plugins/test_rules.py",),
+    ),
+    Mutation(
+        "block: a shorter draft has no end of its own",
+        BLOCK,
+        "torch.where(places == lengths, kept, odds)",
+        "torch.where(places == odds.shape[1] - 1, kept, odds)",
+        "In a batch, what a row accepts depends on the rows beside it.",
+        ("tests/plugins/test_rules.py",),
+    ),
+    Mutation(
+        "lossy rules: q is subtracted from tokens that are not allowed",
+        ALLOWING,
+        "weights = torch.where(allowed[rows, place] & rejected[:, None], less, p_next)",
+        "weights = less",
+        "Typical acceptance deviates more than it reports.",
+        ("tests/plugins/test_rules.py",),
+    ),
+    Mutation(
+        "a rule that accepts too much is believed",
+        VERIFIER,
+        "(made.accepted < 0) | (made.accepted > lengths)",
+        "made.accepted < 0",
+        "A broken rule commits tokens that were never drafted.",
+        ("tests/decoding/test_rule_faults.py",),
     ),
     # Numbers that are reported.
     Mutation(

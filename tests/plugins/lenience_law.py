@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 
@@ -58,6 +59,12 @@ class Law:
         return {text[:end] for text in self.texts for end in range(len(text))}
 
 
+@cache
+def _p(target: LoadedModel, text: Text) -> torch.Tensor:
+    """Return the target's distribution after a text; enumerations of one target share it."""
+    return next_token(target, [*PROMPT, *text], SamplingSettings())
+
+
 @dataclass(frozen=True)
 class _Outcome:
     new: Text
@@ -90,16 +97,13 @@ class Enumeration:
     ) -> None:
         self._target, self._drafter = target, drafter
         self._gammas, self._length, self._argmax = gammas, length, greedy
-        self._p: dict[Text, torch.Tensor] = {}
         self.law = Law()
         info = BatchInfo(1, max(gammas), (length,), greedy)
         self._step((), 1.0, 0.0, controller.open(info), 0)
 
     def p(self, text: Text) -> torch.Tensor:
         """Return the target's distribution after a text, before any greedy."""
-        if text not in self._p:
-            self._p[text] = next_token(self._target, [*PROMPT, *text], SamplingSettings())
-        return self._p[text]
+        return _p(self._target, text)
 
     def _q(self, text: Text) -> torch.Tensor:
         last = [*PROMPT, *text][-1]

@@ -53,11 +53,14 @@ def lengths(drafter: str, gamma: int, tokens: int, batches: int) -> tuple[int, d
     steps: Counter[int] = Counter()
     done = 0
     for seed in range(3):
-        simulation = Simulation(DRAFTERS[drafter], MACHINES["flat"], seed=seed)
+        text = DRAFTERS[drafter].text(100 * seed)
         for _ in range(batches):
-            for report in simulation.steps(FixedGamma(FixedGammaConfig(gamma=gamma)), tokens):
-                steps[report.outcome.drafted[0]] += 1
-                done += len(report.outcome.committed[0])
+            left = tokens
+            while left:
+                drafted, accepted = text.draft(min(gamma, left - 1))
+                steps[drafted] += 1
+                left -= accepted + 1
+            done += tokens
     return done, dict(steps)
 
 

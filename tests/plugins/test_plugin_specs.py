@@ -48,7 +48,7 @@ def test_names():
         "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
         "gamma": ["additive", "confidence", "cost-aware", "fixed", "optimal", "running-average"],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
-        "rule": ["token"],
+        "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
         "trainer": ["heads", "ngram", "transformer"],
     }
 

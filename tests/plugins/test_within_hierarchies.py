@@ -9,7 +9,7 @@ from specdec_core.decoding import Decoder
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
 from tests.catalogue import GAMMAS
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.tiny import tiny_model
 from tests.toys import TableDrafter
 
@@ -51,4 +51,4 @@ def test_controllers_on_both_levels_leave_the_targets_distribution(target, expec
     config = HierarchicalConfig(model=str(middle), drafter=TableDrafter(VOCAB), gamma=made(who))
     drafter = HierarchicalDrafter(config, target.info())
     decoder = Decoder(target, drafter, gamma=made(who), sampling=SETTING, strict=True)
-    assert p_value(sample(decoder, 400, 1200, length=4), expected) > 1e-4
+    assert doubled_p_value(decoder, expected, 2400, 300, length=4) > 1e-4

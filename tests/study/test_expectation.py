@@ -43,6 +43,7 @@ def fixed(gamma, kept, calls=1000, draft=0.1, verify=1.0, own=0.0, outside=0.0):
         seconds=took.seconds + outside,
         times=(*none, took),
         steps_asked=(0,) * gamma + (calls,),
+        timed_draft_calls=calls * gamma,
     )
 
 
@@ -107,6 +108,7 @@ def test_a_drafter_that_proposes_less_than_asked_is_not_thought_to_propose_more(
         seconds=long.seconds + none.seconds,
         times=(none, StepTimes(), StepTimes(), StepTimes(), long),
         steps_asked=(0, 0, 0, 0, 1000),
+        timed_draft_calls=2200,
     )
     assert acceptance_by_position(run) == (0.4, 1.0, 1.0, 1.0)
     found = expect(run, autoregressive(), {0: 1.0, 4: 1.4})
@@ -133,6 +135,7 @@ def test_a_controller_that_asks_for_less_is_not_taken_for_a_drafter_that_has_les
         seconds=1100.0,
         times=(none, StepTimes(), short),
         steps_asked=(500, 0, 500),
+        timed_draft_calls=1000,
     )
     found = expect(run, autoregressive())
     assert found.drafting_steps == 0.5
@@ -159,7 +162,7 @@ def test_first_steps_count_as_steps_and_not_their_time():
     # Ten sequences: ten steps with a prompt, which take 50 s, then a thousand at 1.1 s.
     run = fixed(1, (505,), calls=1010)
     later = (StepTimes(), StepTimes(1000, 100.0, 1000.0, 1100.0))
-    run = replace(run, seconds=1150.0, times=later, steps_asked=(0, 1000))
+    run = replace(run, seconds=1150.0, times=later, steps_asked=(0, 1000), timed_draft_calls=1000)
     found = expect(run, autoregressive())
     assert found.here == found.at(1) == pytest.approx(1515 / 1150)
 
@@ -179,6 +182,7 @@ def test_beyond_what_was_asked_for_drafts_end_as_often_as_before():
         seconds=2200.0,
         times=times,
         steps_asked=(0, 0, 1000),
+        timed_draft_calls=1400,
     )
     found = expect(run, autoregressive(), {0: 1.0, 1: 2.0, 2: 3.0})
     assert found.here == pytest.approx(1)
@@ -236,6 +240,7 @@ def test_a_draft_that_was_cut_short_is_not_thought_to_go_on():
         seconds=1102.0,
         times=(StepTimes(), one, two),
         steps_asked=(0, 0, 0, 0, 1000),
+        timed_draft_calls=1020,
     )
     assert acceptance_by_position(run) == pytest.approx((0.6, 16 / 600))
     found = expect(run, autoregressive())

@@ -110,7 +110,7 @@ def page(summaries, outputs=None, prompts=None):
 class Elements(HTMLParser):
     """All elements of a page, with their attributes and text; fails where they are not closed in turn."""
 
-    VOID = ("meta", "link")
+    VOID = ("meta", "link", "img")
 
     def __init__(self, text):
         super().__init__()

@@ -120,8 +120,8 @@ def test_set_that_is_wrong_is_named(write, setting, message):
         (
             "target: builtin:target",
             "targt: builtin:target",
-            "1:1: unknown key 'targt'. Did you mean 'target'? Available: batch_size, generation, lossless, "
-            "prompts, repeats, runs, sampling, target, tasks.",
+            "1:1: unknown key 'targt'. Did you mean 'target'? Available: batch_size, generation, images, "
+            "lossless, prompts, repeats, runs, sampling, target, tasks.",
         ),
         ("drafter: echo", "drafter: ecko", "4:14: runs[0].drafter: unknown drafter 'ecko'. Did you mean 'echo'"),
         (
@@ -184,7 +184,7 @@ def test_set_that_is_wrong_is_named(write, setting, message):
         (
             "[a b c, d e f]",
             "{limit: 3}",
-            "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset' and 'texts'",
+            "2:10: prompts: set exactly one of 'builtin', 'file', 'dataset', 'texts' and 'tokens'",
         ),
         ("[a b c, d e f]", "{file: no.jsonl}", "2:17: "),
         ("drafter: echo", "drafter: single", "4:14: drafter 'single' drafts for at most 1"),

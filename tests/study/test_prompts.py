@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from pydantic import ValidationError
 
 from specdec_core import builtin as shipped
 from specdec_core.interface import PromptError
@@ -325,3 +326,47 @@ def test_a_template_that_fails(encode, template, said):
         encode([HELLO], own=template)
     with pytest.raises(PromptError, match=f"^prompt 'greeting': the given chat template .*{said}"):
         encode([HELLO], given=template)
+
+
+class TestTokens:
+    """Prompts of token ids: inline and in files."""
+
+    def test_a_list_of_them(self, tmp_path):
+        config = PromptsConfig(tokens=[[5], [6, 7]])
+        assert read_prompts(config, tmp_path) == (
+            PromptText("1", None, tokens=(5,)),
+            PromptText("2", None, tokens=(6, 7)),
+        )
+        assert len(read_prompts(PromptsConfig(tokens=[[5], [6]], limit=1), tmp_path)) == 1
+        shuffled = read_prompts(PromptsConfig(tokens=[[n] for n in range(9)], shuffle=0), tmp_path)
+        assert sorted(one.tokens for one in shuffled) == [(n,) for n in range(9)]
+        assert [one.tokens for one in shuffled] == [(int(one.id) - 1,) for one in shuffled]
+        assert shuffled[0].id != "1"
+
+    def test_a_file_of_them(self, lines):
+        found = lines([{"tokens": [3, 4], "id": "three", "source": "x"}])
+        assert found == (PromptText("three", None, source="x", tokens=(3, 4)),)
+        assert lines([{"prompt": "a", "tokens": 12}])[0] == PromptText("1", "a")
+
+    @pytest.mark.parametrize("tokens", [[], 3, "3", None, [3, -1], [3, "4"], [True], [2.0], [[3]]])
+    def test_what_is_no_list_of_ids_has_its_line(self, problems, tokens):
+        (line,) = problems([{"tokens": tokens}])
+        assert line.startswith('p.jsonl:1: "tokens" must be a list of token ids, which are integers of at least 0')
+
+    @pytest.mark.parametrize("tokens", [[[]], [[-1]], [["a"]], [3]])
+    def test_a_study_is_told_before_it_runs(self, tokens):
+        with pytest.raises(ValidationError, match="tokens"):
+            PromptsConfig(tokens=tokens)
+
+    def test_no_message_of_a_chat(self, lines):
+        with pytest.raises(ValidationError, match="'chat' requires texts"):
+            PromptsConfig(tokens=[[1]], chat=True)
+        with pytest.raises(PromptError, match="prompt '1' is token ids; a message of a chat is a text"):
+            lines([{"tokens": [3]}], chat=True)
+
+    def test_they_reach_the_decoder_as_they_are(self):
+        assert encode_prompts([PromptText("1", None, tokens=(3, 4))], None, model="a model") == [[3, 4]]
+
+    def test_they_decide_the_fingerprint(self):
+        one, other = ([PromptText("1", None, tokens=(n,))] for n in (3, 4))
+        assert fingerprint_prompts(one) != fingerprint_prompts(other)

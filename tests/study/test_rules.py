@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.study import load_study
+from specdec_core.study import compare, load_study
+from specdec_core.study.report.html_report import report_page
 
 STUDY = """\
 target: builtin:target
@@ -44,11 +45,85 @@ def test_a_rule_may_be_varied_and_set(write):
 
 
 def test_an_unknown_rule_is_told_where_it_stands(write):
-    with pytest.raises(ConfigError, match=r"5:39: runs\[1\].rule: unknown rule 'tokn'. Did you mean 'token'\?"):
+    with pytest.raises(ConfigError, match=r"5:39: runs.1..rule: unknown rule 'tokn'. Did you mean 'token'"):
         load_study(write(STUDY.replace("rule: token", "rule: tokn")))
 
 
+def problems(path, *settings):
+    with pytest.raises(ConfigError) as caught:
+        load_study(path, settings)
+    return [line.rpartition("study.yaml:")[2] for line in str(caught.value).splitlines()]
+
+
 def test_the_rule_of_the_paper_is_lossless_and_takes_lenience(write):
-    text = STUDY.replace("rule: token", "rule: token, lenience: 0.5")
-    load_study(write(text))
+    load_study(write(STUDY.replace("rule: token", "rule: token, lenience: 0.5")))
     load_study(write("lossless: true\n" + STUDY))
+
+
+@pytest.mark.parametrize("rule", ["block", "rejection", "typical", "top-k"])
+def test_other_rules_refuse_lenience_below_1(write, rule):
+    text = STUDY.replace("rule: token", f"rule: {rule}, lenience: 0.5")
+    assert problems(write(text)) == [
+        f"5:39: the rule {rule!r} is not defined for lenience below 1; remove the lenience, or choose the rule "
+        "'token'."
+    ]
+    load_study(write(STUDY.replace("rule: token", f"rule: {rule}, lenience: 1")))
+
+
+def test_a_greedy_rule_is_refused_in_the_tasks_that_sample(write):
+    text = STUDY.replace("rule: token", "rule: exact-match")
+    assert problems(write(text))[0].startswith(
+        "5:39: the rule 'exact-match' compares draft tokens with the argmax"
+    )
+    tasks = "tasks: [{name: cold, sampling: {temperature: 0}}, {name: warm}]\n"
+    (problem,) = problems(write(text + tasks))
+    assert problem.startswith("5:39: in task 'warm': the rule 'exact-match' compares draft tokens with the argmax")
+    load_study(write(text.replace("exact-match}", "exact-match, tasks: [cold]}") + tasks))
+
+
+def test_a_lossless_study_refuses_lossy_rules(write):
+    def study(rule, temperature):
+        ruled = STUDY.replace("rule: token", f"rule: {rule}")
+        return write(f"lossless: true\nsampling: {{temperature: {temperature}}}\n" + ruled)
+
+    for rule, temperature in (("block", 1), ("rejection", 0), ("typical", 0), ("exact-match", 0)):
+        load_study(study(rule, temperature))
+    for rule, temperature in (("typical", 1), ("top-k", 1), ("top-k", 0)):
+        assert problems(study(rule, temperature)) == [
+            f"7:39: the rule {rule!r} of run 'random-2-{rule}' is lossy, but the study requires `lossless: true`; "
+            "choose a lossless rule such as 'token', or set `lossless: false`."
+        ]
+
+
+def test_settings_of_a_rule_are_checked_and_may_be_varied(write):
+    text = STUDY.replace("rule: token}", "rule: top-k, grid: {rule.k: [1, 2]}}")
+    assert [run.name for run in load_study(write(text)).runs[2:]] == ["random-2-top-k-k=1", "random-2-top-k-k=2"]
+    for settings, said in (("k: 0", "rule.k: input should be greater than or"), ("kk: 2", "unknown key 'kk'")):
+        text = STUDY.replace("rule: token", f"rule: {{name: top-k, {settings}}}")
+        assert said in problems(write(text))[0]
+
+
+RUN = {
+    "target": "builtin:target",
+    "prompts": ["import os"],
+    "generation": {"max_new_tokens": 6, "ignore_eos": True},
+    "repeats": 1,
+}
+
+
+def test_results_show_the_rule_where_one_is_set():
+    drafted = {"drafter": "random", "gamma": 2}
+    study = {**RUN, "runs": [drafted, {**drafted, "rule": {"name": "top-k", "k": 600}}]}
+    shown = compare(study, progress=False)
+    baseline, plain, ruled = shown.to_dicts()
+    assert "rule" not in baseline
+    assert "rule" not in plain
+    assert (ruled["rule"], ruled["lossless"], plain["lossless"]) == ("top-k", False, True)
+    assert ruled["config"]["run"]["rule"] == {"name": "top-k", "k": 600}
+    assert ruled["deviation"] > 0
+    assert "rule" in str(shown)
+    assert "lossy" in str(shown)
+    assert "acceptance rule decides" in report_page("study", shown.rows, {}, {None: ()})
+    lossless = compare({**study, "runs": [drafted]}, progress=False)
+    assert "rule" not in str(lossless)
+    assert "deviation" not in str(lossless)

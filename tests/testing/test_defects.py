@@ -15,19 +15,17 @@ from specdec_core.testing import checks_for, run_checks, subject_of
 from specdec_core.testing.runner import run_check
 from tests.testing import defects
 from tests.testing.defects import DEFECTS, HEALTHY, side_effects
-from tests.testing.defects.healthy import Cached, Hidden
+from tests.testing.defects.healthy import Branching, Cached, Hidden
 
 ALL = [pytest.param(kind, name, id=f"{kind}-{name}") for kind, table in DEFECTS.items() for name in table]
 EARLIER = {"drafter": ("zero-budget", "many-steps"), "gamma": ("any-batch-size",), "lenience": ("any-batch-size",)}
 LASTING = [
     pytest.param(kind, name, id=name) for kind, table in DEFECTS.items() for name in table if table[name].lasts
 ]
-# By default, the built-in drafters also prove that the kit passes those that keep a cache or use hidden states.
-HEALTHY_PARAMS = [
-    pytest.param(kind, make, id=make.__name__, marks=[pytest.mark.slow] if make in (Cached, Hidden) else [])
-    for kind in HEALTHY
-    for make in HEALTHY[kind]
-]
+HEALTHY_PARAMS = [pytest.param(kind, make, id=make.__name__) for kind in HEALTHY for make in HEALTHY[kind]]
+# By default, the built-in drafters prove that the kit passes drafters like these.
+LIKE_BUILTINS = (Branching, Cached, Hidden)
+SHORT_PARAMS = [one for one in HEALTHY_PARAMS if one.values[1] not in LIKE_BUILTINS]
 
 
 def subject(kind, make, **capabilities):
@@ -69,6 +67,13 @@ def test_the_default_device_is_restored():
     assert torch.get_default_device() == torch.device("cpu")
 
 
+@pytest.mark.parametrize(("kind", "make"), SHORT_PARAMS)
+def test_a_plugin_without_a_defect_passes_in_short(kind, make):
+    report = run_checks(subject(kind, make, encoder_decoder=False), quick=True)
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), HEALTHY_PARAMS)
 def test_a_plugin_without_a_defect_passes(kind, make):
     report = run_checks(subject(kind, make, encoder_decoder=False))

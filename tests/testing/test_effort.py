@@ -34,7 +34,7 @@ def count(monkeypatch):
     return run
 
 
-NAMES = ("draft-sampled-from-q", "all-accepted", "many-steps", "lossless", "greedy-equals-baseline")
+NAMES = ("all-accepted", "many-steps", "lossless")
 
 
 def test_a_slow_drafter_is_called_less_and_the_report_says_so(count):

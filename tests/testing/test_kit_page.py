@@ -35,7 +35,7 @@ class _WithholdingSession(DraftSession):
         return replace(made, lengths=tuple(0 if end else n for n, end in zip(made.lengths, ends, strict=True)))
 
 
-@pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience"])
+@pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience", "rule"])
 def test_the_page_lists_every_check(kind):
     table = PAGE.split(f"<!-- checks: {kind} -->")[1].split("<!-- end of checks -->")[0]
     for one in checks_for(kind):

@@ -217,7 +217,14 @@ def test_what_raises_is_a_failure_with_the_lines_of_the_author_alone(kind, told)
 
 
 @pytest.mark.parametrize(
-    "kind", [ReturnsNone, TooMany, Outside, Raises, Leaves, ProposesNone, ReadsHidden, CannotClose, CannotBegin]
+    "kind",
+    [
+        *(ReturnsNone, Leaves, ReadsHidden, CannotClose),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in (TooMany, Outside, Raises, ProposesNone, CannotBegin)
+        ),
+    ],
 )
 def test_one_mistake_gives_one_message(kind):
     report = run(kind, quick=True)

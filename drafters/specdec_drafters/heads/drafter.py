@@ -27,7 +27,8 @@ class HeadsDrafter(Drafter):
     After x_1 ... x_n the target has read all tokens but x_n, and its last hidden state h is the one x_n was
     sampled from. Head i predicts x_(n+i) from h and, if trained that way, from x_n. No head sees the tokens of the
     others, so all are computed together. q_i, standardised by the core, is still exactly the distribution that the
-    i-th token was sampled from, which is all Algorithm 1 requires.
+    i-th token was sampled from, which is all Algorithm 1 requires. In a tree, head i draws
+    all nodes at depth i.
 
     References:
         Section 6 of arXiv 2211.17192 (non-autoregressive approximation models); Stern, Shazeer and Uszkoreit 2018
@@ -36,6 +37,7 @@ class HeadsDrafter(Drafter):
 
     Config = HeadsConfig
     needs_hidden_states = True
+    drafts_trees = True
 
     def __init__(self, config: HeadsConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -89,13 +91,17 @@ class _HeadsSession(DraftSession):
         # In the first step the target has not read the prompt yet: there is no hidden state.
         if request.hidden is None or not request.wants_more():
             return request.proposal()
-        count = min(self._drafter.count, max(request.budget))
+        count = min(self._drafter.count, max(request.depth))
         last = torch.tensor([row[-1] for row in request.tokens])
         logits = self._drafter.logits(request.hidden, last, count)
+        nodes = 1
         for place in range(count):
             if not request.wants_more():
                 break
-            request.sample(logits[:, place])
+            if request.tree is None:
+                request.sample(logits[:, place])
+            else:
+                nodes = request.branch(logits[:, place, None].expand(-1, nodes, -1)).tokens.shape[1]
         return request.proposal()
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
 from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
 from specdec_core.interface import (
     ConfigError,
@@ -13,6 +16,7 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
     TargetInfo,
+    draw_tree,
     input_path,
 )
 from specdec_drafters.common.texts import read_documents, tokenize_documents
@@ -22,6 +26,9 @@ from specdec_drafters.ngram.kneser_ney import estimate
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from numpy.typing import NDArray
+    from torch import Tensor
 
     from specdec_drafters.ngram.tables import NgramTables
 
@@ -34,13 +41,15 @@ class NgramDrafter(Drafter):
 
     The log-probabilities go to the core as few successors on top of the unigrams, never as a row of V, and
     temperature, top-k and the other settings apply as they do to the target. q is what the core draws from: the
-    model renormalised over the vocabulary, since what it gives to `<s>`, `</s>` and `<unk>` cannot be drafted.
+    model renormalised over the vocabulary, since what it gives to `<s>`, `</s>` and `<unk>` cannot be drafted. For
+    trees the rows are written out.
 
     References:
         Sections 3.6 and 4.1 of arXiv 2211.17192 (n-gram models as negligible-cost drafters, Table 2).
     """
 
     Config = NgramConfig
+    drafts_trees = True
 
     def __init__(self, config: NgramConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -75,6 +84,8 @@ class _NgramSession(DraftSession):
 
     def propose(self, request: DraftRequest) -> Proposal:
         tables, memory = self._tables, self._tables.order - 1
+        if request.tree is not None:
+            return draw_tree(request, self._scored, memory=memory)
         prefixes = [list(row[-memory:]) if memory else [] for row in request.tokens]
         drafted = 0
         while request.wants_more():
@@ -86,3 +97,10 @@ class _NgramSession(DraftSession):
                 prefix.append(token)
             drafted += 1
         return request.proposal()
+
+    def _scored(self, prefix: list[int]) -> Tensor:
+        """Return the log weights `[V]` of the tokens after a prefix."""
+        row = self._tables.backoff_row(self._tables.context(prefix))
+        scores: NDArray[np.float32] = row.lower_order.log_weights + np.float32(row.log_backoff_weight)
+        scores[row.ids] = row.log_weights
+        return torch.from_numpy(scores)

@@ -20,7 +20,8 @@ class PromptCopyConfig(PluginConfig):
     """Which of several equally long matches to copy from: the latest one, or at each token the most frequent
     continuation."""
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    """The most tokens to copy in a step; by default as many as the gamma controller asks for."""
+    """The most tokens to copy in a step, in a tree in each copy; by default as many as the gamma controller asks
+    for."""
 
     @model_validator(mode="after")
     def _check_order(self) -> PromptCopyConfig:

@@ -178,14 +178,18 @@ class SuffixAutomaton(ABC):
 
     def _followed(self, size: int, state: int) -> tuple[int, int]:
         """Shorten a substring of `size` tokens in `state` to at most `longest`, with a token after it."""
-        if size > self._longest:
-            size = self._longest
-            while self._lengths[self._links[state]] >= size:
-                state = self._links[state]
+        state, size = self._shortened(size, state), min(size, self._longest)
         if state == self._end and state != _ROOT:
             state = self._links[state]
             size = self._lengths[state]
         return size, state
+
+    def _shortened(self, size: int, state: int) -> int:
+        """Return the state of the last `longest` tokens of a substring of `size` tokens in `state`."""
+        if size > self._longest:
+            while self._lengths[self._links[state]] >= self._longest:
+                state = self._links[state]
+        return state
 
     @abstractmethod
     def continuation(self, tokens: Sequence[int], match: tuple[int, int], count: int) -> Sequence[int]:
@@ -196,6 +200,42 @@ class SuffixAutomaton(ABC):
             match: A result of `match` or `locate` with at least one token.
             count: The most tokens to return.
         """
+
+    def continuations(
+        self, tokens: Sequence[int], match: tuple[int, int], count: int, most: int, shortest: int
+    ) -> list[Sequence[int]]:
+        """Return up to `most` continuations of a match that begin with different tokens.
+
+        The first is `continuation`. After those of the match come those of shorter matches.
+
+        Args:
+            tokens: The sequence that was read.
+            match: A result of `match` or `locate` with at least one token.
+            count: The most tokens of each.
+            most: The most continuations.
+            shortest: The shortest match.
+        """
+        found: dict[int, Sequence[int]] = {}
+        size, state = match
+        while state != _ROOT and size >= shortest and len(found) < most:
+            first = self.continuation(tokens, (size, state), count)
+            found.setdefault(first[0], first)
+            for token in self._ranked(size, state):
+                if len(found) == most:
+                    break
+                if token not in found:
+                    longer = self._followed(size + 1, self._next[state][token])
+                    more = self.continuation(tokens, longer, count - 1) if longer[0] >= shortest else ()
+                    found[token] = [token, *more]
+            state = self._links[state]
+            size = self._lengths[state]
+        return list(found.values())
+
+    def _ranked(self, size: int, state: int) -> list[int]:
+        """Return the tokens that followed a match, those with the largest first note first."""
+        notes, following = self._notes[0], self._next[state]
+        rank = {token: -notes[self._shortened(size + 1, after)] for token, after in following.items()}
+        return sorted(following, key=lambda token: (rank[token], token))
 
     @abstractmethod
     def _first_notes(self) -> tuple[list[int], ...]:

@@ -27,8 +27,10 @@ class TrainingConfig(TrainerConfig):
     """A UTF-8 text to train on, or `builtin:stdlib`, the Python standard library."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
     """The most bytes of text to read; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    ids: Path | None = None
+    """A file of the target's token ids to train on, one sequence per line; it needs no tokenizer."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """Tokens to sample from the target for training, continuing `text` or answering `sources` if given."""
+    """Tokens to sample from the target for training, continuing `text` or `ids`, or answering `sources`."""
     sources: Path | None = None
     """For a target with an encoder: a JSONL file with a `source` and optionally a `target` per line."""
     held_out: Annotated[int, Field(ge=1)] = 4096
@@ -64,13 +66,16 @@ class TrainingConfig(TrainerConfig):
 
     @model_validator(mode="after")
     def _check_data(self) -> TrainingConfig:
-        if self.text is None and self.sources is None and self.samples is None:
+        read = [name for name in ("text", "ids", "sources") if getattr(self, name) is not None]
+        if not read and self.samples is None:
             raise ValueError(
                 "give training data: 'samples' (tokens to sample from the target), 'text' (a file, or "
-                "builtin:stdlib), or, for a target with an encoder, 'sources' (a JSONL file)"
+                "builtin:stdlib), 'ids' (a file of token ids), or, for a target with an encoder, 'sources' (a "
+                "JSONL file)"
             )
-        if self.text is not None and self.sources is not None:
-            raise ValueError("give 'text' or 'sources', not both: 'sources' is for targets with an encoder")
+        if len(read) > 1:
+            why = ": 'sources' is for targets with an encoder" if "sources" in read else ""
+            raise ValueError(f"give {' or '.join(map(repr, read))}, not both{why}")
         if self.text is None and self.max_bytes is not None:
             raise ValueError("'max_bytes' limits 'text'; give 'text' too, or remove it")
         if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:

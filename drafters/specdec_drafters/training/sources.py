@@ -13,9 +13,16 @@ from numpy.typing import NDArray
 
 from specdec_core import Decoder, Observer
 from specdec_core.decoding import row_seed
-from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings, StepReport, TrainingObserver
+from specdec_core.interface import (
+    ConfigError,
+    GenerationSettings,
+    SamplingSettings,
+    StepReport,
+    TrainingObserver,
+    input_path,
+)
 from specdec_core.models import LoadedModel
-from specdec_drafters.common.texts import read_documents, tokenize_documents
+from specdec_drafters.common.texts import read_documents, read_ids, tokenize_documents
 from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.pairs import Pair, read_pairs
 from specdec_drafters.training.rows import Rows, pad_rows
@@ -90,7 +97,9 @@ def check_sources(sources: Path | None, target: LoadedModel) -> None:
             '"target" per line.'
         )
     if sources is not None and not target.encoder_decoder:
-        raise ConfigError(f"{target.name} has no encoder to read --sources; give --text or --samples instead.")
+        raise ConfigError(
+            f"{target.name} has no encoder to read --sources; give --text, --ids or --samples instead."
+        )
 
 
 def own_samples(
@@ -173,7 +182,7 @@ def begin_token(target: LoadedModel) -> int:
     begin = _begin(target)
     if begin is None:
         raise ConfigError(
-            f"{target.name} has no beginning-of-text or end-of-text token to start from; give --text."
+            f"{target.name} has no beginning-of-text or end-of-text token to start from; give --text or --ids."
         )
     return begin
 
@@ -209,10 +218,11 @@ def text_rows(documents: Sequence[Sequence[int] | NDArray[np.int32]], length: in
 def _from_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> TrainingData:
     pools: list[Rows] = []
     prompts: tuple[list[list[int]] | None, list[list[int]] | None] = (None, None)
-    if config.text is not None:
-        train, held_out = _read_text(config, target, observer)
+    if config.text is not None or config.ids is not None:
+        read = _read_text if config.ids is None else _read_ids
+        train, held_out = read(config, target, observer)
         pools.append(train)
-        prompts = (_beginnings(train, config.length), _beginnings(held_out, config.length))
+        prompts = (_beginnings(train), _beginnings(held_out))
     if config.samples is not None:
         pools.append(_written(config, target, observer, config.samples, 2 * config.seed, prompts[0]))
     held = _written(config, target, observer, config.held_out, 2 * config.seed + 1, prompts[1])
@@ -256,16 +266,42 @@ def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingOb
             f"--text {config.text}: the tokenizer gives token {int(rows.tokens.max())}, but {target.name} has "
             f"{target.vocab_size} tokens; the tokenizer belongs to another model."
         )
-    # The held-out windows are the last ones: neighbouring windows of a document are too similar.
+    return _split(rows)
+
+
+def _read_ids(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> tuple[Rows, Rows]:
+    """Return the sequences of `ids` to train on and the held-out ones; what is too long is cut into windows."""
+    assert config.ids is not None
+    observer.stage("reading the token ids")
+    step = config.length - 1  # each window starts with the last token of the previous one
+    windows = [
+        sequence[start : start + config.length].tolist()
+        for sequence in read_ids(input_path(config.ids))
+        for start in range(0, len(sequence) - 1, step)
+    ]
+    if len(windows) < 2:
+        raise ConfigError(
+            f"--ids {config.ids} has {len(windows)} sequence(s) of at least two tokens, but two are needed (to "
+            "train on and to evaluate on); give more, one per line."
+        )
+    if (largest := max(map(max, windows))) >= target.vocab_size:
+        raise ConfigError(
+            f"--ids {config.ids} has token {largest}; {target.name} has 0 to {target.vocab_size - 1}."
+        )
+    return _split(pad_rows(windows, [1] * len(windows)))
+
+
+def _split(rows: Rows) -> tuple[Rows, Rows]:
+    """Return the rows to train on and the held-out ones, the last: neighbours are too similar."""
     split = len(rows) - max(1, len(rows) // HELD_OUT_SHARE)
     return rows.take(slice(split)), rows.take(slice(split, None))
 
 
-def _beginnings(rows: Rows, length: int) -> list[list[int]]:
+def _beginnings(rows: Rows) -> list[list[int]]:
     """Return the first quarter of each row, at most `MAX_PROMPT_TOKENS` tokens, in random order."""
-    prompt = max(1, min(MAX_PROMPT_TOKENS, length // 4))
+    lengths = [max(1, min(MAX_PROMPT_TOKENS, (int(count) + 1) // 4)) for count in rows.mask.sum(1)]
     order = np.random.default_rng(len(rows)).permutation(len(rows))
-    return [rows.tokens[int(number), :prompt].tolist() for number in order]
+    return [rows.tokens[int(number), : lengths[int(number)]].tolist() for number in order]
 
 
 def _from_sources(

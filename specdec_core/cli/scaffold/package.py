@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from specdec_core.cli.scaffold.names import Names
 
-Kind: TypeAlias = Literal["drafter", "gamma", "lenience"]
+Kind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule"]
 """The kinds of plugins that a package can be for."""
 Style: TypeAlias = Literal["deterministic", "autoregressive", "session"]
 """How a drafter is written."""
@@ -52,6 +52,7 @@ _SHAPES = {
     "session": _Shape("Samples tokens by how often they followed the last one.", "unseen_weight: 0.5", 1),
     "gamma": _Shape("Drafts one token more than were accepted on average lately.", "max_gamma: 8", 1),
     "lenience": _Shape("Lenient while a sequence has deviated little from the target.", "max_deviation: 0.05", 1),
+    "rule": _Shape("Accepts draft tokens that are not much less probable than the best.", "share: 0.5", 1),
 }
 
 

@@ -66,12 +66,13 @@ class BeamGamma(GammaController):
         self._inner, self._limit, self._beams, self._width, self._guard = inner, limit, beams, width, guard
         self._levels: Sequence[int] = (0,) * batch.batch_size
         self._session: GammaSession | None = None
+        tree: TreeShape | None = None
         with guard.calling(inner):
             self._session = inner.open(batch)
             if self._session is None:
                 raise PluginError("open() returned None; it must return a session.")
-        if self._session is not None:
-            _check_gamma(self._session, type(inner).__name__)
+            tree = self._session.tree()
+        _check_gamma(self._session, tree, type(inner).__name__)
 
     @property
     def max_gamma(self) -> int:
@@ -109,13 +110,13 @@ class BeamGamma(GammaController):
         return tuple(asked)
 
 
-def _check_gamma(session: GammaSession, name: str) -> None:
-    if session.uses_confidence:
+def _check_gamma(session: GammaSession | None, tree: TreeShape | None, name: str) -> None:
+    if session is not None and session.uses_confidence:
         raise ConfigError(
             f"gamma: {name} decides after each draft token whether to draft another, but with beams all of them "
             "draft a level together; choose a number, or a controller that decides before the draft."
         )
-    if type(session).tree is not GammaSession.tree:
+    if tree is not None:
         raise ConfigError(
             f"gamma: {name} asks for trees, but with beams the drafter's beam search decides on the tree; choose "
             "the number of its levels, and draft_beams for their width."

@@ -1,4 +1,4 @@
-"""Check rows and turn them into prompts, each a text or a chat."""
+"""Check rows and turn them into prompts, each a text, a chat or token ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message: TypeAlias = Mapping[str, Any]
 """A chat message: `role` and `content`, both strings, and anything else that a chat template reads."""
 
 _MAX_PROBLEMS = 5
-_KNOWN = ("prompt", "messages", "id", "reference", "source")
+_KNOWN = ("prompt", "messages", "tokens", "id", "reference", "source")
 # Other keys are allowed, so only near matches of these are reported as misspelled.
 _CHECKED_KEYS = ("prompt", "messages", "reference")
 _MIN_SIMILARITY = 0.87
@@ -23,14 +23,15 @@ _MIN_SIMILARITY = 0.87
 
 @dataclass(frozen=True)
 class PromptText:
-    """A prompt: either a text or a chat.
+    """A prompt: a text, a chat or token ids; the other two are None.
 
     Attributes:
         id: Identifies it in results.
-        text: The text to continue; for encoder-decoder models the source. None for a chat.
-        messages: The messages of a chat; None for a text.
+        text: The text to continue; for encoder-decoder models the source.
+        messages: The messages of a chat.
         references: Reference outputs for quality scores, if there are any.
         source: Where it comes from; only shown.
+        tokens: Ids of the target's tokens, to which nothing is added.
     """
 
     id: str
@@ -38,6 +39,7 @@ class PromptText:
     messages: tuple[Message, ...] | None = None
     references: tuple[str, ...] = ()
     source: str | None = None
+    tokens: tuple[int, ...] | None = None
 
 
 def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -> list[PromptText]:
@@ -116,7 +118,7 @@ class _Entry:
         source = self._entry.get("source")
         if not isinstance(source, str | None):
             self.problem(f'"source" must be a string; given {kind_of(source)}.')
-        return PromptText(own_id, text, messages, self._references(), source)
+        return PromptText(own_id, text, messages, self._references(), source, self._tokens())
 
     def _id(self) -> str:
         given = self._entry.get("id", self._number)
@@ -141,16 +143,35 @@ class _Entry:
             if "prompt" in self._entry:
                 self.problem('"prompt" and "messages" are both given; use one of them.')
             return None
+        if self._holds_tokens:
+            return None
         text = self._entry.get("prompt")
         if not isinstance(text, str):
             if not meant & {"prompt", "messages"}:
                 self.problem(
-                    f'expected an object with a string "prompt" or a list "messages"; given {self._given()}. '
-                    "If another key holds the prompt, name it with `column`."
+                    'expected an object with a string "prompt" or a list "messages" or "tokens"; given '
+                    f"{self._given()}. If another key holds the prompt, name it with `column`."
                 )
         elif not text.strip():
             self.problem(f"prompt {self._number} is empty; write a text or remove the line.")
         return text
+
+    @property
+    def _holds_tokens(self) -> bool:
+        """Whether the prompt is token ids. Beside a text or a chat, the key is one of the unrelated ones."""
+        return "tokens" in self._entry and not {"prompt", "messages"} & set(self._entry)
+
+    def _tokens(self) -> tuple[int, ...] | None:
+        if not self._holds_tokens:
+            return None
+        tokens = self._entry["tokens"]
+        ids = tokens if isinstance(tokens, list) else []
+        wrong = [one for one in ids if not isinstance(one, int) or isinstance(one, bool) or one < 0]
+        if not ids or wrong:
+            given = kind_of(tokens) if not wrong else repr(wrong[0])
+            self.problem(f'"tokens" must be a list of token ids, which are integers of at least 0; given {given}.')
+            return None
+        return tuple(ids)
 
     def _given(self) -> str:
         if "prompt" in self._entry:

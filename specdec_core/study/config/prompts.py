@@ -97,7 +97,7 @@ def read_template(path: Path) -> str:
 def encode_prompts(
     prompts: Sequence[PromptText], tokenizer: Any, *, model: str, chat_template: str | None = None
 ) -> list[str | list[int]]:
-    """Return prompts in the form that a `Decoder` takes: texts unchanged, chats as token ids.
+    """Return prompts in the form that a `Decoder` takes: texts and token ids unchanged, chats as token ids.
 
     The template renders a chat with a generation prompt after the last message. It also writes the special tokens;
     the tokenizer adds none.
@@ -111,10 +111,13 @@ def encode_prompts(
     Raises:
         PromptError: If a chat has no tokenizer or no template, or the template refuses it.
     """
-    return [
-        prompt.text if prompt.text is not None else _chat(prompt, tokenizer, model, chat_template)
-        for prompt in prompts
-    ]
+    return [_encoded(prompt, tokenizer, model, chat_template) for prompt in prompts]
+
+
+def _encoded(prompt: PromptText, tokenizer: Any, model: str, chat_template: str | None) -> str | list[int]:
+    if prompt.tokens is not None:
+        return list(prompt.tokens)
+    return prompt.text if prompt.text is not None else _chat(prompt, tokenizer, model, chat_template)
 
 
 def as_chat(prompt: PromptText, system: str | None = None) -> PromptText:
@@ -125,8 +128,10 @@ def as_chat(prompt: PromptText, system: str | None = None) -> PromptText:
         system: The system message before it.
 
     Raises:
-        PromptError: There is a system message, and the prompt is already a chat.
+        PromptError: There is a system message, and the prompt is already a chat; or it is token ids.
     """
+    if prompt.tokens is not None:
+        raise PromptError(f"prompt {prompt.id!r} is token ids; a message of a chat is a text. Leave `chat` out.")
     if prompt.text is None:
         if system is not None:
             raise PromptError(
@@ -145,8 +150,12 @@ def fingerprint_prompts(prompts: Sequence[PromptText], chat_template: str | None
         prompts: The prompts as read.
         chat_template: The template that replaces the tokenizer's own.
     """
-    text = json.dumps([chat_template, *((prompt.text, prompt.messages) for prompt in prompts)], sort_keys=True)
+    text = json.dumps([chat_template, *map(_content, prompts)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _content(prompt: PromptText) -> tuple[Any, ...]:
+    return (prompt.text, prompt.messages) if prompt.tokens is None else (prompt.tokens,)
 
 
 def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) -> list[int]:
@@ -194,6 +203,9 @@ def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:
     """Return the name of the source, for messages, and its prompts."""
     if config.texts is not None:
         return "the list of prompts", _from_list(config.texts, config)
+    if config.tokens is not None:
+        order = shuffled(len(config.tokens), config.shuffle)[: config.limit]
+        return "the list of tokens", [PromptText(str(n + 1), None, tokens=config.tokens[n]) for n in order]
     if config.dataset is not None:
         rows = dataset_rows(config, folder)
         return config.dataset, read_rows(rows, config.chosen_columns(), config.limit)

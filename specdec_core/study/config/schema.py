@@ -65,8 +65,15 @@ class ColumnsConfig(_Part):
     """Holds where the prompt comes from; only shown."""
 
 
+MAX_SIDE = 512
+"""The most pixels in a row or a column of a picture."""
+MAX_LEVELS = 65_536
+"""The most grey levels of a picture; it shows 256 of them."""
+_TokenId = Annotated[int, Field(ge=0)]
+
+
 class PromptsConfig(_Part):
-    """Source of the prompts: exactly one of `builtin`, `file`, `dataset` and `texts`."""
+    """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `texts` and `tokens`."""
 
     builtin: Literal["heldout", "translation", "summarization"] | None = None
     """Prompts shipped with the built-in models, from text held out of their training."""
@@ -77,6 +84,8 @@ class PromptsConfig(_Part):
     """A Hugging Face dataset: a folder, relative to the study file, or a name on the hub. Needs datasets."""
     texts: tuple[str, ...] | None = None
     """The prompts themselves; a bare list is short for this."""
+    tokens: tuple[Annotated[tuple[_TokenId, ...], Field(min_length=1)], ...] | None = None
+    """The prompts as lists of the target's token ids: they need no tokenizer, and nothing is added to them."""
     name: str | None = None
     """Configuration of the dataset, if it has several."""
     split: str | None = None
@@ -103,11 +112,13 @@ class PromptsConfig(_Part):
 
     @model_validator(mode="after")
     def _check(self) -> PromptsConfig:
-        sources = ("builtin", "file", "dataset", "texts")
+        sources = ("builtin", "file", "dataset", "texts", "tokens")
         given = [name for name in sources if getattr(self, name) is not None]
         if len(given) != 1:
             found = " and ".join(map(repr, given)) or "none of them"
-            raise ValueError(f"set exactly one of 'builtin', 'file', 'dataset' and 'texts'; given {found}")
+            raise ValueError(
+                f"set exactly one of {', '.join(map(repr, sources[:-1]))} and 'tokens'; given {found}"
+            )
         for keys, owners in _OF_SOURCES.items():
             for key in keys:
                 if getattr(self, key) is not None and given[0] not in owners:
@@ -120,6 +131,8 @@ class PromptsConfig(_Part):
             raise ValueError(f"{' and '.join(map(repr, named))} are given; the prompt comes from one of them")
         if self.columns is not None and not named:
             raise ValueError("'columns' names no prompt; add 'column' or 'template'")
+        if self.chat and self.tokens is not None:
+            raise ValueError("'chat' requires texts, which become messages of users; 'tokens' holds token ids")
         if self.system is not None and not self.chat:
             raise ValueError("'system' requires 'chat: true', which treats each text as a user message")
         return self
@@ -135,6 +148,19 @@ _OF_SOURCES = {
     ("column", "template", "columns"): ("file", "dataset"),
 }
 """Keys that only some sources have."""
+
+
+class ImagesConfig(_Part):
+    """How new tokens are shown as grey pictures in the report: rows of pixels, from the top left."""
+
+    width: Annotated[int, Field(ge=1, le=MAX_SIDE)]
+    """Pixels in a row."""
+    height: Annotated[int, Field(ge=1, le=MAX_SIDE)]
+    """Rows of a picture. Tokens beyond one begin the next."""
+    levels: Annotated[int, Field(ge=2, le=MAX_LEVELS)]
+    """Number of grey levels, from black to white."""
+    first: Annotated[int, Field(ge=0)] = 0
+    """Token id of black; those of the other levels follow. Any other token leaves its pixel empty."""
 
 
 class RepeatsConfig(_Part):
@@ -257,6 +283,8 @@ class StudyConfig(_Part):
     lossless: bool = False
     """Refuse runs whose lenience may be below 1 and lossy acceptance rules: all outputs then have the target's
     distribution."""
+    images: ImagesConfig | None = None
+    """Show outputs as pictures in the report, for models of pixels; it changes nothing that is measured."""
     tasks: Annotated[tuple[TaskConfig, ...], Field(min_length=1)] | None = None
     """Tasks to decode, each with its own baseline and table; without them the study is a single task."""
     runs: Annotated[tuple[Any, ...], Field(min_length=1)]

@@ -37,6 +37,7 @@ class RunFacts:
         by_gamma: The expected speed-up with gamma = 0, 1, ... K; empty if too little was measured.
         shares: Where the time went; None if too little was measured.
         verify_excess: Verification time over that of the same drafts in all runs of the study.
+        trees: Whether drafts were trees.
     """
 
     drafted: float
@@ -50,6 +51,7 @@ class RunFacts:
     by_gamma: tuple[float, ...]
     shares: TimeShares | None
     verify_excess: float
+    trees: bool = False
 
 
 def best_of(by_gamma: tuple[float, ...]) -> int:
@@ -62,12 +64,18 @@ def diagnose(facts: RunFacts) -> str:
     if not facts.drafted or facts.alpha is None:
         return "nothing was drafted: every step was autoregressive"
     parts = [_effect(facts), *_cause(facts.shares)]
-    if facts.speedup < 1 and facts.c is not None and facts.alpha <= facts.c and facts.steps >= MIN_COUNT:
+    if _never_pays(facts):
         alpha, c = rate(facts.alpha), number(facts.c, 2)
         parts = [f"acceptance rate {alpha} is not above c {c}: no gamma pays (Corollary 3.9)"]
     else:
         parts += _advice(facts)
     return "; ".join(parts + _gap(facts))
+
+
+def _never_pays(facts: RunFacts) -> bool:
+    if facts.alpha is None or facts.c is None or facts.trees:
+        return False
+    return facts.speedup < 1 and facts.alpha <= facts.c and facts.steps >= MIN_COUNT
 
 
 def _effect(facts: RunFacts) -> str:
@@ -96,6 +104,8 @@ def _cause(shares: TimeShares | None) -> list[str]:
 
 def _advice(facts: RunFacts) -> list[str]:
     """Return which gamma to use."""
+    if facts.trees:
+        return ["`specdec measure --ranks` and `optimal-tree` find the best tree"]
     if facts.expected is None or len(facts.by_gamma) < 2 or facts.steps < MIN_COUNT:
         return ["too few steps were timed to suggest a gamma"]
     best = best_of(facts.by_gamma)

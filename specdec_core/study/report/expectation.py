@@ -160,8 +160,9 @@ class Expectation:
 
     @property
     def drafted(self) -> bool:
-        """Whether drafts were verified and timed, as `at` requires."""
-        return bool(self._run.verified_at) and self._run.draft_seconds_per_call is not None
+        """Whether drafts were verified and timed, as `at` requires; not of trees, whose length says too little."""
+        run = self._run
+        return bool(run.verified_at) and run.draft_seconds_per_call is not None and not run.tree_steps
 
     @property
     def here(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report import charts
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
+from specdec_core.study.report.pictures import Picture, pictures
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 
 if TYPE_CHECKING:
     from specdec_core.study.config.prompts import PromptText
+    from specdec_core.study.config.schema import ImagesConfig
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.results import Outputs
     from specdec_core.study.report.summary import RunSummary
@@ -27,6 +30,8 @@ SCOPE = "specdec-report"
 """Class of the element that holds a report in a notebook."""
 MAX_PROMPTS = 5
 """Prompts of a task whose outputs are shown."""
+MAX_DRAWN = 10
+"""Prompts of a task whose pictures are shown."""
 _MAX_PROMPT, _MAX_OUTPUT = 600, 3000
 """Characters of a prompt or reference, and of an output, that are shown."""
 
@@ -36,6 +41,7 @@ def report_page(
     summaries: Sequence[RunSummary],
     outputs: Outputs,
     prompts: Mapping[str | None, Sequence[PromptText]],
+    images: ImagesConfig | None = None,
 ) -> str:
     """Return the report of a study as an HTML page; the same arguments give the same page.
 
@@ -44,13 +50,15 @@ def report_page(
         summaries: The summary of each run, grouped by task, the baseline first in each.
         outputs: The outputs by task and run, in the order of the prompts.
         prompts: The prompts by task; the key None stands for the only task of a study without `tasks`.
+        images: How outputs are shown as pictures; None if they are not.
     """
     tasks = [
-        _Section(number, runs, prompts.get(runs[0].task, ()), outputs)
+        _Section(number, runs, prompts.get(runs[0].task, ()), outputs, images)
         for number, runs in enumerate(by_task(summaries), start=1)
     ]
     page = _environment().get_template("report.html.jinja")
-    return page.render(title=study_name, tasks=tasks, setup=_setup(summaries), min_count=MIN_COUNT)
+    ruled = any(one.rule is not None for one in summaries)
+    return page.render(title=study_name, tasks=tasks, setup=_setup(summaries), min_count=MIN_COUNT, ruled=ruled)
 
 
 def report_fragment(study_name: str, summaries: Sequence[RunSummary]) -> str:
@@ -126,13 +134,21 @@ class _Section:
         runs: Its summaries, the baseline first.
         prompts: Its prompts.
         outputs: The outputs by task and run.
+        images: How outputs are shown as pictures; None if they are not.
     """
 
     def __init__(
-        self, number: int, runs: Sequence[RunSummary], prompts: Sequence[PromptText], outputs: Outputs
+        self,
+        number: int,
+        runs: Sequence[RunSummary],
+        prompts: Sequence[PromptText],
+        outputs: Outputs,
+        images: ImagesConfig | None = None,
     ) -> None:
         self.number = number
         self.runs = runs
+        self.drawn_prompts = () if images is None else prompts[:MAX_DRAWN]
+        self._images = images
         self.prompts = prompts[:MAX_PROMPTS]
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
         self.name = runs[0].task
@@ -174,6 +190,21 @@ class _Section:
         """The resolved settings of each run, as JSON."""
         runs = [one.config["run"] for one in self.runs if one.name != BASELINE]
         return json.dumps(runs, indent=2, ensure_ascii=False)
+
+    def drawn(self, run: RunSummary, place: int) -> list[Picture]:
+        """Return the pictures that a run drew for a prompt; none if it did not finish it.
+
+        Args:
+            run: The run.
+            place: Number of the prompt, from 0.
+        """
+        baseline, own = (self._written[name][place : place + 1] for name in (BASELINE, run.name))
+        if self._images is None or not own:
+            return []
+        found = list(pictures(own[0].tokens, self._images))
+        if run.name == BASELINE or not baseline or own[0].tokens != baseline[0].tokens:
+            return found
+        return [replace(one, words=f"{one.words}; the baseline's picture") for one in found]
 
     def outputs(self, place: int) -> Iterator[tuple[str, bool, str, str]]:
         """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.

@@ -36,14 +36,15 @@ class RunCounts:
         drafted: Draft tokens proposed.
         accepted: Draft tokens accepted.
         gamma_mean: Mean number of draft tokens per step and sequence.
+        levels_mean: Mean depth of the trees per step; None if drafts were lines.
         block_efficiency: Tokens per step and sequence, including the recovered or bonus token ("mean acceptance
             length" elsewhere).
         alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified.
         alpha_by_position: The same at each position of the draft; section 3 assumes that all are equal.
         verified_by_position: Draft tokens verified at each position: if they are few, the rate is noise.
         steps_by_length: Steps whose longest draft had 0, 1, ... tokens, without the first step of each batch.
-        deviation: Total variation from the target's distribution that lenience spent per sequence; 0 without
-            lenience.
+        deviation: Total variation from the target's distribution that lenience or a lossy rule spent per
+            sequence; 0 without either.
         seconds: Wall time.
         cpu_seconds: CPU time of the decoding thread: on an idle machine, nearly the wall time. None unless the
             target is on a CPU.
@@ -56,6 +57,7 @@ class RunCounts:
     drafted: int
     accepted: int
     gamma_mean: float | None
+    levels_mean: float | None
     block_efficiency: float | None
     alpha: float | None
     alpha_by_position: tuple[float, ...]
@@ -153,7 +155,8 @@ class RunSummary:
         drafter: Name of the drafter; None for the baseline.
         gamma: Tokens drafted per step, or the controller's name.
         lenience: Factor l, or the controller's name.
-        lossless: Whether l is 1 in every step, so that outputs have the target's distribution.
+        rule: Name of the acceptance rule; None where none is set, and then `results.jsonl` has no such field.
+        lossless: Whether lenience and rule give outputs with the target's distribution.
         repeats: Number of finished repeats.
         counts: Sums over repeats and prompts.
         speed: Measured speeds and costs.
@@ -180,6 +183,7 @@ class RunSummary:
     drafter: str | None
     gamma: Label
     lenience: Label
+    rule: str | None
     lossless: bool
     repeats: int
     counts: RunCounts
@@ -209,6 +213,8 @@ class RunSummary:
         for name, value in asdict(self).items():
             if name == "error":
                 fields["status"] = self.status
+            if name == "rule" and value is None:
+                continue
             fields |= value if name in ("counts", "speed", "expected") else {name: value}
         return fields
 
@@ -283,6 +289,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         drafter=run.labels.drafter,
         gamma=run.labels.gamma,
         lenience=run.labels.lenience,
+        rule=run.labels.rule,
         lossless=run.lossless_for(task.sampling),
         repeats=len(metrics),
         counts=counts,
@@ -324,6 +331,7 @@ def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
         drafted=total.drafted,
         accepted=total.accepted,
         gamma_mean=total.drafted / total.row_steps if measured else None,
+        levels_mean=total.draft_calls / total.target_calls if total.tree_steps else None,
         block_efficiency=total.block_efficiency if measured else None,
         alpha=total.alpha,
         alpha_by_position=tuple(accepted / verified for verified, accepted in positions),
@@ -410,14 +418,20 @@ def _expected(
         by_gamma=by_gamma,
         shares=None if expected.time_shares is None else TimeShares(**expected.time_shares),
         verify_excess=_median(one.verify_excess for one in repeats) or 1.0,
+        trees=counts.levels_mean is not None,
     )
     return replace(expected, diagnosis=diagnose(facts))
 
 
 def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:
-    """Return the speed-up of Theorem 3.8; None without the measurements that it needs."""
+    """Return the speed-up of Theorem 3.8; None without the measurements that it needs.
+
+    For trees its tokens per step, which the acceptance rate and a length do not determine, are those measured.
+    """
     if run.drafter is None:
         return 1.0 if counts.tokens else None
     if counts.alpha is None or counts.gamma_mean is None or speed.c is None:
         return None
+    if counts.levels_mean is not None and counts.block_efficiency is not None:
+        return counts.block_efficiency / (counts.levels_mean * speed.c + 1)
     return walltime_improvement(counts.alpha, counts.gamma_mean, speed.c)

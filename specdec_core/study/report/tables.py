@@ -30,20 +30,23 @@ def by_task(summaries: Sequence[RunSummary]) -> list[list[RunSummary]]:
 def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
     """Return the results of a task, the baseline in the first row."""
     lenient = any(summary.lenience != 1 for summary in summaries)
+    ruled = any(summary.rule is not None for summary in summaries)
+    lossy = lenient or (ruled and not all(summary.lossless for summary in summaries))
     beams = any(summary.beams for summary in summaries)
-    left_out = (() if lenient else _LENIENT) + (() if beams else _BEAMS)
+    shown = {_LENIENCE: lenient, _RULE: ruled, _DEVIATION: lossy, **dict.fromkeys(_BEAMS, beams)}
     return ReportTable(
-        columns=tuple(column for column in _RESULTS if column not in left_out),
-        rows=tuple(_results_row(summary, lenient, beams) for summary in summaries),
+        columns=tuple(column for column in _RESULTS if shown.get(column, True)),
+        rows=tuple(_results_row(summary, lenient, ruled, lossy, beams) for summary in summaries),
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
 
 
 _HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
-_LENIENT = (
-    Column("l", spare=4, note="l: lenience."),
-    Column("deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."),
+_LENIENCE = Column("l", spare=4, note="l: lenience.")
+_RULE = Column("rule", numeric=False, spare=4)
+_DEVIATION = Column(
+    "deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."
 )
 _BEAMS = (
     Column("w"),
@@ -58,7 +61,9 @@ _RESULTS = (
     Column("drafter", numeric=False, spare=11),
     *_BEAMS[:2],
     Column("γ", spare=5),
-    *_LENIENT,
+    _LENIENCE,
+    _RULE,
+    _DEVIATION,
     Column("acceptance\nrate", spare=2),
     Column("c", spare=9),
     Column("block\nefficiency", spare=3),
@@ -140,7 +145,7 @@ def _departure(summary: RunSummary) -> str:
     )
 
 
-def _results_row(summary: RunSummary, lenient: bool, beams: bool) -> Row:
+def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, beams: bool) -> Row:
     counts, speed, expected = summary.counts, summary.speed, summary.expected
     ends = (speed.tokens_per_second_min, speed.tokens_per_second_max)
     interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
@@ -150,7 +155,9 @@ def _results_row(summary: RunSummary, lenient: bool, beams: bool) -> Row:
         summary.drafter or "",
         *([str(summary.beams), str(summary.draft_beams or "")] if beams else []),
         str(summary.gamma) if summary.drafter else "",
-        *([str(summary.lenience), number(counts.deviation, 2)] if lenient else []),
+        *([str(summary.lenience)] if lenient else []),
+        *([(summary.rule or "token") if summary.drafter else ""] if ruled else []),
+        *([number(counts.deviation, 2)] if lossy else []),
         marked(rate(counts.alpha), few_verified(summary)),
         marked(number(speed.c, 3), few),
         number(counts.block_efficiency, 2),

@@ -122,7 +122,9 @@ def _answer(runs: Sequence[RunSummary]) -> str:
     text = _fastest(ranked, "run")
     lossless = [one for one in ranked if one.lossless]
     if lossless and not all(one.lossless for one in _best(ranked)):
-        text += f" Without lenience, {_fastest(lossless, 'lossless run')}"
+        found = " ".join(sorted({_lossy(one) for one in ranked if not one.lossless}))
+        ways = {"lenient": "lenience", "lossy": "lossy rules"}.get(found, "lenience and lossy rules")
+        text += f" Without {ways}, {_fastest(lossless, 'lossless run')}"
     return text
 
 
@@ -157,7 +159,12 @@ def _fastest(runs: Sequence[RunSummary], kind: str) -> str:
 def _remark(one: RunSummary) -> str:
     if departures([one]):
         return ", departs from the baseline"
-    return "" if one.lossless else ", lenient"
+    return "" if one.lossless else f", {_lossy(one)}"
+
+
+def _lossy(one: RunSummary) -> str:
+    """Return why a run is not lossless: lenience, or else its rule."""
+    return "lossy" if one.lenience == 1 else "lenient"
 
 
 def _too_few(repeats: int) -> str:
@@ -234,7 +241,7 @@ def _gain(one: RunSummary) -> str:
 def _exactness(one: RunSummary) -> str:
     """Return how a run's outputs relate to those of the baseline."""
     if not one.lossless:
-        return "; it is lenient, so its outputs need not have the target's distribution"
+        return f"; it is {_lossy(one)}, so its outputs need not have the target's distribution"
     if one.quality is None:
         return ""
     exact = one.quality["exact"]

@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from specdec_core.decoding import BatchResult, Decoder
-from specdec_core.interface import Drafter, GammaController
+from specdec_core.interface import Drafter, GammaController, TreeShape
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.causes import what_failed
-from specdec_core.testing.checks.drafter_proposals import ROWS, single_row
+from specdec_core.testing.checks.drafter_proposals import ROWS, no_trees, single_row
 from specdec_core.testing.checks.drafter_state import no_rollback
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
+from specdec_core.testing.harness.settings import TREE
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_loaded_model
 from specdec_core.testing.harness.toys import Gamma, Hierarchy
 from specdec_core.testing.registration import CheckFailure, check
@@ -95,6 +96,17 @@ def _asks(target: TinyTarget, drafter: Drafter, gamma: Gamma) -> bool:
     return gamma.asked > 0
 
 
+@check("lossless-trees", kind="drafter", skip_if=no_trees, slow=True)
+def lossless_trees(subject: DrafterSubject) -> None:
+    """Decoding with trees samples the target's exact distribution (chi-square); greedy gives its tokens."""
+    prompts = PROMPTS[: subject.rows(len(PROMPTS))]
+    for target in subject.targets:
+        drafter, gamma = subject.drafter(target), Gamma(4, 2, tree=TREE)
+        _require_lossless(subject, target, drafter, gamma, SamplingSettings(), 1000, ", in trees,")
+        expected = _baseline(target, prompts, _tokens(subject), ignore_eos=True)
+        _require_baseline(target, prompts, _greedy(subject, target, prompts, TREE, ignore_eos=True), expected)
+
+
 @check("greedy-equals-baseline", kind="drafter")
 def greedy_equals_baseline(subject: DrafterSubject) -> None:
     """Greedy decoding gives the tokens of the autoregressive baseline, one by one and in batches."""
@@ -103,13 +115,19 @@ def greedy_equals_baseline(subject: DrafterSubject) -> None:
         for prompts, ignore_eos in (*(((one,), True) for one in together), (together, True), (together, False)):
             got = _greedy(subject, target, prompts, ignore_eos=ignore_eos)
             expected = _baseline(target, prompts, _tokens(subject), ignore_eos=ignore_eos)
-            for prompt, own, baseline in zip(prompts, got.sequences, expected.sequences, strict=True):
-                if own.tokens != baseline.tokens:
-                    raise CheckFailure(
-                        f"decoded {len(prompts)} sequence(s) greedily on {target}, this one from {list(prompt)}",
-                        f"the tokens {list(own.tokens)}",
-                        f"the baseline's tokens {list(baseline.tokens)}",
-                    )
+            _require_baseline(target, prompts, got, expected)
+
+
+def _require_baseline(
+    target: TinyTarget, prompts: Sequence[Sequence[int]], got: BatchResult, expected: BatchResult
+) -> None:
+    for prompt, own, baseline in zip(prompts, got.sequences, expected.sequences, strict=True):
+        if own.tokens != baseline.tokens:
+            raise CheckFailure(
+                f"decoded {len(prompts)} sequence(s) greedily on {target}, this one from {list(prompt)}",
+                f"the tokens {list(own.tokens)}",
+                f"the baseline's tokens {list(baseline.tokens)}",
+            )
 
 
 @check("no-extra-target-calls", kind="drafter")
@@ -144,16 +162,21 @@ def saves_target_calls(subject: DrafterSubject) -> None:
 
 
 def _greedy(
-    subject: DrafterSubject, target: TinyTarget, prompts: Sequence[Sequence[int]], *, ignore_eos: bool = False
+    subject: DrafterSubject,
+    target: TinyTarget,
+    prompts: Sequence[Sequence[int]],
+    tree: TreeShape | None = None,
+    *,
+    ignore_eos: bool = False,
 ) -> BatchResult:
     """Decode greedily with the drafter; checks share the result."""
 
     def decode() -> BatchResult:
         with _decoding(f"decoded {len(prompts)} sequence(s) greedily on {target}"):
-            plugins: dict[str, Any] = {"drafter": subject.drafter(target), "gamma": Gamma(4, 2)}
+            plugins: dict[str, Any] = {"drafter": subject.drafter(target), "gamma": Gamma(4, 2, tree=tree)}
             return _decode(target, prompts, ignore_eos, _tokens(subject), **plugins)
 
-    return subject.once(("greedy", target, tuple(prompts), ignore_eos), decode)
+    return subject.once(("greedy", target, tuple(prompts), tree, ignore_eos), decode)
 
 
 def _tokens(subject: DrafterSubject) -> int:

@@ -8,18 +8,18 @@ from typing import Any
 import torch
 
 from specdec_core.interface import Drafter
-from specdec_core.interface.settings import SamplingSettings
 from specdec_core.registry.nesting import nested_settings
 from specdec_core.testing.checks.drafter_proposals import (
     ROWS,
-    SETTINGS,
     drivers,
     drivers_for_all_settings,
     single_row,
     situations,
 )
 from specdec_core.testing.checks.drafter_state import require_same_drafts
-from specdec_core.testing.harness.session_driver import Draft, SessionDriver
+from specdec_core.testing.harness.drafts import Draft
+from specdec_core.testing.harness.session_driver import SessionDriver
+from specdec_core.testing.harness.settings import SETTINGS, Setting
 from specdec_core.testing.harness.state import (
     changed_globals,
     frozen_heap,
@@ -55,12 +55,13 @@ def _opened(
     target: TinyTarget,
     drafter: Drafter,
     rows: Sequence[Sequence[int]] = ROWS,
-    sampling: SamplingSettings | None = None,
+    setting: Setting | None = None,
 ) -> SessionDriver:
     """Open a session over some rows, at most `max_batch`."""
     some = [list(row) for row in rows[: subject.rows(len(rows))]]
     begins = [target.begin(row) for row in some]
-    return SessionDriver(target, drafter, begins, sources=some, sampling=sampling, seed=subject.seed)
+    sampling, tree = (None, None) if setting is None else (setting.sampling, setting.tree)
+    return SessionDriver(target, drafter, begins, sources=some, sampling=sampling, tree=tree, seed=subject.seed)
 
 
 @check("rows-independent", kind="drafter", skip_if=single_row)
@@ -75,6 +76,7 @@ def rows_independent(subject: DrafterSubject) -> None:
                 [tokens],
                 sources=[driver.sources[row]],
                 sampling=driver.sampling,
+                tree=driver.tree,
                 seed=subject.seed,
                 indices=[row],
             )
@@ -111,14 +113,14 @@ def _require_same(driver: SessionDriver, row: int, got: Draft, expected: Draft, 
 def sessions_independent(subject: DrafterSubject) -> None:
     """Two sessions that are open at once draft the same as one after the other."""
     for name, target in situations(subject):
-        drafter, sampling = subject.drafter(target), SETTINGS[name]
+        drafter, setting = subject.drafter(target), SETTINGS[name]
         alone = []
         for rows in (ROWS[:2], ROWS[2:]):
-            driver = _opened(subject, target, drafter, rows, sampling)
+            driver = _opened(subject, target, drafter, rows, setting)
             alone.append(list(_tokens(driver)))
             driver.close()
-        first = _opened(subject, target, drafter, ROWS[:2], sampling)
-        second = _opened(subject, target, drafter, ROWS[2:], sampling)
+        first = _opened(subject, target, drafter, ROWS[:2], setting)
+        second = _opened(subject, target, drafter, ROWS[2:], setting)
         pairs = list(zip(_tokens(first), _tokens(second), strict=True))
         for driver, which in ((first, 0), (second, 1)):
             drafted = [pair[which] for pair in pairs]
@@ -194,7 +196,8 @@ def global_state_unchanged(subject: DrafterSubject) -> None:
         drafter = subject.fresh(target)
         _require_globals(before, f"built the drafter for {target}")
         rows = [target.begin()] * subject.batch(2)
-        driver = SessionDriver(target, drafter, rows, sampling=SETTINGS[name], seed=subject.seed)
+        sampling, tree = SETTINGS[name].sampling, SETTINGS[name].tree
+        driver = SessionDriver(target, drafter, rows, sampling=sampling, tree=tree, seed=subject.seed)
         list(_tokens(driver, steps))
         driver.close()
         _require_globals(before, driver.log)

@@ -10,8 +10,10 @@ from typing import TypeAlias
 import torch
 
 from specdec_core.decoding.validation import BAD_SUM, BAD_TOKEN, FAULTS, TOLERANCE, validate
+from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.session_driver import CAPACITY, SessionDriver
+from specdec_core.testing.harness.settings import IN_LINES, IN_TREES, SETTINGS, Setting
 from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, p_of_groups
 from specdec_core.testing.harness.tiny_target import PROMPT, VOCAB, TinyTarget
 from specdec_core.testing.registration import CheckFailure, check
@@ -19,13 +21,6 @@ from specdec_core.testing.subject import DrafterSubject
 
 ROWS = (PROMPT, (4,), (5, 2, 0, 3, 5, 2, 0), (3, 3, 3))
 """Rows of different lengths, one of a single token."""
-
-SETTINGS = {
-    "temperature 1": SamplingSettings(),
-    "temperature 0.7, top-k 3": SamplingSettings(temperature=0.7, top_k=3),
-    "greedy": SamplingSettings(temperature=0),
-}
-"""The sampling settings that most checks try."""
 
 DRAFT_DEPTH = 4
 MIN_DRAFTS, MAX_DRAFTS = 600, 4800
@@ -38,11 +33,12 @@ _Groups: TypeAlias = dict[tuple[object, ...], list[tuple[int, torch.Tensor]]]
 def drivers(
     subject: DrafterSubject,
     rows: Sequence[Sequence[int]] = ROWS,
-    sampling: SamplingSettings | None = None,
+    setting: Setting | None = None,
     max_gamma: int = 4,
     targets: Sequence[TinyTarget] | None = None,
 ) -> Iterator[SessionDriver]:
     """Yield a driver over some rows for each target, by default all; sessions are closed after a success."""
+    setting = setting or Setting(SamplingSettings())
     for target in subject.targets if targets is None else targets:
         some = [list(row) for row in rows[: subject.rows(len(rows))]]
         driver = SessionDriver(
@@ -50,7 +46,8 @@ def drivers(
             subject.drafter(target),
             [target.begin(row) for row in some],
             sources=some,
-            sampling=sampling,
+            sampling=setting.sampling,
+            tree=setting.tree,
             max_gamma=max_gamma,
             seed=subject.seed,
         )
@@ -58,18 +55,29 @@ def drivers(
         driver.close()
 
 
-def situations(subject: DrafterSubject) -> list[tuple[str, TinyTarget]]:
-    """Return all pairs of one of `SETTINGS` and a target; where time is short, one pair per target."""
-    pairs = [(name, target) for name in SETTINGS for target in subject.targets]
+def situations(subject: DrafterSubject, *, every: bool = False) -> list[tuple[str, TinyTarget]]:
+    """Return pairs of one of `SETTINGS` and a target; where time is short, one pair per target.
+
+    Args:
+        subject: The drafter.
+        every: Whether top-k is tried in lines as well where the drafter drafts trees.
+    """
+    pairs = [
+        (name, target)
+        for name in SETTINGS
+        for target in subject.targets
+        if name != (IN_LINES if subject.drafts_trees(target) else IN_TREES) or (every and name == IN_LINES)
+    ]
     if subject.times(len(pairs), len(subject.targets), "pairs of sampling settings and a target") == len(pairs):
         return pairs
-    return list(zip(SETTINGS, subject.targets, strict=False))
+    names = dict.fromkeys(name for name, _ in pairs)
+    return list(zip(names, subject.targets, strict=False))
 
 
 def drivers_for_all_settings(subject: DrafterSubject) -> Iterator[SessionDriver]:
     """Yield a driver for each of the `situations`."""
     for name, target in situations(subject):
-        yield from drivers(subject, sampling=SETTINGS[name], targets=[target])
+        yield from drivers(subject, setting=SETTINGS[name], targets=[target])
 
 
 def _steps(driver: SessionDriver, budgets: Sequence[Sequence[int]]) -> int:
@@ -111,6 +119,30 @@ def budget_respected(subject: DrafterSubject) -> None:
 def ragged_rows(subject: DrafterSubject) -> None:
     """Rows of different lengths can have different budgets, 0 among them, and respect their own."""
     _require_proposals(subject, [(4, 0, 2, 1), (0, 3, 0, 4), (1, 4, 0, 0), (0, 0, 3, 2)])
+
+
+def no_trees(subject: DrafterSubject) -> str | None:
+    """Return why a check of trees does not apply."""
+    return (
+        None
+        if any(map(subject.drafts_trees, subject.targets))
+        else "it drafts lines only (`drafts_trees` is False)"
+    )
+
+
+@check("trees-respected", kind="drafter", skip_if=no_trees)
+def trees_respected(subject: DrafterSubject) -> None:
+    """Trees of any shape respect each row's budget and depth, 0 among them."""
+    steps = [((4, 4, 4, 4), (1, 3, 2, 3)), ((4, 0, 1, 2), (3, 0, 1, 3)), ((0, 3, 4, 1), (0, 2, 1, 1))]
+    for shape in (TokenTree((-1, -1, 0, 2)), BestFirstTree((1, 2, 2))):
+        for driver in drivers(subject, setting=Setting(SamplingSettings(), shape)):
+            batch = len(driver.rows)
+            for budgets, depths in steps:
+                # The core asks for no more tokens than paths of that length can have.
+                pairs = zip(budgets[:batch], depths[:batch], strict=True)
+                budget = [min(most, sum(shape.widths[:depth])) for most, depth in pairs]
+                driver.propose(budget, depth=depths[:batch])
+                driver.accept([2, 1, 3, 1][:batch], [3] * batch)
 
 
 @check("max-batch", kind="drafter")
@@ -208,7 +240,9 @@ def proposal_valid(subject: DrafterSubject) -> None:
     for driver in drivers_for_all_settings(subject):
         batch = len(driver.rows)
         proposal = driver.propose([4] * batch)
-        _, faults = validate(proposal, (4,) * batch, VOCAB, driver.target.loaded.device, recorded=False)
+        depth = None if driver.tree is None else (driver.tree.depth,) * batch
+        device = driver.target.loaded.device
+        _, faults = validate(proposal, (4,) * batch, VOCAB, device, recorded=False, depth=depth)
         assert faults is not None  # never None where `recorded` is False
         worst = max(faults.tolist())
         if worst:
@@ -216,14 +250,12 @@ def proposal_valid(subject: DrafterSubject) -> None:
             raise driver.failure(
                 FAULTS[worst].format(last=VOCAB - 1), expected, driver.advice, cause=FAULTS[worst]
             )
-        if proposal.parents is not None:
-            raise driver.failure(f"parents {proposal.parents!r}", "None: token trees are reserved")
 
 
 @check("draft-sampled-from-q", kind="drafter")
 def draft_sampled_from_q(subject: DrafterSubject) -> None:
     """Draft tokens follow their q, at each position of the draft (chi-square)."""
-    for name, target in situations(subject):
+    for name, target in situations(subject, every=True):
         _require_sampled_from_q(subject, target, name)
 
 
@@ -239,7 +271,8 @@ def _require_sampled_from_q(subject: DrafterSubject, target: TinyTarget, name: s
             begins = [target.begin()] * batch
             seed = subject.seed + 1 + sessions
             drafter = subject.drafter(target)
-            driver = SessionDriver(target, drafter, begins, sampling=SETTINGS[name], seed=seed)
+            sampling, tree = SETTINGS[name].sampling, SETTINGS[name].tree
+            driver = SessionDriver(target, drafter, begins, sampling=sampling, tree=tree, seed=seed)
             _collect(driver, groups, prefix=12 if sessions % 3 == 0 else 0)
             driver.close()
             drafts, sessions = drafts + batch, sessions + 1
@@ -307,7 +340,7 @@ def same_seed_same_draft(subject: DrafterSubject) -> None:
     for name, target in situations(subject):
         first: list[list[tuple[int, ...]]] = []
         for _ in range(2):
-            for driver in drivers(subject, sampling=SETTINGS[name], targets=[target]):
+            for driver in drivers(subject, setting=SETTINGS[name], targets=[target]):
                 batch = len(driver.rows)
                 drafts = []
                 for step in range(4):

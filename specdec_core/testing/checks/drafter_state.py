@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specdec_core.interface import Outcome
 from specdec_core.testing.checks.drafter_proposals import drivers, drivers_for_all_settings, single_row
-from specdec_core.testing.harness.session_driver import Draft, SessionDriver
+from specdec_core.testing.harness.drafts import Draft
+from specdec_core.testing.harness.session_driver import SessionDriver
 from specdec_core.testing.harness.tiny_target import EOS, VOCAB
 from specdec_core.testing.registration import check
 from specdec_core.testing.subject import DrafterSubject
@@ -64,6 +64,8 @@ def _difference(used: Draft, fresh: Draft) -> str | None:
             return f"q at position {place} is {_short(one)}, not {_short(other)}"
         if used.tokens[place] != fresh.tokens[place]:
             return None
+        if (used.parents and used.parents[place]) != (fresh.parents and fresh.parents[place]):
+            return f"its parents are {used.parents}, not {fresh.parents}"
     if len(used.tokens) != len(fresh.tokens):
         return f"it has {len(used.tokens)} tokens, not {len(fresh.tokens)}"
     return None
@@ -152,14 +154,9 @@ def other_drafter_in_some_rows(subject: DrafterSubject) -> None:
 
     def shared(driver: SessionDriver, number: int) -> None:
         mine = [(row + number) % 2 == 0 for row in range(len(driver.rows))]
-        own = [draft.tokens[:2] if is_own else () for draft, is_own in zip(driver.drafts, mine, strict=True)]
-        drafted = tuple(len(draft.tokens) if own else 0 for draft, own in zip(driver.drafts, mine, strict=True))
-        new = [
-            (*tokens, token) if is_own else (3, 5, token)
-            for tokens, token, is_own in zip(own, _next_tokens(driver, number), mine, strict=True)
-        ]
-        accepted = tuple(map(len, own))
-        driver.commit(Outcome(drafted, accepted, tuple(new), (False,) * len(mine), used=any(drafted)))
+        pairs = zip(_next_tokens(driver, number), mine, strict=True)
+        tails = [(token,) if is_own else (3, 5, token) for token, is_own in pairs]
+        driver.commit_drafts([2] * len(mine), tails, mine)
 
     _after_each(subject, shared)
 
@@ -199,17 +196,12 @@ def eos_inside_draft(subject: DrafterSubject) -> None:
         batch = len(driver.rows)
         for row in range(batch):
             drafts = driver.draft([0 if over else 4 for over in driver.finished])
-            new, accepted = [], []
-            for index, (draft, over) in enumerate(zip(drafts, driver.finished, strict=True)):
-                # The row's first draft token ends it, and the rest of the draft is cut.
-                tokens = draft.tokens[:1] if index == row else draft.tokens
-                tail = () if over or (index == row and tokens) else (3,)
-                new.append(() if over else (*tokens, *tail))
-                accepted.append(0 if over else len(tokens))
+            # The row's first draft token ends it, and the rest of the draft is cut.
+            ended = list(driver.finished)
+            ended[row] = ended[row] or len(drafts[row].tokens) > 0
+            counts = [0 if over else 1 if index == row else 4 for index, over in enumerate(driver.finished)]
             driver.finished[row] = True
-            drafted = tuple(len(draft.tokens) for draft in drafts)
-            outcome = Outcome(drafted, tuple(accepted), tuple(new), tuple(driver.finished), used=any(drafted))
-            driver.commit(outcome)
+            driver.commit_drafts(counts, [() if over else (3,) for over in ended])
             if not all(driver.finished):
                 require_as_fresh(driver, subject.seed + row)
                 driver.accept([0] * batch, [2] * batch)

@@ -13,7 +13,7 @@ from specdec_core.registry import default_registry
 from specdec_core.testing.registration import CheckFailure, check
 from specdec_core.testing.subject import Subject
 
-KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience")
+KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")
 
 
 def no_spec(subject: Subject) -> str | None:

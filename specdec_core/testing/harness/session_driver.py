@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -17,20 +16,19 @@ from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
 from specdec_core.interface import (
-    Backoff,
-    Dense,
     Drafter,
     DraftSession,
     Outcome,
-    PointMass,
     Proposal,
     SessionInfo,
+    TreeShape,
 )
 from specdec_core.interface.errors import PluginError, is_failure
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.causes import drafting_advice, hidden_advice, what_failed
+from specdec_core.testing.harness.drafts import Draft, drafts_of, id_outside, require_paths
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, uncached_logits
 from specdec_core.testing.registration import CheckFailure
 
@@ -38,50 +36,6 @@ T = TypeVar("T")
 
 CAPACITY = 96
 """Maximum number of tokens of a row in a driven session."""
-
-
-@dataclass(frozen=True, eq=False)
-class Draft:
-    """The draft of one row.
-
-    Attributes:
-        tokens: Its tokens.
-        q: For each token, the distribution it was drawn from: `[V]` float64 on the CPU, a copy.
-    """
-
-    tokens: tuple[int, ...]
-    q: tuple[Tensor, ...]
-
-
-def drafts_of(proposal: Proposal, vocab_size: int) -> list[Draft]:
-    """Return the draft of each row, whether or not it is valid.
-
-    Args:
-        proposal: A proposal of the right form.
-        vocab_size: V. Ids outside are left out of q, which then sums to less than 1.
-    """
-    q, tokens = _dense(proposal, vocab_size), proposal.tokens.tolist()
-    return [Draft(tuple(tokens[row][:n]), tuple(q[row, :n])) for row, n in enumerate(proposal.lengths)]
-
-
-def _dense(proposal: Proposal, vocab_size: int) -> Tensor:
-    """Return q at every position, `[B, K, V]` float64 on the CPU, a copy."""
-    q = proposal.q
-    if isinstance(q, Dense):
-        return q.probabilities.detach().double().cpu().clone()
-    if isinstance(q, PointMass):
-        ids = proposal.tokens[..., None].cpu()
-        weights = torch.ones(ids.shape, dtype=torch.float64)
-    else:
-        ids, weights = q.ids.cpu(), q.probabilities.double().cpu()
-    ids = torch.where((ids >= 0) & (ids < vocab_size), ids, vocab_size)
-    dense = torch.zeros(*proposal.tokens.shape, vocab_size + 1, dtype=torch.float64)  # the last: ids outside of V
-    if isinstance(q, Backoff):
-        dense[..., :-1] = q.lower_order.detach().double().cpu() * q.backoff_weight.double().cpu()[..., None]
-        dense.scatter_(2, ids, weights)
-    else:
-        dense.scatter_add_(2, ids, weights)
-    return dense[..., :-1]
 
 
 class _Generators(RowGenerators):
@@ -116,6 +70,7 @@ class SessionDriver:
         rows: The committed tokens that each row begins with.
         sources: With an encoder, the source of each row.
         sampling: Sampling settings of drafts.
+        tree: The shape of drafts, whose budgets are then numbers of tokens in all; None for lines.
         max_gamma: Maximum draft length.
         seed: Seed of the rows' generators.
         indices: The index in the batch whose generator each row uses; by default its own.
@@ -127,6 +82,7 @@ class SessionDriver:
         committed: The tokens that the last commit appended to each row.
         finished: Which rows have ended.
         sampling: The sampling settings.
+        tree: The shape of drafts; None for lines.
         info: What the session was opened with.
         session: The session.
         drafts: The last drafts.
@@ -145,6 +101,7 @@ class SessionDriver:
         *,
         sources: Sequence[Sequence[int]] | None = None,
         sampling: SamplingSettings | None = None,
+        tree: TreeShape | None = None,
         max_gamma: int = 4,
         seed: int = 0,
         indices: Sequence[int] | None = None,
@@ -158,6 +115,7 @@ class SessionDriver:
         self.finished = [False] * len(rows)
         self.sources = [list(PROMPT)] * len(rows) if sources is None else [list(source) for source in sources]
         self.sampling = sampling or SamplingSettings()
+        self.tree = tree
         self.hidden: tuple[Tensor, Tensor] | None = None
         self._prefilled = prefilled
         self._seed = seed
@@ -166,7 +124,7 @@ class SessionDriver:
         self._generators = _Generators(seed, self._indices)
         to_probs = LogitsToProbs(self.sampling)
         self.info = LoopContext(to_probs, self._generators, PluginGuard(strict=True)).with_loop(
-            _session_info(target, tuple(map(tuple, self.sources)), max_gamma)
+            _session_info(target, tuple(map(tuple, self.sources)), max_gamma, trees=tree is not None)
         )
         vocab, device = target.loaded.vocab_size, target.loaded.device
         self._recorder = _Request(to_probs, self._generators, len(rows), vocab, max_gamma, device)
@@ -176,13 +134,19 @@ class SessionDriver:
         self.drafts: list[Draft] = [Draft((), ())] * len(rows)
 
     def propose(
-        self, budget: Sequence[int], *, seed: int | None = None, keep_drafting: KeepDrafting | None = None
+        self,
+        budget: Sequence[int],
+        *,
+        seed: int | None = None,
+        depth: Sequence[int] | None = None,
+        keep_drafting: KeepDrafting | None = None,
     ) -> Proposal:
         """Request a proposal.
 
         Args:
             budget: Maximum draft length of each row.
             seed: Reseed the rows' generators first.
+            depth: For trees, the maximum length of each row's paths; by default the shape's.
             keep_drafting: Decides which rows draft another token, given q of the token that each has just drawn.
 
         Raises:
@@ -190,15 +154,26 @@ class SessionDriver:
         """
         if seed is not None:
             self._generators.reseed(seed)
-        self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
+        if self.tree is None:
+            limits = tuple(budget)
+            self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
+        else:
+            limits = (self.tree.depth,) * len(budget) if depth is None else tuple(depth)
+            shape = f"{_list(budget)} tokens of {self.tree}, paths of at most {_list(limits)}"
+            self._log.append(f"requested {shape}, after {_rows(self.rows)}")
         states = self._hidden_states()
         self.hidden = None if states is None else (states, states.clone())
-        self._recorder.start(self._views, tuple(budget), states, keep_drafting)
+        self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
         self._recorder.read_hidden = False
         proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
-        self._require_proposal(proposal, tuple(budget))
+        self._require_proposal(proposal, tuple(budget), limits)
         self.drafts = drafts_of(proposal, self.target.loaded.vocab_size)
-        self._log.append(f"it drafted {_rows([draft.tokens for draft in self.drafts])}")
+        of = (
+            ""
+            if proposal.parents is None
+            else f" with parents {_rows([draft.parents or () for draft in self.drafts])}"
+        )
+        self._log.append(f"it drafted {_rows([draft.tokens for draft in self.drafts])}{of}")
         return proposal
 
     def draft(self, budget: Sequence[int], *, seed: int | None = None) -> list[Draft]:
@@ -209,25 +184,49 @@ class SessionDriver:
     def accept(
         self, accepted: Sequence[int], next_tokens: Sequence[int], finished: Sequence[bool] | None = None
     ) -> None:
-        """Commit the first tokens of each row's draft, and one token after them.
+        """Commit the first tokens of each row's draft, and one token after them; of a tree, those of a path.
 
         Args:
             accepted: How many draft tokens of each row are accepted, cut to the length of the draft.
             next_tokens: The recovered or bonus token of each row.
             finished: Which rows end now. Nothing is committed to rows that have ended before.
         """
-        drafted = tuple(len(draft.tokens) for draft in self.drafts)
-        counts = tuple(
-            0 if ended else min(count, length)
-            for count, length, ended in zip(accepted, drafted, self.finished, strict=True)
-        )
-        new = [
-            () if ended else (*draft.tokens[:count], token)
-            for draft, count, token, ended in zip(self.drafts, counts, next_tokens, self.finished, strict=True)
-        ]
+        tails = [() if ended else (token,) for token, ended in zip(next_tokens, self.finished, strict=True)]
+        counts = [0 if ended else count for count, ended in zip(accepted, self.finished, strict=True)]
         if finished is not None:
             self.finished = [now or before for now, before in zip(finished, self.finished, strict=True)]
-        self.commit(Outcome(drafted, counts, tuple(new), tuple(self.finished), used=any(drafted)))
+        self.commit_drafts(counts, tails)
+
+    def commit_drafts(
+        self, accepted: Sequence[int], tails: Sequence[Sequence[int]], mine: Sequence[bool] | None = None
+    ) -> None:
+        """Commit the first tokens of each row's draft, of a tree those of a path, and any tokens after them.
+
+        Args:
+            accepted: How many draft tokens of each row are accepted, cut to the length of the draft.
+            tails: The tokens after them.
+            mine: The rows in which this draft was used, and not another drafter's; by default all.
+        """
+        mine = [True] * len(self.rows) if mine is None else mine
+        drafts = [draft if own else Draft((), ()) for draft, own in zip(self.drafts, mine, strict=True)]
+        drafted = tuple(len(draft.tokens) for draft in drafts)
+        paths = tuple(draft.path(count) for draft, count in zip(drafts, accepted, strict=True))
+        new = [
+            (*(draft.tokens[number] for number in path), *tail)
+            for draft, path, tail in zip(drafts, paths, tails, strict=True)
+        ]
+        tree = any(draft.parents is not None for draft in self.drafts)
+        self.commit(
+            Outcome(
+                drafted,
+                tuple(map(len, paths)),
+                tuple(new),
+                tuple(self.finished),
+                used=any(drafted),
+                parents=tuple(draft.parents or () for draft in drafts) if tree else None,
+                paths=paths if tree else None,
+            )
+        )
 
     def commit_unused(self, new: Sequence[Sequence[int]]) -> None:
         """Commit the tokens of a step in which this drafter was not used."""
@@ -265,6 +264,7 @@ class SessionDriver:
             self.rows,
             sources=self.sources,
             sampling=self.sampling,
+            tree=self.tree,
             max_gamma=self.info.max_gamma,
             seed=self._seed,
             indices=self._indices,
@@ -305,12 +305,14 @@ class SessionDriver:
             return None
         return hidden_advice(self.drafter, self.session)
 
-    def _require_proposal(self, proposal: object, budget: tuple[int, ...]) -> None:
+    def _require_proposal(self, proposal: object, budget: tuple[int, ...], depth: tuple[int, ...]) -> None:
         vocab, outside = self.target.loaded.vocab_size, ""
         try:
-            outside = _id_outside(check_form(proposal, budget, vocab), vocab)
+            checked = check_form(proposal, budget, vocab)
+            outside = id_outside(checked, vocab)
             if outside:
                 raise PluginError(FAULTS[BAD_ID].format(last=vocab - 1))
+            require_paths(checked, depth, tree=self.tree is not None)
         except Exception as error:
             if isinstance(proposal, Proposal) and getattr(proposal.tokens, "ndim", 0) == 2:
                 drafted = zip(proposal.tokens.tolist(), proposal.lengths, strict=False)
@@ -320,6 +322,8 @@ class SessionDriver:
                 f"a Proposal for {len(budget)} row(s): tokens [B, K] int64, at most {_list(budget)} of them, with "
                 f"ids from 0 to {vocab - 1}, and a q of the same shape"
             )
+            if self.tree is not None:
+                expected += f"; parents that come before their tokens, and paths of at most {_list(depth)}"
             raise self.failure(got, expected, self.advice) from error
 
     @torch.inference_mode()
@@ -339,19 +343,6 @@ class SessionDriver:
         return torch.stack([states[one] for one in prefixes])
 
 
-def _id_outside(proposal: Proposal, vocab: int) -> str:
-    """Return which draft token, or id that q lists for one, is not in the vocabulary; empty if all are."""
-    listed = getattr(proposal.q, "ids", None)
-    for row, length in enumerate(proposal.lengths):
-        ids = proposal.tokens[row, :length].tolist()
-        if listed is not None:
-            ids += listed[row, :length].flatten().tolist()
-        outside = [token for token in ids if not 0 <= token < vocab]
-        if outside:
-            return f"id {outside[0]} in row {row}"
-    return ""
-
-
 def seconds_of_a_call(target: TinyTarget, drafter: Drafter, rows: int, seed: int) -> float:
     """Return how long a drafter takes to propose for some rows: the faster of two calls, after a first one."""
     driver = SessionDriver(target, drafter, [target.begin()] * rows, seed=seed)
@@ -365,7 +356,9 @@ def seconds_of_a_call(target: TinyTarget, drafter: Drafter, rows: int, seed: int
     return min(seconds[1:])
 
 
-def _session_info(target: TinyTarget, sources: Sequence[Sequence[int]], max_gamma: int) -> SessionInfo:
+def _session_info(
+    target: TinyTarget, sources: Sequence[Sequence[int]], max_gamma: int, *, trees: bool
+) -> SessionInfo:
     return SessionInfo(
         batch_size=len(sources),
         vocab_size=target.loaded.vocab_size,
@@ -373,6 +366,7 @@ def _session_info(target: TinyTarget, sources: Sequence[Sequence[int]], max_gamm
         max_gamma=max_gamma,
         device=target.loaded.device,
         sources=sources if target.encoder_decoder else None,
+        trees=trees,
     )
 
 

@@ -21,6 +21,7 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
     TargetInfo,
+    TreeShape,
 )
 from specdec_core.models import LoadedModel
 
@@ -31,15 +32,17 @@ class Gamma(GammaController):
     Args:
         gammas: The gammas.
         stop_below: Stop a row's draft after a token with q below this; 0 does not use confidence.
+        tree: The shape of drafts, of which each gamma is a number of nodes; None for lines.
 
     Attributes:
         asked: How often a session was asked whether to draft on.
     """
 
-    def __init__(self, *gammas: int, stop_below: float = 0.0) -> None:
+    def __init__(self, *gammas: int, stop_below: float = 0.0, tree: TreeShape | None = None) -> None:
         super().__init__(PluginConfig())
         self.gammas = gammas
         self.stop_below = stop_below
+        self.tree = tree
         self.asked = 0
 
     @property
@@ -60,6 +63,9 @@ class _GammaSession(GammaSession):
         gammas = self.controller.gammas
         self.step += 1
         return [gammas[(self.step + row) % len(gammas)] for row in range(self.batch)]
+
+    def tree(self) -> TreeShape | None:
+        return self.controller.tree
 
 
 class _ConfidentSession(_GammaSession):

@@ -152,6 +152,54 @@ def test_text_needs_a_tokenizer_and_a_target_without_encoder(targets, config_for
         gather(config_for(text=text), targets("t5"), observer)
 
 
+def ids_of(path, sequences):
+    path.write_text("".join(" ".join(map(str, one)) + "\n" for one in sequences), encoding="utf-8")
+    return path
+
+
+def test_token_ids_are_trained_on_without_a_tokenizer_and_the_last_held_out(
+    targets, config_for, observer, tmp_path
+):
+    sequences = [[2 + row, *([3] * (row % 5 + 7))] for row in range(20)]
+    ids = ids_of(tmp_path / "ids", sequences)
+    material = gather(config_for(ids=ids, samples=80), targets(), observer)
+    train, own = material.pools
+    assert [row[mask | (torch.arange(len(row)) == 0)].tolist() for row, mask in rows_of(train)] == sequences[:19]
+    # Each sample continues the first quarter of a sequence, whatever the others' lengths.
+    quarters = [one[: len(one) // 4] for one in sequences]
+    for rows, expected in ((own, quarters[:19]), (material.held_out, quarters[19:])):
+        begun = [row[: int(mask.nonzero()[0])].tolist() for row, mask in rows_of(rows)]
+        assert all(one in expected for one in begun)
+    assert own.positions == 80
+
+
+def rows_of(rows):
+    return zip(rows.tokens, rows.mask, strict=True)
+
+
+def test_long_sequences_of_token_ids_are_cut_so_that_each_token_is_predicted_once(
+    targets, config_for, observer, tmp_path
+):
+    long = [number % 11 + 1 for number in range(60)]
+    ids = ids_of(tmp_path / "ids", [long, [5, 6], [7], []])
+    (train,) = gather(config_for(ids=ids, samples=None, length=24), targets(), observer).pools
+    kept = [row[mask].tolist() for row, mask in rows_of(train)]
+    assert [token for row in kept for token in row] == long[1:]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "message"),
+    [
+        ([[2, 3]], "has 1 sequence.s. of at least two tokens, but two are needed"),
+        ([[2], [3]], "has 0 sequence"),
+        ([[2, 3], [4, 900]], "has token 900; .* has 0 to"),
+    ],
+)
+def test_token_ids_that_cannot_be_trained_on(targets, config_for, observer, tmp_path, sequences, message):
+    with pytest.raises(ConfigError, match=message):
+        gather(config_for(ids=ids_of(tmp_path / "ids", sequences)), targets(), observer)
+
+
 def test_sources_need_an_encoder(targets, config_for, observer, sources):
     with pytest.raises(ConfigError, match="has no encoder to read --sources"):
         gather(config_for(sources=sources), targets(), observer)

@@ -16,6 +16,7 @@ from tests.testing.defects import (
     shared_state,
     side_effects,
     stale_state,
+    trees,
     unhelpful,
     wrong_q,
 )
@@ -105,6 +106,10 @@ DRAFTERS = _table(
     (stale_state.UndoesTwoCommits, "rollback"),
     (stale_state.LetsEndedRowsGo, "rollback"),
     (shared_state.KeepsSources, "sessions-freed"),
+    (trees.IgnoresTheDepth, "trees-respected"),
+    (trees.OneQForAllSiblings, "draft-sampled-from-q"),
+    (trees.PrunesTheUnlikely, "lossless-trees"),
+    (trees.KeepsTheFirstNodes, "prefix-accepted many-steps"),
     (unhelpful.NeverDrafts, "drafts-tokens saves-target-calls"),
     (unhelpful.NeedsAToken, "empty-context"),
     (side_effects.WritesIntoTheRequest, "inputs-unchanged"),
@@ -195,7 +200,7 @@ DEFECTS: dict[PluginKind, dict[str, Defect]] = {"drafter": DRAFTERS, "gamma": GA
 """For each kind: name → defect."""
 
 HEALTHY: dict[PluginKind, tuple[Callable[..., Any], ...]] = {
-    "drafter": (healthy.Sampling, healthy.Deterministic, healthy.Cached, healthy.Hidden),
+    "drafter": (healthy.Sampling, healthy.Branching, healthy.Deterministic, healthy.Cached, healthy.Hidden),
     "gamma": (healthy.Following, healthy.Confident),
     "lenience": (healthy.Lenient, healthy.Strict),
 }

@@ -26,6 +26,7 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
     TargetInfo,
+    draw_tree,
 )
 
 
@@ -34,6 +35,16 @@ class WithBudget:
 
     def __init__(self, request: DraftRequest, budget: tuple[int, ...]) -> None:
         self._request, self.budget = request, budget
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+class WithTokens:
+    """A request with other tokens than the core's."""
+
+    def __init__(self, request: DraftRequest, tokens: Sequence[Sequence[int]]) -> None:
+        self._request, self.tokens = request, tokens
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._request, name)
@@ -111,6 +122,20 @@ class Sampling(Stateless):
     def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
         """Return the proposal; `logits` `[B, K, V]` are those that the tokens were sampled from."""
         return made
+
+
+class Branching(Sampling):
+    """Draws trees as well, node by node."""
+
+    drafts_trees = True
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        return self.draft(request.tokens, request)
+
+    def draft(self, rows: Sequence[Sequence[int]], request: DraftRequest) -> Proposal:
+        """Return the draft after some tokens, which should be those of the request."""
+        asked = WithTokens(request, rows)
+        return super().propose(asked) if request.tree is None else draw_tree(asked, self.logits)
 
 
 class Deterministic(Stateless):

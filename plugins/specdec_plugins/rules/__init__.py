@@ -1,0 +1,1 @@
+"""Acceptance rules, one per module, each with its settings."""

@@ -1,0 +1,99 @@
+"""Block verification: a draft is verified as a whole, not token by token."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal, Sparse
+from specdec_core.verification import accept, accept_greedy, dense, density, draw_next, residual
+from specdec_plugins.rules.config import BlockRuleConfig
+
+
+class BlockRule(AcceptanceRule):
+    """Verifies a draft jointly: never fewer tokens than Algorithm 1 in expectation, with the same output law.
+
+    Let c_0 = 1 and c_i = min(1, c_{i-1} p(x_i) / q(x_i)) along the draft x_1 ... x_gamma. Place i < gamma passes
+    with probability
+
+        h_i = n_i / (n_i + 1 - c_i),  n_i = sum_x max(0, c_i p(x) - q(x)),
+
+    p and q being the distributions after x_i, and place gamma with h_gamma = c_gamma, independently of each other.
+    The last place tau that passes counts: x_1 ... x_tau are accepted, whatever was decided before tau. The next
+    token is drawn from norm(max(0, c_tau p - q)), and from p if tau = gamma.
+
+    **Why it is exact.** Let A_i be the probability that tau >= i, given x_1 ... x_i. It is c_i: at the end by
+    definition, and before it because A_i = S + (1 - S) h_i with S = sum_x q(x) A_{i+1}(x) = sum_x min(c_i p, q),
+    for which c_i - S = n_i and 1 - S = n_i + 1 - c_i. So a prefix that is drafted with probability Q is accepted
+    with Q c_i. After it the token y follows as an accepted one with probability Q min(c_i p(y), q(y)), and as a
+    drawn one with Q (1 - S) h_i norm(max(0, c_i p - q))(y) = Q max(0, c_i p(y) - q(y)). Together they are
+    Q c_i p(y): given the accepted prefix, the next token has the distribution p. That is true token by token, so
+    it is true over any number of steps, and for drafts whose length depends on the tokens drafted.
+
+    **Why it accepts more.** For Algorithm 1 the probability that tau >= i is the product of the min(1, p / q),
+    which is at most c_i.
+
+    References:
+        Sun et al., Block Verification Accelerates Speculative Decoding, Theorems 1 and 2 (arXiv 2403.10444). The
+        proof above is by induction from the end of the draft; the paper compares the laws of whole blocks.
+    """
+
+    Config = BlockRuleConfig
+
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
+        """Verify a draft where the target samples."""
+        batch, width = proposal.tokens.shape
+        if not width:
+            return accept(proposal, p, None, uniforms)
+        kept = _kept(proposal, p)
+        lengths = torch.tensor(proposal.lengths, device=p.device)[:, None]
+        place = torch.arange(1, width + 1, device=p.device)
+        passes = (uniforms[:, :width] < _odds(proposal, p, kept, lengths)) & (place <= lengths)
+        accepted = (passes * place).amax(dim=1)  # the last place that passes; 0 if none does
+
+        rows = torch.arange(batch, device=p.device)
+        at = accepted.clamp(max=width - 1)
+        scaled = p[rows, accepted] * kept[rows, accepted, None].to(p.dtype)
+        weights = residual(scaled, proposal.q, proposal.tokens[rows, at], at, accepted < lengths[:, 0])
+        token, sound = draw_next(weights, proposal, p, accepted, uniforms)
+        return AcceptanceResult(accepted, token, sound)
+
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002
+        """Verify a greedy draft: with a one-hot p, this is Algorithm 1."""
+        return accept_greedy(proposal, scores, None)
+
+
+def _kept(proposal: Proposal, p: Tensor) -> Tensor:
+    """Return c_0 ... c_K, `[B, K + 1]` float64."""
+    p_x = p[:, : proposal.tokens.shape[1]].gather(2, proposal.tokens[..., None])[..., 0].double()
+    ratio = p_x / density(proposal.q, proposal.tokens).double().clamp(min=torch.finfo(torch.float32).tiny)
+    kept = [torch.ones_like(ratio[:, 0])]
+    for one in ratio.unbind(dim=1):
+        kept.append((kept[-1] * one).clamp(max=1).nan_to_num(nan=0.0))
+    return torch.stack(kept, dim=1)
+
+
+def _odds(proposal: Proposal, p: Tensor, kept: Tensor, lengths: Tensor) -> Tensor:
+    """Return h_1 ... h_K, `[B, K]` float64; `lengths` is `[B, 1]`."""
+    gain = _gain(proposal, p[:, :-1], kept[:, :-1])
+    inner = gain / (gain + 1 - kept[:, :-1])
+    # 0 / 0 where p = q and c = 1, so that the next place passes anyway. NaN where p is NaN: c, as at the end of a
+    # draft, so that the text gets there and decoding reports it.
+    inner = torch.where(inner.isfinite(), inner, kept[:, :-1])
+    odds = torch.cat([inner, kept[:, -1:]], dim=1)
+    places = torch.arange(odds.shape[1], device=p.device)
+    return torch.where(places == lengths, kept, odds)[:, 1:]
+
+
+def _gain(proposal: Proposal, p: Tensor, kept: Tensor) -> Tensor:
+    """Return n_i = sum_x max(0, c_i p(x) - q(x)) after each place before the last, `[B, K]` float64."""
+    if isinstance(proposal.q, PointMass):
+        p_x = p.gather(2, proposal.tokens[..., None])[..., 0].double()
+        return kept * (1 - p_x).clamp(min=0)
+    if isinstance(proposal.q, Sparse):
+        width = proposal.tokens.shape[1]
+        ids, q = proposal.q.ids[:, :width], proposal.q.probabilities[:, :width].double()
+        both = (kept[..., None] * p.gather(2, ids).double()).minimum(q).sum(dim=2)
+        return (kept - both).clamp(min=0)
+    q = dense(proposal.q, proposal.tokens, p.shape[2])
+    return (p * kept[..., None].to(p.dtype) - q).clamp(min=0).sum(dim=2).double()

@@ -1,0 +1,59 @@
+"""Settings of the acceptance rules. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from specdec_core.interface import LosslessAt, RuleConfig
+
+
+class BlockRuleConfig(RuleConfig):
+    """Block verification has no settings."""
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """Always; `BlockRule` has the proof."""
+        return "always"
+
+
+class RejectionRuleConfig(RuleConfig):
+    """Rejection sampling has no settings."""
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """Always; `RejectionRule` has the proof."""
+        return "always"
+
+
+class ExactMatchRuleConfig(RuleConfig):
+    """Matching with the argmax has no settings."""
+
+    greedy_only = True
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """In greedy decoding, the only place where it works."""
+        return "greedy"
+
+
+class TypicalRuleConfig(RuleConfig):
+    """How probable a draft token must be: p(x) > min(epsilon, delta exp(-H(p)))."""
+
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.09
+    """Tokens with a larger p(x) are accepted, whatever the entropy."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """Factor of exp(-H(p)), the threshold where the target is unsure."""
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """In greedy decoding, where p is one-hot."""
+        return "greedy"
+
+
+class TopKRuleConfig(RuleConfig):
+    """How many of the most probable tokens are accepted."""
+
+    k: Annotated[int, Field(ge=1)] = 3
+    """A draft token is accepted if it is one of the k most probable ones of p; ties with the last count."""

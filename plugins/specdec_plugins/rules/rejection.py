@@ -1,0 +1,44 @@
+"""Rejection sampling, which speculative sampling is compared with."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
+from specdec_core.verification import accept, accept_greedy, count_accepted, dense, density, draw_next
+from specdec_plugins.rules.config import RejectionRuleConfig
+
+
+class RejectionRule(AcceptanceRule):
+    """Accepts x with probability p(x) / (M q(x)), M = max_x p(x) / q(x), and otherwise draws from p itself.
+
+    This is the non-iterative rejection sampling of appendix A.2: one attempt, so that a step needs one target
+    forward pass. It is exact: an accepted token is y with probability q(y) p(y) / (M q(y)) = p(y) / M, a drawn one
+    with (1 - 1 / M) p(y), together p(y). It accepts with probability 1 / M = min_x q(x) / p(x), never more than
+    Algorithm 1, and nothing where q excludes a token that p does not.
+
+    References:
+        Leviathan et al. 2023, appendix A.2 (arXiv 2211.17192).
+    """
+
+    Config = RejectionRuleConfig
+
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
+        """Verify a draft where the target samples."""
+        batch, width = proposal.tokens.shape
+        if not width:
+            return accept(proposal, p, None, uniforms)
+        here = p[:, :width]
+        ratio = dense(proposal.q, proposal.tokens, p.shape[2]) / here
+        share = torch.where(here > 0, ratio, torch.inf).amin(dim=2).clamp(max=1)  # 1 / M, [B, K]
+        p_x = here.gather(2, proposal.tokens[..., None])[..., 0]
+        passes = uniforms[:, :width] * density(proposal.q, proposal.tokens) < share * p_x
+        accepted = count_accepted(passes, proposal.lengths)
+        p_next = p[torch.arange(batch, device=p.device), accepted]
+        token, sound = draw_next(p_next, proposal, p, accepted, uniforms)
+        return AcceptanceResult(accepted, token, sound)
+
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002
+        """Verify a greedy draft: with a one-hot p, M is 1 / q(argmax), and the argmax is always accepted."""
+        return accept_greedy(proposal, scores, None)

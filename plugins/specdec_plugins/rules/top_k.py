@@ -1,0 +1,44 @@
+"""Top-k acceptance: a draft token passes if the target ranks it high."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
+from specdec_core.verification import accept, accept_allowed, accept_greedy, accept_greedy_allowed
+from specdec_plugins.rules.config import TopKRuleConfig
+
+
+class TopKRule(AcceptanceRule):
+    """Accepts a draft token that is one of the k most probable tokens of p, sampled or greedy.
+
+    The output has another distribution than p. After a rejection the token is drawn from norm(max(0, p - a q)),
+    a(x) being 1 for the k tokens and 0 for others, which deviates least (`accept_allowed` has the proof); in
+    greedy decoding it is the argmax. Tokens that the sampling settings exclude are never accepted.
+
+    References:
+        Stern et al. 2018, Blockwise Parallel Decoding, section 5.1, for greedy decoding (arXiv 1811.03115).
+    """
+
+    Config = TopKRuleConfig
+
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
+        """Verify a draft where the target samples."""
+        width = proposal.tokens.shape[1]
+        if not width:
+            return accept(proposal, p, None, uniforms)
+        here = p[:, :width]
+        return accept_allowed(proposal, p, (here >= self._least(here)) & (here > 0), uniforms)
+
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:  # noqa: ARG002
+        """Verify a greedy draft; the deviation counts accepted tokens that are not the argmax."""
+        width = proposal.tokens.shape[1]
+        if not width:
+            return accept_greedy(proposal, scores, None)
+        here = scores[:, :width]
+        x = here.gather(2, proposal.tokens[..., None])
+        return accept_greedy_allowed(proposal, scores, ((x >= self._least(here)) & x.isfinite())[..., 0])
+
+    def _least(self, values: Tensor) -> Tensor:
+        """Return the k-th largest value at each position, `[B, K, 1]`."""
+        return values.topk(min(self.config.k, values.shape[2]), dim=2).values[..., -1:]

@@ -1,0 +1,210 @@
+"""What one step of an acceptance rule does, worked out on a small vocabulary.
+
+Every draft is enumerated with its probability. The random numbers of a step are integrated over a Sobol sequence,
+which is deterministic and much more even than random numbers: a law is known to about `TOLERANCE`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import AcceptanceResult, Backoff, Dense, Distribution, PointMass, Proposal, Sparse
+
+TOLERANCE = 2e-3
+"""Total variation that integration may leave at a position, with `POINTS` points."""
+POINTS = 4096
+"""Points of the Sobol sequence for each draft."""
+FORMS = ("dense", "sparse", "backoff", "point")
+"""The forms of q."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """A target and a drafter on a few tokens, whose distributions depend on what was drafted before.
+
+    Attributes:
+        p: For i = 0 ... gamma, the target's distributions after i draft tokens, `[V ** i, V]` float32.
+        q: For i = 0 ... gamma - 1, the drafter's.
+        name: For messages.
+    """
+
+    p: tuple[Tensor, ...]
+    q: tuple[Tensor, ...]
+    name: str
+
+    @property
+    def gamma(self) -> int:
+        """Number of draft tokens."""
+        return len(self.q)
+
+    @property
+    def vocab_size(self) -> int:
+        """V."""
+        return self.p[0].shape[-1]
+
+    def drafts(self) -> Tensor:
+        """Return every draft, `[V ** gamma, gamma]` int64."""
+        every = list(itertools.product(range(self.vocab_size), repeat=self.gamma))
+        return torch.tensor(every, dtype=torch.long).view(len(every), self.gamma)
+
+
+def models(vocab_size: int, gamma: int, seed: int, name: str = "") -> Models:
+    """Return models with random distributions; some tokens p excludes, others q.
+
+    How much they resemble each other depends on the seed: every third pair has nothing in common.
+
+    Args:
+        vocab_size: V.
+        gamma: Number of draft tokens.
+        seed: Seed of the distributions.
+        name: For messages.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def level(place: int, like: Tensor | None = None) -> Tensor:
+        shape = (vocab_size**place, vocab_size)
+        weights = torch.rand(shape, generator=generator, dtype=torch.float64) ** 2 + 1e-3
+        weights = (
+            weights
+            if like is None
+            else weights / weights.sum(dim=1, keepdim=True) + like.double() * (seed % 3) / 2
+        )
+        excluded = torch.rand(shape, generator=generator) < 0.15
+        excluded[:, (seed + place) % vocab_size] = False  # one token is always left
+        weights = weights.masked_fill(excluded, 0)
+        return (weights / weights.sum(dim=1, keepdim=True)).float()
+
+    p = tuple(level(place) for place in range(gamma + 1))
+    q = tuple(level(place, p[place]) for place in range(gamma))
+    return Models(p, q, name or f"random models (seed {seed})")
+
+
+@dataclass(frozen=True)
+class Step:
+    """All drafts of two models, each with every point of the Sobol sequence: the arguments of a rule.
+
+    Attributes:
+        proposal: Draft tokens `[B, gamma]`, the draft of a row in order, and q.
+        p: `[B, gamma + 1, V]` float32.
+        uniforms: `[B, gamma + 1]` float64.
+        weights: `[B]` float64, the probability of each row.
+        models: What the drafts come from.
+        form: The form of q.
+    """
+
+    proposal: Proposal
+    p: Tensor
+    uniforms: Tensor
+    weights: Tensor
+    models: Models
+    form: str
+
+
+def step_of(pair: Models, form: str, points: int = POINTS) -> Step:
+    """Return all drafts of two models, with q in one of the `FORMS`; with a point mass, each draft is certain."""
+    drafts = pair.drafts()
+    prefix = _prefixes(drafts, pair.vocab_size)
+    q = [pair.q[place][prefix[:, place]] for place in range(pair.gamma)]
+    p = torch.stack([pair.p[place][prefix[:, place]] for place in range(pair.gamma + 1)], dim=1)
+    weights = torch.ones(len(drafts), dtype=torch.float64)
+    for place, one in enumerate(q) if form != "point" else ():
+        weights = weights * one.gather(1, drafts[:, place, None])[:, 0].double()
+    kept = weights > 0  # a drafter draws nothing that its q excludes
+    drafts, p, weights = drafts[kept], p[kept], weights[kept]
+
+    def each(tensor: Tensor) -> Tensor:
+        return tensor.repeat_interleave(points, dim=0)
+
+    stacked = torch.stack(q, dim=1)[kept] if q else torch.zeros(len(drafts), 0, pair.vocab_size)
+    proposal = Proposal(each(drafts), (pair.gamma,) * (len(drafts) * points), in_form(each(stacked), form))
+    uniforms = _sobol(pair.gamma + 1, points).repeat(len(drafts), 1)
+    return Step(proposal, each(p), uniforms, each(weights) / points, pair, form)
+
+
+def in_form(q: Tensor, form: str) -> Distribution:
+    """Return a dense q, `[B, K, V]`, in another form."""
+    if form == "point":
+        return PointMass()
+    if form == "dense":
+        return Dense(q)
+    vocab_size = q.shape[2]
+    if form == "sparse":
+        ids = torch.arange(vocab_size).flip(0).expand(q.shape).contiguous()
+        return Sparse(ids, q.gather(2, ids))
+    # Token 0 backs off to a lower order with half its weight; the others are listed, the last one twice.
+    ids = torch.tensor([*range(1, vocab_size), vocab_size - 1], dtype=torch.int32).expand(*q.shape[:2], -1)
+    lower_order = torch.full((vocab_size,), 0.5)
+    return Backoff(ids.contiguous(), q.gather(2, ids.long()), lower_order, 2 * q[..., 0])
+
+
+@dataclass(frozen=True)
+class Law:
+    """What a step does.
+
+    Attributes:
+        measured: `[gamma + 1]` float64, total variation from p of the token at each position, times the
+            probability that the step gets there; of point masses, that of the worst draft.
+        declared: `[gamma + 1]` float64, the same from the declared deviations; 0 where none is declared.
+        accepted: Mean number of accepted draft tokens.
+    """
+
+    measured: Tensor
+    declared: Tensor
+    accepted: float
+
+
+def law_of(step: Step, answer: AcceptanceResult) -> Law:
+    """Return what a rule's answer to all drafts of a step amounts to.
+
+    The token after each prefix s of the draft must follow p(. | s), given that the step gets to s, that is: that
+    all of s is accepted. Then a text has the distribution of the target whatever number of steps it takes.
+    """
+    pair, drafts, n = step.models, step.proposal.tokens, answer.accepted
+    vocab_size, certain = pair.vocab_size, step.form == "point"
+    prefix = _prefixes(drafts, vocab_size)
+    deviation = answer.deviation
+    measured, declared = [], []
+    for place in range(pair.gamma + 1):
+        reached = n >= place
+        own = drafts[:, min(place, max(pair.gamma - 1, 0))] if pair.gamma else answer.token
+        token = torch.where(n > place, own, answer.token)
+        # With a point mass each draft stands for itself, and weighs 1.
+        group = torch.arange(len(n)) // (len(n) // vocab_size**pair.gamma) if certain else prefix[:, place]
+        groups = vocab_size ** (pair.gamma if certain else place)
+        mass = torch.zeros(groups * vocab_size, dtype=torch.float64)
+        mass.index_add_(0, group * vocab_size + token, step.weights * reached)
+        mass = mass.view(groups, vocab_size)
+        after = torch.zeros(groups, dtype=torch.long).index_copy_(0, group, prefix[:, place])
+        expected = mass.sum(dim=1, keepdim=True) * pair.p[place][after].double()
+        apart = (mass - expected).abs().sum(dim=1) / 2
+        measured.append(apart.max() if certain else apart.sum())
+        cost = torch.zeros(groups, dtype=torch.float64)
+        if deviation is not None and place < pair.gamma:
+            cost.index_add_(0, group, step.weights * reached * deviation[:, place].double())
+        declared.append(cost[apart.argmax()] if certain else cost.sum())
+    accepted = float((step.weights * n).sum() / step.weights.sum())
+    return Law(torch.stack(measured), torch.stack(declared), accepted)
+
+
+def _prefixes(drafts: Tensor, vocab_size: int) -> Tensor:
+    """Return the number of the prefix before each position and of the whole draft, `[B, gamma + 1]` int64."""
+    number = torch.zeros(len(drafts), dtype=torch.long)
+    numbers = [number]
+    for token in drafts.unbind(dim=1):
+        number = number * vocab_size + token
+        numbers.append(number)
+    return torch.stack(numbers, dim=1)
+
+
+@lru_cache(maxsize=8)
+def _sobol(columns: int, points: int) -> Tensor:
+    """Return points of a scrambled Sobol sequence, `[points, columns]` float64 in [0, 1)."""
+    engine: Any = torch.quasirandom.SobolEngine
+    drawn: Tensor = engine(columns, scramble=True, seed=7).draw(points, dtype=torch.float64)
+    return drawn.clamp(max=1 - 2.0**-52)

@@ -1,0 +1,139 @@
+"""An acceptance rule that raises or returns nonsense costs speed, never a token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import (
+    AcceptanceResult,
+    AcceptanceRule,
+    GenerationSettings,
+    PluginError,
+    PluginWarning,
+    RuleConfig,
+    SamplingSettings,
+)
+from specdec_core.testing.harness.enumeration import sampled
+from specdec_core.verification import accept, accept_greedy
+from tests.lossless import VOCAB, enumerate_continuations, p_value, small_target
+from tests.toys import Gamma, TableDrafter
+
+SAMPLED, GREEDY = SamplingSettings(temperature=0.8), SamplingSettings(temperature=0)
+PROMPTS = [[1, 2, 3], [2, 3]]
+SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
+
+
+class Changed(AcceptanceRule):
+    """Algorithm 1, whose answer a function changes from the second step on."""
+
+    def __init__(self, change):
+        super().__init__(RuleConfig())
+        self.change, self.calls = change, 0
+
+    def sample(self, proposal, p, lenience, uniforms):
+        return self._changed(accept(proposal, p, lenience, uniforms), proposal)
+
+    def greedy(self, proposal, scores, lenience):
+        return self._changed(accept_greedy(proposal, scores, lenience), proposal)
+
+    def _changed(self, answer, proposal):
+        self.calls += 1
+        return answer if self.calls <= 1 else self.change(answer, proposal)
+
+
+def exits(answer, proposal):
+    raise SystemExit(3)
+
+
+WRONG = {
+    "raises": (lambda answer, proposal: [][1], "IndexError"),
+    "exits": (exits, "SystemExit"),
+    "None": (lambda answer, proposal: None, "returned an object of type NoneType, not an AcceptanceResult"),
+    "tuple": (lambda answer, proposal: (answer.accepted, answer.token), "type tuple"),
+    "shape": (
+        lambda answer, proposal: replace(answer, accepted=answer.accepted[:1]),
+        "accepted is int64 of shape",
+    ),
+    "dtype": (lambda answer, proposal: replace(answer, token=answer.token.float()), "token is float32 of shape"),
+    "list": (lambda answer, proposal: replace(answer, token=answer.token.tolist()), "token is a list"),
+    "sound": (lambda answer, proposal: replace(answer, sound=answer.token), "sound is int64"),
+    "too many": (lambda answer, proposal: replace(answer, accepted=answer.accepted + 4), "more tokens than were"),
+    "negative": (lambda answer, proposal: replace(answer, accepted=answer.accepted - 9), "or a negative number"),
+    "vocabulary": (lambda answer, proposal: replace(answer, token=answer.token + VOCAB), r"vocabulary \(0 to 5\)"),
+    "no token": (lambda answer, proposal: replace(answer, token=answer.token - VOCAB), "is not in the vocabulary"),
+    "deviation": (
+        lambda answer, proposal: replace(answer, deviation=torch.full(proposal.tokens.shape, torch.nan)),
+        "its deviation is negative or no number",
+    ),
+    "flat deviation": (
+        lambda answer, proposal: replace(answer, deviation=torch.zeros(len(answer.token))),
+        r"deviation is float32 of shape \[2\].*expected float of shape \[2, 3\]",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def target():
+    return small_target("cpu")
+
+
+def decoder(target, rule, sampling, *, strict=False):
+    return Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3), sampling=sampling, rule=rule, strict=strict)
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
+@pytest.mark.parametrize("what", WRONG)
+def test_algorithm_1_takes_the_place_of_a_rule_that_fails(target, what, sampling):
+    change, said = WRONG[what]
+    rule = Changed(change)
+    with pytest.warns(PluginWarning, match=f"Changed failed at step 1(?s:.*){said}"):
+        result = decoder(target, rule, sampling).generate(PROMPTS, SETTINGS)
+    assert all(len(row.tokens) == 8 for row in result.sequences)
+    assert rule.calls == 2, "it is not asked again"
+    (failure,) = result.failures
+    assert failure.plugin == "Changed"
+    if sampling is GREEDY:
+        plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
+        assert [row.tokens for row in result] == [row.tokens for row in plain]
+    # The next call asks it again.
+    rule.calls = -100
+    assert not decoder(target, rule, sampling).generate(PROMPTS, SETTINGS).failures
+
+
+@pytest.mark.parametrize("what", ["raises", "shape", "too many", "vocabulary"])
+def test_strict_raises(target, what):
+    change, said = WRONG[what]
+    with pytest.raises(PluginError, match=f"Changed failed at step 1.*{said}"):
+        decoder(target, Changed(change), SAMPLED, strict=True).generate(PROMPTS, SETTINGS)
+
+
+@pytest.mark.parametrize("what", ["raises", "too many"])
+@pytest.mark.filterwarnings("ignore::specdec_core.interface.PluginWarning")
+def test_the_output_keeps_the_targets_distribution(target, what):
+    class Always(Changed):
+        def _changed(self, answer, proposal):
+            return self.change(answer, proposal)
+
+    made = decoder(target, Always(WRONG[what][0]), SAMPLED)
+    assert p_value(sampled(made, 500, 1500), enumerate_continuations(target, SAMPLED)) > 1e-4
+
+
+def test_a_rule_may_answer_for_no_draft_at_all(target):
+    empty = Changed(lambda answer, proposal: answer)
+    result = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(0), rule=empty, strict=True).generate(
+        PROMPTS, SETTINGS
+    )
+    assert empty.calls == 8
+    assert result.metrics.accepted == 0
+
+
+def test_an_answer_of_the_rule_is_taken(target):
+    def nothing(answer, proposal):
+        return AcceptanceResult(torch.zeros_like(answer.accepted), answer.token, answer.sound)
+
+    result = decoder(target, Changed(nothing), SAMPLED, strict=True).generate(PROMPTS, SETTINGS)
+    assert result.metrics.accepted <= 6

@@ -1,0 +1,138 @@
+"""The controllers of trees: the shape they ask for, what they refuse, and what a measurement gives them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from specdec_core import Decoder, TraceObserver
+from specdec_core.interface import BatchInfo, BestFirstTree, PluginWarning, TokenTree
+from specdec_core.models import wrap_model
+from specdec_plugins.gamma.optimal_tree import OptimalTreeGamma, OptimalTreeGammaConfig
+from specdec_plugins.gamma.tree import TreeGamma, TreeGammaConfig
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, TableDrafter
+
+BATCH = BatchInfo(2, 16, (9, 9), greedy=False)
+VOCAB = 24
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape"),
+    [
+        ({"widths": [3, 2]}, TokenTree((-1, -1, -1, 0, 0, 1, 1, 2, 2))),
+        ({"nodes": 8, "depth": 3}, BestFirstTree((3, 3, 2))),
+    ],
+)
+def test_the_shape_that_is_asked_for(settings, shape):
+    controller = TreeGamma(TreeGammaConfig(**settings))
+    session = controller.open(BATCH)
+    assert session.tree() == shape
+    assert session.gamma() == (len(shape),) * 2
+    assert controller.max_gamma == len(shape)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "give 'widths', or 'nodes' and 'depth'; got none of them"),
+        ({"nodes": 4}, "got 'nodes'"),
+        ({"widths": [2], "nodes": 4, "depth": 2}, "got 'widths' and 'nodes' and 'depth'"),
+        ({"nodes": 3, "depth": 4}, "3 nodes do not fill 4 levels"),
+        ({"widths": [1000, 1000]}, "more than 1024 nodes"),
+        ({"widths": [1] * 2000}, "more than 1024 nodes"),
+        ({"widths": [0]}, "greater than or equal to 1"),
+    ],
+)
+def test_a_shape_that_is_refused(settings, told):
+    with pytest.raises(ValidationError, match=told):
+        TreeGammaConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "give 'rates' or 'measured'; got neither"),
+        ({"rates": [[0.8, 0.3]]}, "a row of rates sums to at most 1"),
+        ({"rates": [[0.5]], "verify_cost": [2, 3]}, "its first number is 1"),
+        ({"rates": [[]]}, "at least 1 item"),
+        ({"rates": [[0.5]], "nodes": 257}, "less than or equal to 256"),
+    ],
+)
+def test_rates_and_costs_that_are_refused(settings, told):
+    with pytest.raises(ValidationError, match=told):
+        OptimalTreeGammaConfig(**settings)
+
+
+def test_the_best_tree_follows_the_rates_and_the_costs():
+    def tree(**settings):
+        return OptimalTreeGamma(OptimalTreeGammaConfig(**settings)).open(BATCH).tree()
+
+    assert tree(rates=[[0.9]], c=0.01, nodes=6).parents == (-1, 0, 1, 2, 3, 4)
+    assert tree(rates=[[0.4, 0.3, 0.2]], c=0.5, nodes=3).depth == 1
+    assert tree(rates=[[0.1]], c=0.5) is None
+
+
+def test_a_measured_file_gives_rates_and_costs(tmp_path):
+    rates = {"alpha": 0.6, "low": 0.5, "high": 0.7, "by_position": [0.6]}
+    acceptance = {"temperature": 1.0, "lenience": 1.0, "tokens": 9, **rates}
+    seconds = {"draft": [0, 0.1], "verify": [2.0, 2.2], "step": [2.0, 2.4]}
+    one = {"name": "small", "settings": {}, "acceptance": [acceptance], "seconds": seconds, "c": 0.05}
+    about = {"target": "t", "device": "cpu", "batch_size": 1, "seed": 0, "sampling": {}, "versions": {}}
+    file = {**about, "drafters": [one]}
+    path = tmp_path / "measured.json"
+
+    def read():
+        path.write_text(json.dumps(file), encoding="utf-8")
+        return OptimalTreeGammaConfig.model_validate({"measured": "measured.json"}, context={"folder": tmp_path})
+
+    with pytest.raises(ValidationError, match=r"acceptance by rank was not measured for small; .*--ranks 4"):
+        read()
+    acceptance["by_rank"] = [[0.6, 0.1]]
+    config = read()
+    assert config.measured.rates == ((0.6, 0.1),)
+    assert (config.measured.c, config.measured.verify_cost) == (0.05, (1.0, 1.1))
+    assert OptimalTreeGamma(config).max_gamma > 0
+    with pytest.raises(ValidationError, match="'measured' has the costs"):
+        OptimalTreeGammaConfig.model_validate(
+            {"measured": "measured.json", "c": 0.1}, context={"folder": tmp_path}
+        )
+
+
+def decode(drafter, target, gamma, **settings):
+    trace = TraceObserver()
+    result = Decoder(target, drafter, gamma=gamma, temperature=0, **settings).generate(
+        [[1, 2, 3]], max_new_tokens=12, ignore_eos=True, observers=[trace]
+    )
+    return result[0].tokens, trace.reports
+
+
+@pytest.mark.parametrize(
+    ("drafter", "change", "settings", "told"),
+    [
+        (CountingDrafter, lambda target: target, {}, "CountingDrafter drafts lines only"),
+        (TableDrafter, lambda target: target.without_trees(), {}, "takes lines only"),
+        (TableDrafter, lambda target: target, {"lenience": 0.5}, "takes lines only"),
+    ],
+)
+def test_where_no_tree_can_be_drafted_a_line_of_its_depth_is_and_a_warning_says_so(
+    drafter, change, settings, told
+):
+    target = change(wrap_model(tiny_model("llama", VOCAB)))
+    with pytest.warns(PluginWarning, match=f"TreeGamma asks for trees, but .*{told}; lines are drafted"):
+        _, reports = decode(drafter(VOCAB), target, TreeGamma(TreeGammaConfig(widths=[3, 2])), **settings)
+    assert all(report.outcome.parents is None for report in reports)
+    assert max(report.asked[0] for report in reports) == 2
+
+
+def test_a_tree_does_not_shrink_towards_the_end_of_a_text():
+    target = wrap_model(tiny_model("llama", VOCAB))
+    tokens, reports = decode(TableDrafter(VOCAB), target, TreeGamma(TreeGammaConfig(widths=[3, 2])))
+    assert len(tokens) == 12
+    done = 0
+    for report in reports:
+        room = 12 - done - 1
+        assert report.outcome.drafted[0] == {0: 0, 1: 3}.get(room, 9)
+        done += len(report.outcome.committed[0])

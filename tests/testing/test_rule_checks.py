@@ -1,0 +1,174 @@
+"""The kit on acceptance rules: those that ship conform, and each defect is found by the check for it."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdec_core import default_registry
+from specdec_core.interface import AcceptanceRule, RuleConfig, TokenRuleConfig
+from specdec_core.testing import CheckFailure, RuleKit, checks_for, named, run_checks, subject_of
+from specdec_core.verification import accept, accept_greedy, accept_greedy_allowed
+
+BUILT_IN = {
+    "token": {},
+    "block": {},
+    "rejection": {},
+    "exact-match": {},
+    "typical": {"epsilon": 0.3},
+    "top-k": {"k": 2},
+}
+
+
+class Correct(AcceptanceRule):
+    """Algorithm 1."""
+
+    def sample(self, proposal, p, lenience, uniforms):
+        return accept(proposal, p, lenience, uniforms)
+
+    def greedy(self, proposal, scores, lenience):
+        return accept_greedy(proposal, scores, lenience)
+
+
+class WrongShape(Correct):
+    def sample(self, *given):
+        answer = super().sample(*given)
+        return replace(answer, accepted=answer.accepted[:, None])
+
+
+class TooMany(Correct):
+    def greedy(self, *given):
+        answer = super().greedy(*given)
+        return replace(answer, accepted=answer.accepted + 1)
+
+
+class FromP(Correct):
+    """Draws the token after a rejection from p."""
+
+    def sample(self, proposal, p, lenience, uniforms):
+        answer = super().sample(proposal, p, lenience, uniforms)
+        rows = torch.arange(len(p))
+        other = accept(replace(proposal, lengths=(0,) * len(p)), p[rows, answer.accepted][:, None].repeat(
+            1, p.shape[1], 1), None, uniforms)  # fmt: skip
+        return replace(answer, token=other.token)
+
+
+class Quiet(FromP):
+    """Deviates, and reports half of it."""
+
+    def sample(self, proposal, p, lenience, uniforms):
+        lenient = accept(proposal, p, torch.full(proposal.tokens.shape, 0.3), uniforms)
+        return lenient if lenient.deviation is None else replace(lenient, deviation=lenient.deviation / 2)
+
+
+class Second(Correct):
+    """Accepts every greedy draft token."""
+
+    def greedy(self, proposal, scores, lenience):
+        if not proposal.tokens.shape[1]:
+            return accept_greedy(proposal, scores, None)
+        return accept_greedy_allowed(proposal, scores, torch.ones_like(proposal.tokens, dtype=torch.bool))
+
+
+class SecondQuietly(Second):
+    def greedy(self, *given):
+        return replace(super().greedy(*given), deviation=None)
+
+
+class Neighbours(Correct):
+    """A row accepts what the row before it does."""
+
+    def sample(self, *given):
+        answer = super().sample(*given)
+        return replace(answer, token=answer.token.roll(1) * 0 + int(answer.token.sum()) % 3)
+
+
+class Dice(Correct):
+    def sample(self, proposal, p, lenience, uniforms):
+        own = torch.rand(uniforms.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(self.seed()))
+        return accept(proposal, p, lenience, own)
+
+    def seed(self):
+        self.calls = getattr(self, "calls", 0) + 1
+        return self.calls
+
+
+class InPlace(Correct):
+    def sample(self, proposal, p, lenience, uniforms):
+        answer = super().sample(proposal, p, lenience, uniforms)
+        p.mul_(0.5)
+        return answer
+
+
+class Reseeds(Correct):
+    def sample(self, *given):
+        random.seed(3)
+        os.environ["SPECDEC_TEST"] = "1"
+        return super().sample(*given)
+
+
+class LossyConfig(RuleConfig):
+    pass
+
+
+DEFECTS = [
+    (WrongShape, TokenRuleConfig, "answer-form"),
+    (TooMany, TokenRuleConfig, "answer-in-range"),
+    (FromP, TokenRuleConfig, "lossless"),
+    (Quiet, LossyConfig, "deviation-declared"),
+    (Second, TokenRuleConfig, "lossless-greedy"),
+    (SecondQuietly, LossyConfig, "deviation-greedy"),
+    (Neighbours, TokenRuleConfig, "rows-independent"),
+    (Dice, TokenRuleConfig, "deterministic"),
+    (InPlace, TokenRuleConfig, "inputs-unchanged"),
+    (Reseeds, TokenRuleConfig, "global-state-unchanged"),
+    (FromP, TokenRuleConfig, "decodes"),
+]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_rule_that_ships_conforms(name, device):
+    # One process can tell for all plugins of a distribution whether listing them imports torch.
+    select = [check.name for check in checks_for("rule") if check.name != "spec-imports-no-torch"]
+    report = run_checks(named("rule", name, BUILT_IN[name], device=device), select=select)
+    assert report.passed, str(report)
+    exact = name in ("token", "block", "rejection")
+    assert report.outcome("lossless") == ("passed" if exact else "skipped")
+
+
+def test_every_rule_that_ships_is_checked():
+    assert {spec.name for spec in default_registry().specs("rule")} == set(BUILT_IN)
+
+
+@pytest.mark.parametrize(("defect", "config", "name"), DEFECTS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_defect_is_found_by_the_check_for_it(defect, config, name, monkeypatch):
+    monkeypatch.delenv("SPECDEC_TEST", raising=False)
+    (result,) = run_checks(subject_of("rule", lambda: defect(config())), select=[name]).results
+    assert result.outcome == "failed", result
+    assert "got:" in result.message
+
+
+def test_every_check_has_a_defect():
+    of_specs = {"spec-imports-no-torch", "spec-matches-class"}
+    assert {one.name for one in checks_for("rule")} == {name for *_, name in DEFECTS} | of_specs
+
+
+def test_settings_must_declare():
+    class Undeclared(Correct):
+        def __init__(self):
+            self.config = None
+
+    with pytest.raises(CheckFailure, match="a RuleConfig"):
+        subject_of("rule", Undeclared).fresh()
+
+
+class TestKit(RuleKit):
+    """The kit's class runs, too."""
+
+    @pytest.fixture
+    def make(self):
+        return lambda: Correct(TokenRuleConfig())
