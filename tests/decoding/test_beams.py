@@ -23,6 +23,7 @@ from specdec_core.interface import (
 from specdec_core.models import wrap_model
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
+from tests.catalogue import DRAFTERS, Catalogue
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, TableDrafter, target_info
 
@@ -394,3 +395,37 @@ def test_logits_that_are_no_distribution_are_an_error_where_they_matter(ending):
         with pytest.raises(NumericsError, match="after 5 tokens of row 1 are no distribution"):
             decoder.generate([[8], [3, 4]], beams=3, max_new_tokens=4, ignore_eos=True)
         decoder.generate([[8], [9]], beams=3, max_new_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory, device):
+    target = wrap_model(tiny_model("llama", 8, seed=2, sharpness=1.2).double().to(device))
+    return target, Catalogue(target, tmp_path_factory.mktemp("drafters"))
+
+
+@pytest.mark.filterwarnings("ignore:.*drafts lines only:specdec_core.interface.PluginWarning")
+@pytest.mark.parametrize("who", DRAFTERS)
+def test_every_drafter_that_ships(catalogue, who):
+    target, drafters = catalogue
+    settings = {"beams": 3, "num_return_sequences": 3, "max_new_tokens": 10, "ignore_eos": True}
+    texts = [[2, 3, 5, 2, 3], [4]]
+    plain = Decoder(target, temperature=0).generate(texts, **settings)
+    result = Decoder(target, drafters.make(who), gamma=2, temperature=0, strict=True).generate(texts, **settings)
+    assert result.sequences == plain.sequences
+    assert result.metrics.target_calls <= plain.metrics.target_calls == 10
+    assert result.metrics.drafted
+
+
+@pytest.mark.parametrize("gamma", [{"name": "additive"}, "running-average", "cost-aware"])
+def test_controllers_of_gamma_decide_on_levels(ending, gamma):
+    model, target, small = ending
+    decoder = Decoder(target, Small(target, small), gamma=gamma, temperature=0, strict=True)
+    check(model, decoder, prompts(2, seed=4), beams=3)
+
+
+def test_a_controller_of_trees_is_refused(ending):
+    _, target, small = ending
+    gamma = {"name": "tree", "widths": [2, 1]}
+    decoder = Decoder(target, Small(target, small), gamma=gamma, temperature=0)
+    with pytest.raises(ConfigError, match="asks for trees, but with beams the drafter's beam search decides"):
+        decoder.generate([3, 4], beams=2, max_new_tokens=3)

@@ -265,38 +265,62 @@ class BeamDraft(TreeDraft):
             logits: `[R, P, V]`, the logits after each node of the level before.
         """
         rows, places, vocab = logits.shape
-        prefixes = self._place_prefixes(places) if self._to_probs.needs_prefix else None
-        each = log_probs(self._to_probs, logits.reshape(rows * places, vocab), prefixes).view(rows, places, vocab)
-        each[..., list(self._search.eos_ids)] = -inf
+        beams, width = self._search.beams, self._search.width
         pairs = zip(self._paths, self._open(), strict=True)
-        before = [[*(path if more else ()), *[-inf] * places][:places] for path, more in pairs]
-        paths = each.nan_to_num(nan=-inf, posinf=-inf) + torch.tensor(before).to(each.device)[..., None]
-        flat = paths.view(rows // self._search.beams, -1)
-        core = torch.tensor([[place in own for place in range(places)] for own in self._core]).to(each.device)
-        own = paths.masked_fill(~core[..., None], -inf).view_as(flat)
-        first = own.topk(min(self._search.beams, flat.shape[1]), dim=1)
+        nodes = [(row, place) for row, (paths, more) in enumerate(pairs) for place in range(len(paths)) if more]
+        before = [self._paths[row][place] for row, place in nodes]
+        core = [place in self._core[row] for row, place in nodes]
+        found = torch.tensor(nodes).to(logits.device, non_blocking=True)
+        prefixes = self._node_texts(nodes) if self._to_probs.needs_prefix else None
+        each = log_probs(self._to_probs, logits[found[:, 0], found[:, 1]], prefixes)
+        each[:, list(self._search.eos_ids)] = -inf
+        # No node has more than u children in a level of u.
+        top = each.topk(min(width, vocab), dim=1)
+        scores = top.values.nan_to_num(nan=-inf, posinf=-inf) + torch.tensor(before).to(each.device)[:, None]
+        shape = (rows // beams, beams * places * scores.shape[1])
+        flat = scores.new_full((rows, places, scores.shape[1]), -inf)
+        own, tokens = flat.clone(), top.indices.new_zeros(flat.shape)
+        flat[found[:, 0], found[:, 1]] = scores
+        own[found[:, 0], found[:, 1]] = scores.masked_fill(~torch.tensor(core).to(each.device)[:, None], -inf)
+        tokens[found[:, 0], found[:, 1]] = top.indices
+        flat, own, tokens = flat.view(shape), own.view(shape), tokens.view(shape)
+        first = own.topk(min(beams, shape[1]), dim=1)
         left = flat.scatter(1, first.indices, -inf)
-        others = left.topk(min(self._search.width, flat.shape[1]) - first.indices.shape[1], dim=1)
-        scores, index = (torch.cat(pair, dim=1).tolist() for pair in zip(first, others, strict=True))
-        return self._add(scores, index, places, vocab)
+        others = left.topk(min(width, shape[1]) - first.indices.shape[1], dim=1)
+        best, index = (torch.cat(pair, dim=1) for pair in zip(first, others, strict=True))
+        chosen = tokens.gather(1, index)
+        best_list, index_list, chosen_list = torch.stack([best.double(), index.double(), chosen.double()]).tolist()
+        return self._add(best_list, index_list, chosen_list, places * scores.shape[1], scores.shape[1])
 
     def _add(
-        self, scores: Sequence[Sequence[float]], index: Sequence[Sequence[int]], places: int, vocab: int
+        self,
+        scores: Sequence[Sequence[float]],
+        index: Sequence[Sequence[float]],
+        tokens: Sequence[Sequence[float]],
+        of_row: int,
+        of_node: int,
     ) -> Branches:
-        """Add the nodes that each prompt has in the next level, given their places in its flat candidates."""
+        """Add the nodes that each prompt has in the next level.
+
+        Args:
+            scores: Their scores; minus infinity where there are fewer.
+            index: Their places among the candidates of their prompt.
+            tokens: Their tokens.
+            of_row: Number of candidates of a row.
+            of_node: Number of candidates of a node.
+        """
         rows = len(self._nodes)
-        firsts = [max(len(nodes) - len(last), -1) for nodes, last in zip(self._nodes, self._paths, strict=True)]
+        firsts = [len(nodes) - len(last) for nodes, last in zip(self._nodes, self._paths, strict=True)]
         starts = self.lengths
         paths: list[list[float]] = [[] for _ in range(rows)]
         self._core = [set() for _ in range(rows)]
-        for prompt, found in enumerate(zip(scores, index, strict=True)):
-            for rank, (score, place) in enumerate(zip(*found, strict=True)):
+        for prompt, found in enumerate(zip(scores, index, tokens, strict=True)):
+            for rank, (score, place, token) in enumerate(zip(*found, strict=True)):
                 if score == -inf:
                     continue
-                row, rest = divmod(place, places * vocab)
+                row, rest = divmod(int(place), of_row)
                 row += prompt * self._search.beams
-                at, token = divmod(rest, vocab)
-                self._nodes[row].append((token, firsts[row] + at))
+                self._nodes[row].append((int(token), firsts[row] + rest // of_node))
                 if rank < self._search.beams:
                     self._core[row].add(len(paths[row]))
                 paths[row].append(score)
@@ -306,8 +330,8 @@ class BeamDraft(TreeDraft):
         new = [row[start:] for row, start in zip(self._nodes, starts, strict=True)]
         padded = torch.tensor([[*row, *[(0, -1)] * (width - len(row))] for row in new], dtype=torch.long)
         padded = padded.view(rows, width, 2)
-        tokens, parents = padded.to(self._record.device).unbind(2)
-        return Branches(tokens, parents, tuple(map(len, new)))
+        drawn, parents = padded.to(self._record.device).unbind(2)
+        return Branches(drawn, parents, tuple(map(len, new)))
 
     def _open(self) -> list[bool]:
         """Return which rows draw continuations of their nodes."""
@@ -315,14 +339,10 @@ class BeamDraft(TreeDraft):
         pairs = zip(self._budget, self._paths, strict=True)
         return [most > levels and any(score > -inf for score in paths) for most, paths in pairs]
 
-    def _place_prefixes(self, places: int) -> list[list[int]]:
-        """Return the text before the continuations of each node of the last level, row by row."""
-        prefixes = []
-        for row, nodes, last in zip(self._prefixes, self._nodes, self._paths, strict=True):
-            tokens, parents = [token for token, _ in nodes], [parent for _, parent in nodes]
-            paths = all_paths(tokens, parents)[-len(last) :] if last else []
-            prefixes += [[*row, *path] for path in [*paths, *[[]] * (places - len(last))]]
-        return prefixes
+    def _node_texts(self, nodes: Sequence[tuple[int, int]]) -> list[list[int]]:
+        """Return the text before the continuations of some nodes of the last level, given as rows and places."""
+        paths = [all_paths([token for token, _ in row], [parent for _, parent in row]) for row in self._nodes]
+        return [[*self._prefixes[row], *paths[row][place - len(self._paths[row])]] for row, place in nodes]
 
 
 def _no_numbers() -> Tensor:
