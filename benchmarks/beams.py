@@ -5,7 +5,7 @@ drafter and with drafts of several widths u. What does not depend on the machine
 batches, since a sequence does not depend on those beside it. For speed (`--part speed`), `generate(num_beams=w)`,
 beam search without a drafter and with one take turns, a prompt at a time. Prints one JSON object.
 
-    python benchmarks/beams.py --part counts > docs/data/beams.json
+    python benchmarks/beams.py --part counts --prompts 100 > docs/data/beams.json
     python benchmarks/beams.py --part speed --prompts 40 --beams 4 --factors 1 2
 """
 
@@ -175,7 +175,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--part", choices=["counts", "speed"], default="counts")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--beams", type=int, nargs="+", default=[2, 4, 8])
-    parser.add_argument("--factors", type=float, nargs="+", default=[1, 2, 4], help="u over w")
+    parser.add_argument("--factors", type=float, nargs="+", default=[1, 2], help="u over w")
     parser.add_argument("--gamma", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--batch", type=int, default=10, help="prompts decoded together for counts")
