@@ -16,7 +16,7 @@ from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import BestFirstTree, PluginWarning, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
-from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
 from tests.toys import Gamma
 
 MIXED = SamplingSettings(temperature=0.7, top_p=0.6)
@@ -73,12 +73,12 @@ def check_trees(target, drafter, settings, shape, count):
     trace = TraceObserver()
     decoder.generate([[2, 3, 5, 2, 3]] * 3, max_new_tokens=6, seed=1, observers=[trace])
     assert any(len(row) > 1 for report in trace.reports for row in report.outcome.parents or ())
-    assert p_value(sample(decoder, 500, count, length=LENGTH), exact(target, settings)) > 1e-4
+    assert doubled_p_value(decoder, exact(target, settings), count, 500, length=LENGTH) > 1e-4
 
 
 @pytest.mark.parametrize("who", WHO_DRAFTS_TREES)
 def test_trees_give_the_targets_distribution(target, catalogue, who):
-    check_trees(target, catalogue.make(who), "temperature-0.7-top-p-0.6", "best-first", 500)
+    check_trees(target, catalogue.make(who), "temperature-0.7-top-p-0.6", "best-first", 2000)
 
 
 @pytest.mark.slow
@@ -103,4 +103,4 @@ def test_a_drafter_of_lines_drafts_lines_where_a_tree_is_asked_for_and_says_so(t
     assert all(report.outcome.parents is None for report in trace.reports)
     assert max(max(report.outcome.drafted) for report in trace.reports) == 3  # as long as the longest path
     with warnings.catch_warnings(action="ignore", category=PluginWarning):
-        assert p_value(sample(decoder, 500, 1000, length=LENGTH), expected) > 1e-4
+        assert doubled_p_value(decoder, expected, 2000, 500, length=LENGTH) > 1e-4

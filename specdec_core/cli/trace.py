@@ -34,7 +34,8 @@ _LOOKS: dict[Fate, _Look] = {
 def fates(report: StepReport, row: int = 0) -> Iterator[tuple[int, Fate]]:
     """Yield the tokens of a step in the order of Figure 1, each with its fate.
 
-    Tokens drafted after a rejected one were never verified and are left out.
+    Tokens drafted after a rejected one were never verified and are left out. Where a tree is left, all tokens that
+    were drafted there are rejected ones.
 
     Args:
         report: The step.
@@ -80,8 +81,14 @@ class TraceView:
         self._marks = console.color_system is None or console.no_color
 
     def step(self, report: StepReport) -> None:
-        """Print the line of a step: its number, accepted/drafted tokens, and the tokens."""
-        counts = f"{report.outcome.accepted[0]}/{report.outcome.drafted[0]}"
+        """Print the line of a step: its number, accepted/drafted tokens, and the tokens.
+
+        Of a tree, these are the accepted tokens, the longest path, and the tokens of all paths.
+        """
+        outcome = report.outcome
+        counts = f"{outcome.accepted[0]}/{outcome.depths[0]}"
+        if outcome.parents is not None:
+            counts += f" of {outcome.drafted[0]}"
         line = Text().append(f"{report.step + 1:4d}  {counts}  ", style="dim")
         for token, fate in fates(report):
             line.append_text(self._token(self._spell(token), fate))

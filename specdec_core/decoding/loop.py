@@ -84,7 +84,8 @@ def open_batch(
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
-    trees = model.family.trees and rule.trees and lenience is None
+    strict = lenience is None or bool(getattr(lenience.config, "lossless", False))
+    trees = model.family.trees and rule.trees and strict
     info = context.with_loop(replace(info, max_gamma=min(asked, info.capacity), trees=trees))
     room = tuple(row.limit - len(row.tokens) for row in rows)
     recorder = DraftRecorder(

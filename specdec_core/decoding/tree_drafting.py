@@ -122,6 +122,9 @@ class TreeDraft:
             return best[:, parents, ranks], torch.tensor(parents, device=scores.device).expand(batch, -1)
         paths = torch.log_softmax(scores, dim=2) + self._path_weights(places, scores.device).log()[..., None]
         weights, index = paths.view(batch, -1).topk(min(width, places * vocab), dim=1)
+        if index.shape[1] < width:  # there are no more paths than that: repeat the last
+            nodes = torch.arange(width, device=index.device).clamp(max=index.shape[1] - 1)
+            weights, index = weights[:, nodes], index[:, nodes]
         self._weights = weights.exp()
         return index % vocab, index // vocab
 

@@ -69,6 +69,13 @@ def validate(
             "a tree was proposed, but only a line can be verified here; leave `parents` out where "
             "`SessionInfo.trees` is False."
         )
+    if checked.parents is None and depth is not None:
+        for row, (length, limit) in enumerate(zip(checked.lengths, depth, strict=True)):
+            if length > limit:
+                raise PluginError(
+                    f"a line of {length} tokens was proposed for row {row}; a path may have {limit} there "
+                    "(`DraftRequest.depth`)."
+                )
     # The core refuses NaN before it draws from a back-off distribution, and a point mass holds no numbers.
     if recorded and isinstance(checked.q, PointMass | Backoff):
         return checked, None

@@ -1,13 +1,16 @@
 """How a trace spells tokens, and what it shows of a target that reads a source."""
 
+import io
 import re
 
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.trace import speller
+from specdec_core.cli.trace import TraceView, speller
+from specdec_core.interface import Outcome, StepReport
 
 WORDS = ("<pad>", "</s>", "<unk>", "▁das", "▁Haus", "es", "▁", "!")
 
@@ -53,3 +56,19 @@ def test_a_trace_shows_the_answer_and_neither_source_nor_start(tokenizer, tmp_pa
     answer = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)[0, 1:]
     spell = speller(tokenizer)
     assert [text.strip() for text in kept] == [spell(int(token)).strip() for token in answer]
+
+
+def test_a_tree_shows_its_path_and_all_tokens_that_were_rejected_where_it_ends():
+    out = io.StringIO()
+    view = TraceView(Console(file=out, width=80, color_system=None), speller(None))
+    tree = {"drafted": (5,), "finished": (False,), "parents": ((-1, -1, 1, 1, 2),)}
+    draft = {"draft_tokens": ((7, 8, 5, 6, 4),), "asked": (5,), "deviation": (0.0,)}
+    times = {"draft_seconds": 0.0, "verify_seconds": 0.0, "step_seconds": 0.0}
+    for step, (path, committed) in enumerate([((1,), (8, 2)), ((1, 2, 4), (8, 5, 4, 9)), ((), (3,))]):
+        outcome = Outcome(**tree, accepted=(len(path),), paths=(path,), committed=(committed,))
+        view.step(StepReport(step=step, outcome=outcome, **draft, **times))
+    assert [line.split(maxsplit=1)[1] for line in out.getvalue().splitlines()] == [
+        "1/3 of 5  [+ 8][- 5][- 6][! 2]",
+        "3/3 of 5  [+ 8][+ 5][+ 4][* 9]",
+        "0/3 of 5  [- 7][- 8][! 3]",
+    ]

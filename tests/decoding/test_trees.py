@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,
+    DraftSession,
     GammaController,
     GammaSession,
+    PluginWarning,
+    Proposal,
     TokenTree,
 )
 from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
-from tests.toys import NO_CONFIG, TableDrafter
+from tests.toys import NO_CONFIG, CountingDrafter, TableDrafter
 
 LENGTH = 4
 SHAPES = {
@@ -69,3 +74,49 @@ def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, se
     decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
     assert any(report.outcome.parents for report in trace.reports)
     assert p_value(sample(decoder, 300, 1200, length=LENGTH), expected[settings]) > 1e-4
+
+
+@pytest.mark.parametrize(("lenience", "drafts_trees"), [(None, True), (1.0, True), (0.5, False)])
+def test_trees_are_drafted_where_lenience_is_1(target, lenience, drafts_trees):
+    gamma = TreeGamma(SHAPES["wide"], 9)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, lenience=lenience, strict=True)
+    trace = TraceObserver()
+    with warnings.catch_warnings(action="ignore", category=PluginWarning):
+        decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
+    assert any(report.outcome.parents for report in trace.reports) == drafts_trees
+
+
+class LongLine(CountingDrafter):
+    """Answers a request for a tree with a line as long as its budget."""
+
+    drafts_trees = True
+
+    def open(self, session):
+        return _LongLineSession(self)
+
+
+class _LongLineSession(DraftSession):
+    def __init__(self, drafter):
+        self.drafter = drafter
+
+    def propose(self, request):
+        return Proposal.from_rows([[2] * most for most in request.budget])
+
+
+def test_a_line_that_is_longer_than_a_path_may_be_is_refused(target):
+    decoder = Decoder(target, LongLine(VOCAB), gamma=TreeGamma(SHAPES["wide"], 9))
+    with pytest.warns(PluginWarning, match=r"a line of 9 tokens was proposed for row 0; a path may have 2 there"):
+        result = decoder.generate([[1, 2]], max_new_tokens=12, seed=1)
+    assert len(result.failures) == 1
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("shape", [BestFirstTree((8, 3)), BestFirstTree((2, 14)), TokenTree.from_widths((8, 2))])
+def test_a_tree_may_be_wider_than_the_vocabulary(target, shape, temperature):
+    gamma = TreeGamma(shape, len(shape), 9)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, temperature=temperature, strict=True)
+    trace = TraceObserver()
+    decoder.generate([[1, 2], [3]], max_new_tokens=30, observers=[trace])
+    first = trace.reports[0].outcome
+    assert first.drafted == (len(shape), 9)
+    assert first.accepted[0] > 0 or shape.widths[0] < VOCAB  # one of the siblings is what follows

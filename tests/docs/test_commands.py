@@ -45,6 +45,7 @@ SMALLER = {
     r"^check gamma": "--only gamma-per-row",
     r"^train ngram .*--ids": "",
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
+    r"^check rule": "--only answer-form",
     r"^train ngram ": "--text text.py",
     r"^train (transformer|heads)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
     " --minutes 0.001",

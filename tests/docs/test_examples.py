@@ -29,7 +29,7 @@ from specdec_core.decoding import TraceObserver
 from specdec_core.interface import TokenTree
 from specdec_core.registry import Registry
 from specdec_core.study import load_study, run_model
-from specdec_core.testing import DrafterSubject, run_checks
+from specdec_core.testing import DrafterSubject, run_checks, subject_of
 from tests.docs.pages import ROOT, blocks
 from tests.drafters.support import info_for, request_for
 from tests.installed import site as distributions  # noqa: F401
@@ -74,6 +74,7 @@ def test_the_packages_are_listed(installed):
         ("drafter", "recent"),
         ("gamma", "follow"),
         ("lenience", "late"),
+        ("rule", "floor"),
         ("drafter", "pairs"),
         ("trainer", "pairs"),
     }
@@ -82,8 +83,9 @@ def test_the_packages_are_listed(installed):
 def test_the_studies_of_the_packages_name_them(registry):
     names = {
         name: [run.name for run in load_study(EXAMPLES / f"specdec-{name}" / "study.yaml", registry=registry).runs]
-        for name in ("recent", "follow")
+        for name in ("recent", "follow", "floor")
     }
+    assert names["floor"][1:] == ["token", "floor", "lenient"]
     assert names["recent"][1:] == ["recent-1", "recent-3", "prompt-copy-3"]
     assert names["follow"][1:] == ["always-4", "follow", "late"]
 
@@ -125,14 +127,15 @@ def test_a_drafter_of_the_tutorial_conforms(registry, make, name):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_packages_pass_their_own_tests(tmp_path):
-    folders = [EXAMPLES / f"specdec-{name}" for name in ("recent", "follow")]
+    folders = [EXAMPLES / f"specdec-{name}" for name in ("recent", "follow", "floor")]
     install(tmp_path / "site", folders)
     done = run(
         tmp_path / "site", "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--timeout=0", *folders, folder=ROOT
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for folder in folders:
-        assert re.search(rf"PASSED .*{folder.name}.*::test_conforms\[lossless\]", done.stdout)
+        name = "deviation-declared" if folder.name == "specdec-floor" else "lossless"
+        assert re.search(rf"PASSED .*{folder.name}.*::test_conforms\[{name}\]", done.stdout)
 
 
 def test_q_of_the_table_is_its_counts(make):
@@ -177,6 +180,16 @@ def test_the_lenience_controller_is_strict_at_first(make):
             length += len(report.outcome.committed[0])
     assert spent[True] == 0
     assert spent[False] > 0.4
+
+
+def test_the_rule_deviates_as_it_reports(make):
+    floor = make("rule", {"name": "floor", "share": 0.5})
+    report = run_checks(
+        subject_of("rule", lambda: floor), select=["deviation-declared", "lossless-greedy", "decodes"]
+    )
+    assert report.passed, str(report)
+    decoder = Decoder(small_target("cpu"), TableDrafter(VOCAB), gamma=make("gamma", 3), rule=floor, strict=True)
+    assert decoder.generate([PROMPT], LENGTH).metrics.deviation > 0
 
 
 def test_the_trainer_writes_what_its_drafter_reads(registry, monkeypatch, tmp_path):

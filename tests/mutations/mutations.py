@@ -44,6 +44,8 @@ OVERRIDES = "specdec_core/models/overrides.py"
 CHECKPOINT = "specdec_core/models/checkpoint.py"
 LOADED = "specdec_core/models/loaded.py"
 PROBE = "specdec_core/models/probe.py"
+TREE = "specdec_core/verification/tree.py"
+TREE_DRAFTING = "specdec_core/decoding/tree_drafting.py"
 RUNNER = "specdec_core/study/run/runner.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
@@ -58,6 +60,7 @@ ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
 
 RULE_TESTS = ("tests/verification",)
+TREE_TESTS = ("tests/verification/test_tree.py",)
 LOSSLESS_TESTS = ("tests/decoding/test_lossless_core.py",)
 LOOP_TESTS = ("tests/decoding/test_loop.py",)
 MODEL_TESTS = ("tests/models/test_session.py",)
@@ -235,6 +238,95 @@ MUTATIONS = (
         "The deviation that lenience reports, and budgets spend, is too large.",
         ("tests/plugins/test_lenience_exactly.py", "tests/plugins/test_lenience_controllers.py"),
     ),
+    # Trees.
+    Mutation(
+        "what a rejected sibling would have given stays in p",
+        TREE,
+        "torch.where(rejected[:, None], after, left)",
+        "left",
+        "The second sibling meets p itself: tokens that the first one has much of come too often.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "a residual of a tree not normalised",
+        TREE,
+        "torch.where(total == 0, alone, weights / total)",
+        "torch.where(total == 0, alone, weights)",
+        "Later siblings are rejected too often, in favour of what is left of p.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "children of an earlier node are tried",
+        TREE,
+        "(parents[:, node] == last) & (node < lengths)",
+        "(parents[:, node] <= last) & (node < lengths)",
+        "A token is accepted after another text than it was drafted for.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "p of a node's own place after it is accepted",
+        TREE,
+        "torch.where(taken[:, None], p[:, node + 1],",
+        "torch.where(taken[:, None], p[:, node],",
+        "The rest of a path is compared with the target's distribution after another node.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "the residual of a tree from the q of the node before",
+        TREE,
+        "position = torch.full_like(every, node)",
+        "position = torch.full_like(every, max(node - 1, 0))",
+        "What is left of p after a rejection is not what the rejected token left.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "nodes beyond a row's own are tried",
+        TREE,
+        " & (node < lengths)",
+        "",
+        "A sequence depends on how many nodes its neighbours have.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "greedy trees compared with the scores of another node",
+        TREE,
+        "best.gather(1, proposal.parents + 1)",
+        "best.gather(1, proposal.parents.clamp(min=0))",
+        "Greedy decoding accepts tokens that the target would not choose there.",
+        TREE_TESTS,
+    ),
+    Mutation(
+        "q of a sibling as if it were the only child",
+        TREE_DRAFTING,
+        "for node in nodes], chances)",
+        "for node in nodes], q[rows, at])",
+        "Siblings are drawn without replacement, and q says otherwise: the output is not p.",
+        ("tests/decoding/test_trees.py",),
+    ),
+    Mutation(
+        "the keys of the first nodes kept",
+        SESSION,
+        "if any(list(path) != list(range(len(path))) for path in paths):",
+        "if any(not path for path in paths):",
+        "After a path other than the first, the model goes on from the keys of rejected tokens.",
+        ("tests/models/test_tree.py",),
+    ),
+    Mutation(
+        "the drafter keeps the first nodes of a tree",
+        TRANSFORMER,
+        "self._model.keep(outcome.paths)",
+        "self._model.keep([range(len(path)) for path in outcome.paths])",
+        "Still exact, but the draft model goes on from tokens that were rejected: acceptance falls.",
+        ("tests/drafters/test_transformer.py",),
+    ),
+    Mutation(
+        "q of an inner tree not along its path",
+        BATCH,
+        "        return self._p.gather(1, _columns(self._path)[..., None].expand(-1, -1, self._p.shape[2]))",
+        "        return self._p",
+        "In a hierarchy with trees below, q is not what the middle model drew from: the output is not p.",
+        HIERARCHY_TESTS,
+    ),
     # Random numbers.
     Mutation(
         "one generator for all rows",
@@ -345,16 +437,16 @@ MUTATIONS = (
     Mutation(
         "ragged mask one too far",
         SESSION,
-        "        causal = slots <= positions[:, None, :, None]\n",
-        "        causal = slots <= positions[:, None, :, None] + 1\n",
+        "        visible = keys <= positions[..., None]",
+        "        visible = keys <= positions[..., None] + 1",
         "In ragged batches a token attends to the one after it, or to a stale key.",
         MODEL_TESTS,
     ),
     Mutation(
         "sliding window one too long",
         SESSION,
-        "(slots > positions[:, None, :, None] - self._family.window)",
-        "(slots >= positions[:, None, :, None] - self._family.window)",
+        "keys.unsqueeze(-2) > positions[..., None] - self._family.window",
+        "keys.unsqueeze(-2) >= positions[..., None] - self._family.window",
         "In ragged batches of Mistral or Gemma, tokens attend one key too far back.",
         MODEL_TESTS,
     ),
@@ -433,8 +525,8 @@ MUTATIONS = (
     Mutation(
         "hidden state of the wrong position",
         BATCH,
-        "self._target.hidden[rows, result.accepted]",
-        "self._target.hidden[rows, (result.accepted - 1).clamp(min=0)]",
+        "last = result.accepted if result.path is None else",
+        "last = (result.accepted - 1).clamp(min=0) if result.path is None else",
         "Heads read a state that does not belong to the last token: acceptance falls.",
         ("tests/decoding/test_hidden_states.py",),
     ),
@@ -442,8 +534,8 @@ MUTATIONS = (
     Mutation(
         "every q trusted",
         PROPOSER,
-        "recorded = recorder.made(made)",
-        "recorded = True",
+        "recorded=recorder.made(made)",
+        "recorded=True",
         "A drafter that states a wrong q is believed: the output is not p, and nothing says so.",
         ("tests/decoding/test_faults.py",),
     ),
@@ -474,8 +566,8 @@ MUTATIONS = (
     Mutation(
         "drafter that failed is asked again",
         PROPOSER,
-        "with self._guard.calling(self._drafter, self._drop_drafter):\n                    recorder.start(",
-        "with self._guard.calling(self._drafter):\n                    recorder.start(",
+        "with self._guard.calling(self._drafter, self._drop_drafter):\n                    tree = ",
+        "with self._guard.calling(self._drafter):\n                    tree = ",
         "A drafter whose state is broken goes on drafting.",
         ("tests/decoding/test_faults.py",),
     ),

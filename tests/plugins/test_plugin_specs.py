@@ -46,7 +46,16 @@ def test_names():
     names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
     assert names == {
         "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
-        "gamma": ["additive", "confidence", "cost-aware", "fixed", "optimal", "running-average"],
+        "gamma": [
+            "additive",
+            "confidence",
+            "cost-aware",
+            "fixed",
+            "optimal",
+            "optimal-tree",
+            "running-average",
+            "tree",
+        ],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
         "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
         "trainer": ["heads", "ngram", "transformer"],

@@ -194,7 +194,7 @@ def test_after_three_checks_that_do_not_end_the_rest_is_not_run():
     assert report.stopped == "3 checks in a row did not end"
     assert "lossless" in report.not_run
     assert not report.passed
-    assert "not run, since 3 checks in a row did not end: max-batch, " in str(report)
+    assert "not run, since 3 checks in a row did not end: trees-respected, max-batch, " in str(report)
 
 
 def test_when_the_time_for_all_is_over_the_rest_is_not_run():

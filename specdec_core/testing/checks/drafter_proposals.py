@@ -56,7 +56,7 @@ def drivers(
 
 
 def situations(subject: DrafterSubject, *, every: bool = False) -> list[tuple[str, TinyTarget]]:
-    """Return pairs of one of `SETTINGS` and a target; where time is short, one pair per target.
+    """Return pairs of one of `SETTINGS` and a target; where time is short, few of them, trees included.
 
     Args:
         subject: The drafter.
@@ -70,8 +70,12 @@ def situations(subject: DrafterSubject, *, every: bool = False) -> list[tuple[st
     ]
     if subject.times(len(pairs), len(subject.targets), "pairs of sampling settings and a target") == len(pairs):
         return pairs
-    names = dict.fromkeys(name for name, _ in pairs)
-    return list(zip(names, subject.targets, strict=False))
+    names = list(dict.fromkeys(name for name, _ in pairs))
+    if every and IN_TREES in names:
+        names.remove(IN_LINES)
+    few = list(zip(names, subject.targets, strict=False))
+    # Where there is one target, trees are tried as well: a session keeps other tokens of them.
+    return few + ([(IN_TREES, few[0][1])] if IN_TREES in names and len(few) == 1 else [])
 
 
 def drivers_for_all_settings(subject: DrafterSubject) -> Iterator[SessionDriver]:
