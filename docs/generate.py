@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import beam_tables
 import digits
 import paper_tables
 import typer
@@ -40,7 +41,7 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>keys|checks|commands|paper|digits): (?P<what>\S+) -->\n).*?(<!-- end of (?P=kind) -->)",
+    r"(<!-- (?P<kind>keys|checks|commands|paper|digits|beams): (?P<what>\S+) -->\n).*?(<!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -128,7 +129,19 @@ def drawn(name: str) -> str:
     return digits.PARTS[name]()
 
 
-WRITERS = {"keys": keys, "checks": checks, "commands": commands, "paper": paper, "digits": drawn}
+def beams(name: str) -> str:
+    """Return a table of the page on beam search."""
+    return beam_tables.TABLES[name]()
+
+
+WRITERS = {
+    "keys": keys,
+    "checks": checks,
+    "commands": commands,
+    "paper": paper,
+    "digits": drawn,
+    "beams": beams,
+}
 
 
 def generated(text: str) -> str:

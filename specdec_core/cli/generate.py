@@ -4,7 +4,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,6 +18,7 @@ from specdec_core.cli.common import (
     TopK,
     TopP,
     error_console,
+    option_of,
     output_console,
     quieten_libraries,
     validated,
@@ -94,6 +95,17 @@ def generate(
     max_new_tokens: Annotated[int, Option(help="Maximum number of tokens to generate.")] = 128,
     stop: Annotated[list[str] | None, Option(help="Stop at this text; may be repeated.")] = None,
     seed: Annotated[int, Option(help="Seed of the random generators: the same seed gives the same text.")] = 0,
+    beams: Annotated[int, Option(help="Beam search of this width, at --temperature 0; 1 is none.")] = 1,
+    draft_beams: Annotated[
+        int | None, Option(help="With beams: nodes in each level of the draft.  [default: as many as beams]")
+    ] = None,
+    length_penalty: Annotated[
+        float, Option(help="With beams: exponent of the length by which log probabilities are divided.")
+    ] = 1.0,
+    early_stopping: Annotated[
+        str, Option(help="With beams: end with enough finished ones: true, false or never.")
+    ] = "false",
+    num_return_sequences: Annotated[int, Option(help="With beams: how many sequences to show.")] = 1,
     trace: Annotated[bool, Option("--trace", help="Show which draft tokens were accepted, step by step.")] = False,
     prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None,
     file: Annotated[
@@ -128,6 +140,8 @@ def generate(
     specdec generate "def main():" --drafter prompt-copy --gamma 8
     specdec generate "import os" --trace \
         --drafter "{name: transformer, model: builtin:drafter}"
+    specdec generate "def main():" --temperature 0 --beams 4 \
+        --drafter "{name: transformer, model: builtin:drafter}"
     specdec generate - < prompt.txt
     specdec generate "import os" --device cpu \
         --target "{model: builtin:target, attn_implementation: eager}"
@@ -139,8 +153,12 @@ def generate(
     """
     read = _prompts(prompt, file, prompts, chat, system, chat_template)
     sampling = _picked(SamplingSettings, locals())
-    generation = _picked(GenerationSettings, {**locals(), "stop": tuple(stop or ())})
-    run = _run(drafter, gamma, lenience, rule, sampling)
+    parsed = {"stop": tuple(stop or ()), "early_stopping": parse_value(early_stopping, "--early-stopping")}
+    generation = _picked(GenerationSettings, {**locals(), **parsed})
+    run = replace(_run(drafter, gamma, lenience, rule, sampling), draft_beams=draft_beams)
+    if generation.beams > 1 and lenience == "1":
+        run = replace(run, lenience=None)
+    _check_beams(generation, sampling, run, trace)
     options = _Options(run, sampling, generation, trace, strict, plugin_timeout)
     _decode(read_target(target, device, dtype), read, options)
 
@@ -228,6 +246,18 @@ def _run(drafter: str | None, gamma: str, lenience: str, rule: str | None, sampl
     return run
 
 
+def _check_beams(generation: GenerationSettings, sampling: SamplingSettings, run: Run, trace: bool) -> None:
+    given = {
+        "draft_beams": run.draft_beams,
+        "lenience": run.lenience if run.lenient else None,
+        "rule": run.rule,
+    }
+    for name, problem in generation.beam_problems(sampling, **given):
+        raise ConfigError(f"{option_of([name])}: {problem}")
+    if trace and generation.beams > 1:
+        raise ConfigError("--trace: shows how one text grows, and beams are several; remove it, or --beams.")
+
+
 def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
     errors = error_console()
     with errors.status("loading torch and the model") if errors.is_terminal else nullcontext():
@@ -282,15 +312,30 @@ def _stream(
             break
         tokens += report.outcome.committed[0]
         progress.advance(len(tokens))
+        if options.generation.beams > 1:
+            continue  # which beam is the best is known at the end
         if options.trace:
             view.step(report)
             continue
         shown = _show(_text(target, tokens), shown)
-    if options.trace:
+    if options.generation.beams > 1:
+        _show_beams(result)
+    elif options.trace:
         view.close(result)
     else:
         write_text(f"{_text(target, tokens)[len(shown) :]}\n")
     return result
+
+
+def _show_beams(result: "BatchResult") -> None:
+    """Print the sequences, each with its score if there are several, and the forward passes."""
+    for one in result:
+        score = f"[{one.score:.3f}] " if len(result) > 1 else ""
+        write_text(f"{score}{one}\n")
+    metrics = result.metrics
+    error_console().print(
+        f"{metrics.target_calls} target forward passes for {metrics.tokens} steps of beam search"
+    )
 
 
 def _show(text: str, shown: str) -> str:

@@ -112,10 +112,11 @@ def _first_prompt(task: Task) -> str:
 
 
 def _describe(task: Task) -> str:
+    beams = f"{task.generation.beams} beams, " if task.generation.beams > 1 else ""
     scored = " with references" if task.prompts[0].references else ""
     return (
         f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "
-        f"temperature {task.sampling.temperature:g}, at most {task.generation.max_new_tokens} new tokens, "
+        f"{beams}temperature {task.sampling.temperature:g}, at most {task.generation.max_new_tokens} new tokens, "
         f"seed {task.generation.seed}"
     )
 
@@ -130,6 +131,8 @@ def _run_cells(run: Run, *, with_rule: bool) -> list[str]:
     sampling = "as the target" if run.draft_sampling is None else _settings_text(settings["draft_sampling"])
     if run.rule is not None:
         rule = [_settings_text(settings["rule"]).removesuffix("()")]
+    if run.draft_beams is not None:
+        shown[1] += f", draft_beams={run.draft_beams}"
     return [run.name, *shown, lenience, *rule, sampling]
 
 

@@ -207,6 +207,17 @@ def checked_timeout(seconds: object) -> float | None:
     raise ArgumentError(f"plugin_timeout={seconds!r} was given; it takes seconds, a number above 0, or None.")
 
 
+def checked_width(width: object) -> int | None:
+    """Return the number of nodes in a level of the drafter's beam search.
+
+    Raises:
+        ArgumentError: It is no whole number above 0, nor None.
+    """
+    if width is None or (isinstance(width, int) and not isinstance(width, bool) and width > 0):
+        return width
+    raise ArgumentError(f"draft_beams={width!r} was given; it takes a whole number above 0, or None.")
+
+
 def _controller(kind: PluginKind, given: object, registry: Registry) -> Any:
     config = _settings(registry, kind, given)
     return registry.create(kind, _name(config), config)

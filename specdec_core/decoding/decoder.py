@@ -14,6 +14,7 @@ from specdec_core.decoding.arguments import (
     LenienceLike,
     RuleLike,
     checked_timeout,
+    checked_width,
     make_drafter,
     make_gamma,
     make_lenience,
@@ -22,12 +23,14 @@ from specdec_core.decoding.arguments import (
     with_options,
 )
 from specdec_core.decoding.batch import Batch, Row
+from specdec_core.decoding.beams.batch import BeamBatch
+from specdec_core.decoding.beams.opening import open_beams
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, open_batch
 from specdec_core.decoding.observers import Observer
 from specdec_core.decoding.prompt import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
-from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.watch import watched
 from specdec_core.interface import (
     ArgumentError,
@@ -79,6 +82,8 @@ class Decoder:
             than 30 s is named.
         rule: Decides which draft tokens are accepted and which token follows: an acceptance rule, a name such as
             "block", or a mapping. None for Algorithm 1, `token`.
+        draft_beams: Where `generate` is asked for beams: u, the number of nodes in each level of the drafter's
+            beam search, over all beams of a prompt. Gamma is then the number of levels. None for as many as beams.
         **options: Fields of `SamplingSettings`, such as `temperature=0`; they replace those of `sampling`.
 
     Raises:
@@ -103,6 +108,7 @@ class Decoder:
         strict: bool = False,
         plugin_timeout: float | None = None,
         rule: RuleLike | None = None,
+        draft_beams: int | None = None,
         **options: Unpack[SamplingOptions],
     ) -> None:
         if not isinstance(target, LoadedModel):
@@ -126,6 +132,16 @@ class Decoder:
         self._plugin_timeout = checked_timeout(plugin_timeout)
         made = make_rule(rule, greedy=self._to_probs.greedy, lenience=self._lenience)
         self._rule = made or SpeculativeSampling()
+        self._sampling = settings
+        # What beams have to go together with.
+        exact = getattr(getattr(self._lenience, "config", None), "lossless", False)
+        self._draft_beams = checked_width(draft_beams)
+        self._run_settings = {
+            "draft_beams": self._draft_beams,
+            "lenience": None if exact else self._lenience,
+            "rule": made,
+            "draft_sampling": draft_sampling,
+        }
         self.drafter = None if drafter is None else make_drafter(target, drafter)
 
     def generate(
@@ -193,19 +209,20 @@ class Decoder:
         if isinstance(stop := options.get("stop"), str):
             options = {**options, "stop": (stop,)}
         settings = with_options(settings, options, _TO_DECODER)
+        for name, problem in settings.beam_problems(self._sampling, **self._run_settings):
+            raise ConfigError(f"{name}: {problem}")
         started = perf_counter()
         ids = [tuple(encode_prompt(self.target, one, str(n))) for n, one in enumerate(as_prompts(prompts))]
         check_batch(self.target, ids)
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
-        generators = _generators(seeds)
         with watched(self._plugin_timeout) as watch:
             guard = PluginGuard(strict=self._strict, watch=watch)
             rows = self._rows(ids, settings)
             with watch.interrupting():
                 info = self._session_info(ids, rows, self._max_gamma(guard))
-                batch = self._open(info, rows, generators, guard, self._stop_rule(settings))
+                batch = self._open(info, rows, seeds, guard, settings)
             origins: list[list[TokenOrigin]] = [[] for _ in rows]
             try:
                 for observer in observers:
@@ -223,7 +240,8 @@ class Decoder:
                 with watch.interrupting():
                     batch.close()
         guard.warn(stacklevel)
-        result = self._result(batch, ids, origins, guard, perf_counter() - started)
+        seconds = perf_counter() - started
+        result = self._result(batch, ids, origins, guard, seconds, settings.num_return_sequences)
         for observer in observers:
             observer.on_end(result)
         return result
@@ -232,12 +250,27 @@ class Decoder:
         self,
         info: SessionInfo,
         rows: Sequence[Row],
-        generators: RowGenerators,
+        seeds: Sequence[int],
         guard: PluginGuard,
-        stops: StopRule,
-    ) -> Batch:
+        settings: GenerationSettings,
+    ) -> Batch | BeamBatch:
+        stops = self._stop_rule(settings)
+        if settings.beams > 1:
+            each = [row_seed(seed, beam) for seed in seeds for beam in range(settings.beams)]
+            return open_beams(
+                LoopContext(self._draft_to_probs, _generators(each), guard),
+                self.target,
+                rows,
+                info,
+                self.drafter,
+                self._gamma,
+                settings,
+                draft_beams=self._draft_beams,
+                to_probs=self._to_probs,
+                stops=stops,
+            )
         return open_batch(
-            LoopContext(self._draft_to_probs, generators, guard),
+            LoopContext(self._draft_to_probs, _generators(seeds), guard),
             self.target,
             rows,
             info,
@@ -294,21 +327,37 @@ class Decoder:
 
     def _result(
         self,
-        batch: Batch,
+        batch: Batch | BeamBatch,
         ids: Sequence[Sequence[int]],
         origins: Sequence[Sequence[TokenOrigin]],
         guard: PluginGuard,
         seconds: float,
+        returned: int,
     ) -> BatchResult:
         generations = []
-        tokenizer = self.target.tokenizer
-        for row, prompt, came in zip(batch.rows, ids, origins, strict=True):
-            tokens = tuple(row.tokens[row.begin :])
-            text = None if tokenizer is None else tokenizer.decode(tokens, skip_special_tokens=True)
-            assert row.reason is not None
-            generations.append(Generation(tuple(prompt), tokens, text, row.reason, tuple(came), tokenizer))
+        if isinstance(batch, BeamBatch):
+            for prompt, found in zip(ids, batch.hypotheses, strict=True):
+                generations += [
+                    self._generation(prompt, one.tokens, one.reason, score=one.score) for one in found[:returned]
+                ]
+        else:
+            for row, prompt, came in zip(batch.rows, ids, origins, strict=True):
+                assert row.reason is not None
+                generations.append(self._generation(prompt, row.tokens[row.begin :], row.reason, came))
         metrics = batch.metrics.with_seconds(seconds)
         return BatchResult(tuple(generations), metrics, guard.failures, guard.notes)
+
+    def _generation(
+        self,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        reason: FinishReason,
+        origins: Sequence[TokenOrigin] = (),
+        score: float | None = None,
+    ) -> Generation:
+        tokenizer = self.target.tokenizer
+        text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
+        return Generation(tuple(prompt), tuple(tokens), text, reason, tuple(origins), tokenizer, score)
 
 
 def _generators(seeds: Sequence[int]) -> RowGenerators:

@@ -235,8 +235,9 @@ class Proposer:
             with self._guard.calling(self._drafter, self._drop_drafter):
                 if not session.can_roll_back:
                     raise PluginError(
-                        "inside a hierarchy, commits are rolled back when the level above rejects them; this "
-                        "drafter keeps state (it has a commit()) and must also have a rollback(lengths)."
+                        "inside a hierarchy commits are rolled back when the level above rejects them, and with "
+                        "beams when one takes over the text of another; this drafter keeps state (it has a "
+                        "commit()) and must also have a rollback(lengths)."
                     )
                 session.rollback(lengths)
 

@@ -23,6 +23,8 @@ class Generation:
         finish_reason: Why it ended.
         origins: Where each new token comes from.
         tokenizer: The target's tokenizer, which spells the tokens in a notebook; None without one.
+        score: With beams, the log probability of the new tokens over their number to the power of the length
+            penalty (`sequences_scores` of transformers); else None.
     """
 
     prompt: tuple[int, ...]
@@ -32,6 +34,7 @@ class Generation:
     # Two results are equal if their tokens are, however these were found.
     origins: tuple[TokenOrigin, ...] = field(default=(), compare=False)
     tokenizer: Any = field(default=None, compare=False)
+    score: float | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         shown = f"tokens={self.tokens}" if self.text is None else f"text={self.text!r}"
@@ -49,6 +52,8 @@ class Generation:
 @dataclass(frozen=True, repr=False)
 class BatchResult(Sequence[Generation]):
     """The result of one call of `Decoder.generate`: a sequence of `Generation`, in the order of the prompts.
+
+    With beams, the `num_return_sequences` best of each prompt follow each other.
 
     Attributes:
         sequences: The finished sequences.

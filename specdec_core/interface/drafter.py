@@ -193,7 +193,8 @@ class DraftRequest(Protocol):
     def branch(self, logits: Tensor) -> Branches:
         """Draw the next level of the tree from a model's logits; `tree` must not be None.
 
-        Siblings are drawn without replacement. Which node gets how many children is up to the core.
+        Siblings are drawn without replacement. Which node gets how many children is up to the core, and sequences
+        may differ in the number of nodes of a level: `Branches.lengths`.
 
         Args:
             logits: `[B, P, V]`, any float type: after each of the P nodes that the last call drew, in its order.
@@ -238,8 +239,8 @@ class Outcome:
         accepted: Number of them that were accepted.
         committed: Tokens appended to each sequence: the accepted ones, then the recovered or bonus token. Empty
             for a sequence that had already finished; shorter when an end of sequence came first.
-        finished: Whether each sequence has ended. Inside a hierarchy it may resume after a `rollback`; the next
-            commit says so.
+        finished: Whether each sequence has ended. Inside a hierarchy, and with beams, it may resume after a
+            `rollback`; the next commit says so.
         used: False when another drafter's proposal, or none, was verified in this step. Where drafters share a
             batch sequence by sequence, `drafted` and `accepted` are 0 for the sequences of others.
         parents: For trees, the parent of each draft token of each sequence; None for lines.
@@ -289,8 +290,9 @@ class DraftSession(ABC):
     def rollback(self, lengths: Sequence[int]) -> None:  # noqa: B027  (most drafters keep no state)
         """Undo commits: keep only the first `lengths[b]` committed tokens of each sequence b.
 
-        Called only inside a hierarchy, where the level above may reject tokens that were committed here. A
-        `commit` with `used=False` and the replacement tokens follows. Override this in every session that keeps
+        Called inside a hierarchy, where the level above may reject tokens that were committed here, and with
+        beams, where a sequence is a beam, which may take over the text of another. A `commit` with `used=False`
+        and the replacement tokens, if there are any, follows. Override this in every session that keeps
         state between steps, that is, one that overrides `commit` or remembers `request.tokens`.
         """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
@@ -45,6 +45,10 @@ class SamplingOptions(TypedDict, total=False):
     repetition_penalty: float
 
 
+BEAM_SETTINGS = ("length_penalty", "early_stopping", "num_return_sequences")
+"""Fields of `GenerationSettings` that have a meaning with beams only."""
+
+
 class GenerationSettings(BaseModel):
     """How long to decode and from which seed."""
 
@@ -58,6 +62,54 @@ class GenerationSettings(BaseModel):
     """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Each sequence has a generator of its own, seeded with this and the sequence's number."""
+    beams: Annotated[int, Field(ge=1)] = 1
+    """Width w of beam search, `num_beams` of transformers; 1 is none. More need temperature 0."""
+    length_penalty: float = 1.0
+    """With beams: hypotheses are ranked by their log probability over their length to the power of this."""
+    early_stopping: bool | Literal["never"] = False
+    """With beams: end with w finished hypotheses (true), where a better one is unlikely (false), or impossible
+    (`never`)."""
+    num_return_sequences: Annotated[int, Field(ge=1)] = 1
+    """With beams: the number of hypotheses that are returned for a prompt, the best first."""
+
+    def beam_problems(self, sampling: SamplingSettings, **run: object) -> Iterator[tuple[str, str]]:
+        """Yield the settings that do not go together with this number of beams, each with the reason.
+
+        Args:
+            sampling: The target's sampling settings.
+            **run: Settings of the run that were given and are no defaults: `draft_beams`, `lenience`, `rule`,
+                `draft_sampling`.
+        """
+        if self.beams == 1:
+            for name in BEAM_SETTINGS:
+                if (value := getattr(self, name)) != GenerationSettings.model_fields[name].default:
+                    yield name, f"{value!r} was given, but it only has a meaning with beams, such as beams: 4."
+            if run.get("draft_beams") is not None:
+                yield "draft_beams", f"{run['draft_beams']} was given, but only with beams above 1 is it used."
+            return
+        if not sampling.greedy:
+            yield (
+                "temperature",
+                f"{sampling.temperature:g} was given, but beam search takes the best, and draws nothing; set "
+                "temperature: 0, or beams: 1.",
+            )
+        if self.num_return_sequences > self.beams:
+            yield (
+                "num_return_sequences",
+                f"{self.num_return_sequences} is more than there are beams ({self.beams}).",
+            )
+        width = run.get("draft_beams")
+        if isinstance(width, int) and width < self.beams:
+            yield (
+                "draft_beams",
+                f"{width} is less than the number of beams ({self.beams}): the beams could never all be drafted.",
+            )
+        draft = run.get("draft_sampling")
+        if isinstance(draft, SamplingSettings) and not draft.greedy:
+            yield "draft_sampling", "with beams the drafter takes its best tokens, too; set temperature: 0."
+        for name in ("lenience", "rule"):
+            if run.get(name) is not None:
+                yield name, "beams are exact: nothing is accepted but what beam search would do; remove it."
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -67,6 +119,10 @@ class GenerationOptions(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     seed: int
+    beams: int
+    length_penalty: float
+    early_stopping: bool | Literal["never"]
+    num_return_sequences: int
 
 
 AttentionName: TypeAlias = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"]

@@ -126,7 +126,8 @@ class Branches:
 
     Attributes:
         tokens: `[B, M]` int64.
-        parents: `[B, M]` int64, the number of each one's parent in the whole tree, or -1.
+        parents: `[B, M]` int64, the number of each one's parent in the whole tree, or -1. The nodes of a sequence
+            are numbered in the order in which they are drawn, without what is meaningless.
         lengths: Number of new nodes of each sequence. What lies beyond is meaningless.
     """
 

@@ -138,6 +138,24 @@ class ModelSession:
         pairs = zip(self.lengths, tree.base, paths, strict=True)
         self.lengths = [min(length, base + len(path)) for length, base, path in pairs]
 
+    @inference_only
+    def prune(self, nodes: Sequence[Sequence[int]], trunks: Sequence[int]) -> None:
+        """Keep some nodes of the tree that was read, and numbered in the order given; drop the others.
+
+        Args:
+            nodes: For each row, the nodes that stay, in ascending order, with all their ancestors.
+            trunks: For each row, how many of them at the beginning are a line from which all others descend. They
+                become tokens of the row, and numbers begin after them.
+        """
+        if self._tree is None:
+            return
+        assert self._cache is not None, "the session is closed"
+        moves = self._tree.moves(nodes, self._cache.capacity)
+        if moves is not None:
+            self._cache.move(*moves)
+        self._tree = self._tree.pruned(nodes, trunks)
+        self.lengths = list(map(operator.add, self._tree.base, self._tree.counts))
+
     def close(self) -> None:
         """Free the buffers."""
         self._cache = None
@@ -159,7 +177,8 @@ class ModelSession:
             draft_lengths: Length of each row's draft; K if None.
             parents: `[B, K]` int64 for draft tokens that are nodes of a tree: the number of each one's parent, -1
                 for those that follow the committed tokens. Until the next `keep` or `rollback`, passes without
-                uncached tokens add nodes to the tree, and numbers go on. Requires `Family.trees`.
+                uncached tokens add nodes to the tree, and numbers go on (`prune` drops some). Requires
+                `Family.trees`.
 
         Returns:
             Logits `[B, K + 1, V]`: after the last uncached token and after each draft token. If no row has

@@ -65,6 +65,20 @@ class CachedTree:
         grown.scatter_(1, torch.where(numbers < ends, numbers, max(counts)), parents)
         return replace(self, counts=counts, parents=grown[:, :-1]), numbers.clamp_(max=max(counts) - 1)
 
+    def pruned(self, nodes: Sequence[Sequence[int]], trunks: Sequence[int]) -> CachedTree:
+        """Return the tree of some nodes only, as they are numbered after `ModelSession.prune`."""
+        kept = torch.zeros(len(nodes), max(map(len, nodes)), dtype=torch.long)
+        numbers = torch.full((len(nodes), self.parents.shape[1] + 1), -1)  # the last is that of parent -1
+        for row, (own, trunk) in enumerate(zip(nodes, trunks, strict=True)):
+            kept[row, : len(own)] = torch.tensor(own)
+            numbers[row, list(own)] = torch.arange(len(own)) - trunk
+        counts = tuple(len(own) - trunk for own, trunk in zip(nodes, trunks, strict=True))
+        old = self.parents.gather(1, kept.to(self.parents.device, non_blocking=True))
+        new = numbers.to(old.device, non_blocking=True).gather(1, old % numbers.shape[1]).clamp_(min=-1)
+        columns = torch.arange(max(counts))[None] + torch.tensor(list(trunks))[:, None]
+        new = new.gather(1, columns.clamp_(max=max(new.shape[1] - 1, 0)).to(new.device, non_blocking=True))
+        return CachedTree(tuple(map(operator.add, self.base, trunks)), counts, new)
+
     @cached_property
     def lineage(self) -> Tensor:
         """`[B, N, N]` bool: whether node j is node i itself or one of its ancestors."""
@@ -95,6 +109,27 @@ class CachedTree:
         lineage = self.lineage.gather(1, nodes[..., None].expand(-1, -1, self.parents.shape[1]))
         related = lineage.gather(2, node[:, None].expand(-1, nodes.shape[1], -1))
         return (slots < self._base)[:, None] | (inside[:, None] & related)
+
+    def moves(self, nodes: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor] | None:
+        """Return the slots of nodes that move when the others are dropped, and where to, each `[B, D]`.
+
+        Args:
+            nodes: The nodes that stay, in ascending order.
+            fill: A slot for the rows in which fewer move.
+
+        Returns:
+            The slots; None if none moves.
+        """
+        pairs = [[(old, new) for new, old in enumerate(own) if old != new] for own in nodes]
+        longest = max(map(len, pairs))
+        if not longest:
+            return None
+        rows = [
+            [*((base + old, base + new) for old, new in own), *[(fill, fill)] * (longest - len(own))]
+            for base, own in zip(self.base, pairs, strict=True)
+        ]
+        both = torch.tensor(rows).to(self.parents.device, non_blocking=True)
+        return both[..., 0], both[..., 1]
 
     def slots(self, paths: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:
         """Return the slots that the nodes on a path of each row are in, and where they belong, each `[B, D]`.

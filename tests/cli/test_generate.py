@@ -270,3 +270,29 @@ def test_tokens_are_coloured_or_marked(colours, expected):
     view = TraceView(console, lambda token: f"{token}\n" if token == 7 else str(token))
     view.step(step((5, 6, 8), 1, (5, 7)))
     assert expected in out.getvalue()
+
+
+def test_beams_are_shown_with_their_scores(generate):
+    beams = ("--temperature", "0", "--beams", "3", "--num-return-sequences", "2", "--early-stopping", "never")
+    plain = generate("a b c", *beams)
+    assert plain.exit_code == 0, plain.output
+    assert len(re.findall(r"^\[-\d+\.\d{3}\] ", plain.stdout, re.MULTILINE)) == 2
+    assert "9 target forward passes for 9 steps of beam search" in plain.stderr
+    drafter = ("--drafter", "{name: echo, token: 2}", "--gamma", "2", "--draft-beams", "4")
+    drafted = generate("a b c", *beams, *drafter)
+    assert drafted.stdout == plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--beams", "2"), "--temperature: 1 was given, but beam search takes the best"),
+        (("--beams", "2", "--temperature", "0", "--trace"), "--trace: shows how one text grows"),
+        (("--num-return-sequences", "2"), "--num-return-sequences: 2 was given, but it only has a meaning with"),
+        (("--beams", "2", "--temperature", "0", "--early-stopping", "soon"), "--early-stopping"),
+    ],
+)
+def test_beams_that_make_no_sense(generate, options, message):
+    result = generate("a b c", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr

@@ -55,11 +55,12 @@ SMALLER = {
     r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
     r"^benchmarks/drafters": f"{ONE_PROMPT} --only random --vocabs 100 --contexts 16 --steps 1",
     r"^benchmarks/trees": f"{ONE_PROMPT} --rank-tokens 8 --gammas 1 --nodes 4 --temperatures 0",
+    r"^benchmarks/beams": "--prompts 1 --beams 2 --factors 1 --threads 1 --max-new-tokens 4 --repeats 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
-    r"^compare (examples/(paper|code|chat|drafters)|docs|study)|^measure|^train (tr|h)|^benchmarks|--only lossless"
-    r"|^generate .*(builtin:stdlib|transformer|chain|arpa)"
+    r"^compare (examples/(paper|code|chat|drafters|beams)|docs|study)|^measure|^train (tr|h)|^benchmarks"
+    r"|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
 OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")

@@ -10,6 +10,7 @@ import torch
 import transformers
 from transformers import GenerationConfig
 
+from specdec_core import Decoder
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 
 PYTHON = blocks("python", "py", "pycon")
@@ -52,6 +53,16 @@ def test_the_example_of_the_page_on_trees_drafts_trees(capsys):
     ran = runpy.run_path(str(EXAMPLES / "trees.py"), run_name="__main__")
     assert all(report.outcome.parents for report in ran["trace"].reports[:-1])
     assert "32 tokens in" in capsys.readouterr().out
+
+
+def test_the_example_of_the_page_on_beams_saves_passes(capsys):
+    ran = runpy.run_path(str(EXAMPLES / "beams.py"), run_name="__main__")
+    plain = Decoder(ran["target"], temperature=0).generate(
+        ran["result"][0].prompt, beams=4, num_return_sequences=2
+    )
+    assert ran["result"].sequences == plain.sequences
+    assert ran["result"].metrics.target_calls < plain.metrics.target_calls
+    assert "3 passes for 7 steps of beam search" in capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")

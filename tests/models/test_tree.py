@@ -72,6 +72,34 @@ def test_a_tree_may_grow_by_levels_of_different_size(family, device):
         close(logits[row, 0], loaded, [*rows[row], *tokens, 1], sources, row)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_tree_may_be_pruned_and_go_on(family, device):
+    loaded, sources = loaded_model(family, device)
+    rows = [[0]] * 3 if sources else [random_tokens(n, n) for n in (8, 2, 5)]
+    session = ModelSession(loaded, 3, 64, sources)
+    tokens = torch.tensor([[11, 12, 13, 14, 15]] * 3)
+    parents = [[-1, 0, 1, 0, 1], [-1, -1, 0, 1, 3], [-1, 0, 1, 2, 3]]
+    session.forward(rows, tokens, (5, 5, 3), torch.tensor(parents))
+    # Two paths with a common beginning; two that have none; a line, which becomes text.
+    session.prune([[0, 1, 2, 4], [0, 1, 3], [0, 1, 2]], [2, 0, 3])
+    assert session.lengths == [len(row) + n for row, n in zip(rows, (4, 3, 3), strict=True)]
+    more = torch.tensor([[16, 17, 18]] * 3)
+    logits = session.forward([[]] * 3, more, (3, 3, 2), torch.tensor([[0, 1, 3], [2, 0, -1], [-1, 0, 0]]))
+    wanted = [
+        [[11, 12, 13, 16], [11, 12, 15, 17], [11, 12, 15, 17, 18]],
+        [[12, 14, 16], [11, 17], [18]],
+        [[11, 12, 13, 16], [11, 12, 13, 16, 17]],
+    ]
+    for row, paths in enumerate(wanted):
+        for place, path in enumerate(paths):
+            close(logits[row, place], loaded, rows[row] + path, sources, row)
+    session.prune([[1, 3, 4], [1, 2, 3], []], [2, 0, 0])
+    logits = session.forward([[]] * 3, more, (1, 1, 1), torch.tensor([[0] * 3, [2] * 3, [-1] * 3]))
+    wanted = [[11, 12, 15, 17, 18, 16], [12, 14, 16, 16], [11, 12, 13, 16]]
+    for row, path in enumerate(wanted):
+        close(logits[row, 0], loaded, rows[row] + path, sources, row)
+
+
 def test_a_rollback_forgets_the_tree(device):
     loaded, _ = loaded_model("llama", device)
     session = ModelSession(loaded, 1, 32)

@@ -95,6 +95,7 @@ class _Loader:
         self._check_capabilities(config, runs, tasks)
         self._check_rules(runs, tasks)
         self._check_lossless(config, runs, tasks)
+        self._check_beams(config, runs, tasks)
         self._raise_problems()
         return Study(self._path, config, (Run(BASELINE), *runs), tuple(tasks))
 
@@ -162,11 +163,13 @@ class _Loader:
         if name is None:
             name = f"{drafter}-{gamma}" + ("" if run.lenience is None else f"-lenience={lenience}")
             name += "" if rule is None else f"-{rule}"
-            labelled = {("gamma",), ("lenience",), ("rule",), *_labelled_keys(run.drafter, ("drafter",))}
+            name += "" if run.draft_beams is None else f"-draft_beams={run.draft_beams}"
+            named: list[Keys] = [("gamma",), ("lenience",), ("rule",), ("draft_beams",)]
+            labelled = {*named, *_labelled_keys(run.drafter, ("drafter",))}
             others = {key: value for key, value in origin.choices.items() if origin.places[key] not in labelled}
             origin = replace(origin, choices=others)
         labels = RunLabels(drafter, gamma, lenience, rule)
-        settings = (run.drafter, run.gamma, run.lenience, run.draft_sampling, labels, run.rule)
+        settings = (run.drafter, run.gamma, run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)
         return Run(name + origin.suffix, *settings)
 
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
@@ -285,6 +288,27 @@ class _Loader:
             for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
                 where = _in_tasks(sampled) if setting == "temperature" else ""
                 self._note(("runs", place, "rule"), where + problem)
+
+    def _check_beams(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
+        """Report settings that do not go together with a task's number of beams."""
+        for place, task in enumerate(tasks):
+            for name, problem in task.generation.beam_problems(task.sampling):
+                part = "sampling" if name == "temperature" else "generation"
+                written = config.tasks is not None and getattr(config.tasks[place], part) is not None
+                keys: Keys = ("tasks", place, part, name) if written else (part, name)
+                self._note(keys, f"{_in_tasks([task])}{part}.{name}: {problem}")
+        of_run = _tasks_by_run(tasks)
+        for place, run in enumerate(runs):
+            given = {
+                "draft_beams": run.draft_beams,
+                "lenience": run.lenience if run.lenient else None,
+                "rule": run.rule,
+                "draft_sampling": run.draft_sampling,
+            }
+            for task in of_run.get(run.name, ()):
+                for name, problem in task.generation.beam_problems(task.sampling, **given):
+                    if name in given:
+                        self._note(("runs", place, name), f"{_in_tasks([task])}{name}: {problem}")
 
     def _check_lossless(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         if not config.lossless:

@@ -254,6 +254,9 @@ class RunConfig(_Part):
     """Lenience of the acceptance rule: the settings of a controller; by default 1, which is lossless."""
     rule: Any = None
     """The acceptance rule: the settings of a plugin; by default `token`, Algorithm 1 of the paper."""
+    draft_beams: Annotated[int, Field(ge=1)] | None = None
+    """With `generation.beams`: u, the number of nodes in each level of the drafter's beam search; by default as
+    many as beams. Gamma is then the number of levels."""
     draft_sampling: SamplingSettings | None = None
     """Sampling settings of the drafter (section 6); by default those of the target."""
     tasks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None

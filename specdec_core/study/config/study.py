@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from specdec_core.interface.settings import BEAM_SETTINGS
 from specdec_core.registry import nested_settings
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Run:
         draft_sampling: The drafter's own sampling settings; None uses those of the target.
         labels: How tables show the settings above.
         rule: Settings of the acceptance rule; None is Algorithm 1.
+        draft_beams: With beams, the number of nodes in each level of the draft; None for as many as beams.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Run:
     draft_sampling: SamplingSettings | None = None
     labels: RunLabels = RunLabels()
     rule: PluginConfig | None = None
+    draft_beams: int | None = None
 
     def __hash__(self) -> int:
         """Hash the name: settings may hold mappings, which have no hash."""
@@ -92,7 +95,8 @@ class Run:
         if self.rule is not None:  # results of runs without one stay as they were
             parts["rule"] = self.rule
         settings = {key: part and part.model_dump(mode="json") for key, part in parts.items()}
-        return {"name": self.name, **settings}
+        width = {} if self.draft_beams is None else {"draft_beams": self.draft_beams}
+        return {"name": self.name, **settings, **width}
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,11 @@ class Task:
             "sampling": self.sampling,
             "generation": self.generation,
         }
-        return {"task": self.name, **{key: part.model_dump(mode="json") for key, part in parts.items()}}
+        plain = {key: part.model_dump(mode="json") for key, part in parts.items()}
+        if self.generation.beams == 1:  # results without beams stay as they were
+            for name in ("beams", *BEAM_SETTINGS):
+                del plain["generation"][name]
+        return {"task": self.name, **plain}
 
 
 @dataclass(frozen=True)

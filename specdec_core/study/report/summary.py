@@ -173,6 +173,10 @@ class RunSummary:
         notes: Where plugins were overruled, which is no failure.
         versions: Versions of specdec, libraries and plugins.
         config: The resolved settings of the study, the task and the run.
+        beams: Width w of beam search; None without it. With beams, a token counted is a step of the search, and a
+            draft token one of its levels.
+        draft_beams: Number of nodes in each level of the draft, over all beams; None without beams or drafter.
+        passes_saved: With beams, the share of the baseline's target calls that the run did without; else None.
     """
 
     task: str | None
@@ -194,6 +198,9 @@ class RunSummary:
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     config: Mapping[str, Any]
+    beams: int | None = None
+    draft_beams: int | None = None
+    passes_saved: float | None = None
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
@@ -298,7 +305,22 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         notes=tuple(dict.fromkeys(note for repeat in repeats.values() for note in repeat.notes)),
         versions=result.provenance["versions"],
         config={**result.study.shared(), **task.resolved(), "run": run.resolved()},
+        beams=None if task.generation.beams == 1 else task.generation.beams,
+        draft_beams=None if run.drafter is None else _draft_beams(run, task),
+        passes_saved=None if task.generation.beams == 1 else _passes_saved(run, measured),
     )
+
+
+def _draft_beams(run: Run, task: Task) -> int | None:
+    beams = task.generation.beams
+    return None if beams == 1 else run.draft_beams or beams
+
+
+def _passes_saved(run: Run, measured: _TaskMetrics) -> float | None:
+    """Return the share of the baseline's target calls that a run did without, in the repeats of both."""
+    calls = {number: one.target_calls for number, one in measured.of_run(run.name).items()}
+    plain = sum(measured.of_run(BASELINE)[number].target_calls for number in calls)
+    return 1 - sum(calls.values()) / plain if plain else None
 
 
 def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:

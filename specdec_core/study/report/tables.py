@@ -32,10 +32,11 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
     lenient = any(summary.lenience != 1 for summary in summaries)
     ruled = any(summary.rule is not None for summary in summaries)
     lossy = lenient or (ruled and not all(summary.lossless for summary in summaries))
-    shown = {_LENIENCE: lenient, _RULE: ruled, _DEVIATION: lossy}
+    beams = any(summary.beams for summary in summaries)
+    shown = {_LENIENCE: lenient, _RULE: ruled, _DEVIATION: lossy, **dict.fromkeys(_BEAMS, beams)}
     return ReportTable(
         columns=tuple(column for column in _RESULTS if shown.get(column, True)),
-        rows=tuple(_results_row(summary, lenient, ruled, lossy) for summary in summaries),
+        rows=tuple(_results_row(summary, lenient, ruled, lossy, beams) for summary in summaries),
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
@@ -47,9 +48,18 @@ _RULE = Column("rule", numeric=False, spare=4)
 _DEVIATION = Column(
     "deviation", spare=8, note="Deviation: total variation from the target's distribution, per sequence."
 )
+_BEAMS = (
+    Column("w"),
+    Column("u", spare=6, note="w: beams; u: nodes in each level of a draft, of which there are γ."),
+    Column(
+        "passes\nsaved",
+        note="Passes saved: target calls that the run did without, of those of beam search without a drafter.",
+    ),
+)
 _RESULTS = (
     Column("run", numeric=False),
     Column("drafter", numeric=False, spare=11),
+    *_BEAMS[:2],
     Column("γ", spare=5),
     _LENIENCE,
     _RULE,
@@ -57,6 +67,7 @@ _RESULTS = (
     Column("acceptance\nrate", spare=2),
     Column("c", spare=9),
     Column("block\nefficiency", spare=3),
+    _BEAMS[2],
     Column("tokens/s", spare=1),
     Column("speed-up"),
     Column("expected\nhere", spare=6, note=_HERE),
@@ -134,7 +145,7 @@ def _departure(summary: RunSummary) -> str:
     )
 
 
-def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool) -> Row:
+def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, beams: bool) -> Row:
     counts, speed, expected = summary.counts, summary.speed, summary.expected
     ends = (speed.tokens_per_second_min, speed.tokens_per_second_max)
     interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
@@ -142,6 +153,7 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool) -
     cells = [
         summary.name if summary.status == "ok" else f"{summary.name} (failed)",
         summary.drafter or "",
+        *([str(summary.beams), str(summary.draft_beams or "")] if beams else []),
         str(summary.gamma) if summary.drafter else "",
         *([str(summary.lenience)] if lenient else []),
         *([(summary.rule or "token") if summary.drafter else ""] if ruled else []),
@@ -149,6 +161,7 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool) -
         marked(rate(counts.alpha), few_verified(summary)),
         marked(number(speed.c, 3), few),
         number(counts.block_efficiency, 2),
+        *([UNKNOWN if summary.passes_saved is None else share(summary.passes_saved)] if beams else []),
         with_spread(speed.tokens_per_second, *ends, 1, repeats=summary.repeats),
         with_spread(speed.speedup, *interval, 2, "×", repeats=summary.repeats),
         marked(number(expected.speedup_expected_here, 2, "×"), few),

@@ -88,6 +88,7 @@ def make_decoder(
         rule=make_rule(run.rule, registry, greedy=sampling.greedy, lenience=lenience),
         sampling=sampling,
         draft_sampling=run.draft_sampling,
+        draft_beams=run.draft_beams,
         strict=strict,
         plugin_timeout=plugin_timeout,
     )

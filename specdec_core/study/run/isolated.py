@@ -152,7 +152,7 @@ def _job(plain: Mapping[str, Any]) -> RunJob:
     own = run["draft_sampling"] and SamplingSettings.model_validate(run["draft_sampling"])
     return RunJob(
         plain["task"],
-        Run(run["name"], drafter, gamma, lenience, own, rule=rule),
+        Run(run["name"], drafter, gamma, lenience, own, rule=rule, draft_beams=run.get("draft_beams")),
         SamplingSettings.model_validate(plain["sampling"]),
         GenerationSettings.model_validate(plain["generation"]),
         plain["batches"],

@@ -100,7 +100,8 @@ class PreparedRun:
             metrics += result.metrics
             failures += result.failures
             notes.update(dict.fromkeys(result.notes))
-            outputs += [Output(one.tokens, one.text) for one in result.sequences]
+            best = result.sequences[:: job.generation.num_return_sequences]
+            outputs += [Output(one.tokens, one.text) for one in best]
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
             device=describe_hardware(self._target),

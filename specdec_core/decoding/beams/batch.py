@@ -1,0 +1,331 @@
+"""A batch of beam searches, each step of which takes as many steps of beam search as its draft allows.
+
+The drafter sees one row for each beam. The target reads one row for each prompt: the beams are paths of a tree in
+its cache, which share what they have in common. A forward pass reads the last tokens of the w running beams and
+the draft, w + u gamma tokens. Then beam search is simulated with what was read. It stops where it depends on a
+beam that is no node of the tree.
+
+References:
+    Leviathan et al. 2023, appendix A.4 (arXiv 2211.17192). Beyond it, a beam that is not in the draft does no harm
+    where w continuations of the others are better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_core.decoding.batch import Row
+from specdec_core.decoding.beams.block import TreeBlock
+from specdec_core.decoding.beams.drafting import BeamRecorder, log_probs
+from specdec_core.decoding.beams.prompt import PromptBeams
+from specdec_core.decoding.beams.search import Continuations, Hypothesis
+from specdec_core.decoding.metrics import Metrics, Tally
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.tree_drafting import all_paths
+from specdec_core.interface import NumericsError, Outcome, StepReport
+from specdec_core.models import ModelSession, inference_only
+from specdec_core.sampling.logits import LogitsToProbs
+
+
+class BeamBatch:
+    """The state of a batch of beam searches, and its step. Its reports count levels of the drafts, not nodes.
+
+    Args:
+        prompts: The beam searches.
+        rows: A row for each beam of each prompt, as the drafter sees it; their tokens change with the beams.
+        target: The target's cached forward pass, with a row for each prompt.
+        proposer: Drafter and gamma controller, for the rows.
+        recorder: What records the drafts.
+        to_probs: The target's sampling settings, greedy.
+        candidates: Number of continuations of a text that are looked at.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[PromptBeams],
+        rows: Sequence[Row],
+        target: ModelSession,
+        proposer: Proposer,
+        recorder: BeamRecorder,
+        to_probs: LogitsToProbs,
+        candidates: int,
+    ) -> None:
+        self.prompts = prompts
+        self._rows = rows
+        self._tokens = tuple(TokenView(row.tokens) for row in rows)
+        self._beams = len(rows) // len(prompts)
+        # The row of each beam of each prompt.
+        self._row_of = [list(range(n * self._beams, (n + 1) * self._beams)) for n in range(len(prompts))]
+        self._target = target
+        self._proposer = proposer
+        self._recorder = recorder
+        self._to_probs = to_probs
+        self._candidates = candidates
+        self._tally = Tally()
+
+    @property
+    def done(self) -> bool:
+        """Whether every search has ended."""
+        return all(prompt.done for prompt in self.prompts)
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counts and times of the steps so far. A token is a step of beam search, by which every beam grows."""
+        return self._tally.metrics
+
+    @property
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """The finished hypotheses of each prompt, the best first."""
+        return [prompt.hypotheses for prompt in self.prompts]
+
+    @inference_only
+    def step(self) -> StepReport:
+        """Draft, read the draft in one target forward pass, advance every search; return the report.
+
+        Raises:
+            NumericsError: The target's logits are no distribution.
+        """
+        started = perf_counter()
+        self._recorder.scores = self._scores()
+        proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self._rows], self._hidden())
+        proposed = perf_counter()
+        block = TreeBlock(self.prompts, self._row_of, proposal)
+        first = self._target.calls == 0
+        uncached = [prompt.text if first else () for prompt in self.prompts]
+        draft = (block.tokens, block.lengths, block.parents) if max(block.lengths) else (None, None, None)
+        logits = self._target.forward(uncached, *draft)
+        drafts = [block.drafts(prompt) for prompt in range(len(self.prompts))]
+        known = self._read(block, logits, faults, first)
+        steps = [self._simulate(prompt, one) for prompt, one in enumerate(known)]
+        verified = perf_counter()
+        report = self._report(block, drafts, steps)
+        self._commit(block, drafts)
+        kept = [prompt.prune() for prompt in self.prompts]
+        self._target.prune([nodes for nodes, _ in kept], [trunk for _, trunk in kept])
+        now = perf_counter()
+        report = replace(
+            report,
+            draft_seconds=self._proposer.seconds,
+            verify_seconds=verified - proposed,
+            step_seconds=now - started,
+        )
+        self._tally.add(report)
+        self._proposer.observe(report)
+        return report
+
+    def close(self) -> None:
+        """Close the drafter's session and free the cache."""
+        self._proposer.close()
+        self._target.close()
+
+    def _scores(self) -> list[float]:
+        """Return the log probability of each of the drafter's rows."""
+        scores = [0.0] * len(self._rows)
+        for prompt, rows in zip(self.prompts, self._row_of, strict=True):
+            for row, score in zip(rows, prompt.state.scores.tolist(), strict=True):
+                scores[row] = score
+        return scores
+
+    def _hidden(self) -> Tensor | None:
+        """Return the hidden state that the last token of each row was predicted from, `[R, D]`."""
+        hidden: list[Tensor | None] = [None] * len(self._rows)
+        for prompt, rows in zip(self.prompts, self._row_of, strict=True):
+            for row, place in zip(rows, prompt.places, strict=True):
+                hidden[row] = None if place.source is None else place.source.hidden
+        found = [one for one in hidden if one is not None]
+        return torch.stack(found) if len(found) == len(hidden) else None
+
+    def _read(
+        self, block: TreeBlock, logits: Tensor, faults: Tensor | None, first: bool
+    ) -> list[dict[int, Continuations]]:
+        """Fetch the best continuations after each node that was read: the one synchronisation of a step."""
+        batch, columns, vocab = logits.shape
+        prefixes = self._prefixes(block, first) if self._to_probs.needs_prefix else None
+        every = log_probs(self._to_probs, logits.reshape(-1, vocab), prefixes)
+        best = every.topk(min(self._candidates, vocab), dim=1)
+        bits = best.values.contiguous().view(torch.int32).long()
+        parts = [bits, best.indices, block.tokens, block.parents, *([] if faults is None else [faults])]
+        numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
+        sizes = np.cumsum([part.numel() for part in parts])[:-1]
+        values, ids, tokens, parents, *fault = np.split(numbers, sizes)
+        if fault and fault[0].any():
+            # Its tree is legal all the same by now, so that reading it does no harm.
+            self._proposer.reject(int(fault[0].max()))
+        values = values.astype(np.int32).view(np.float32).reshape(batch, columns, -1)
+        ids = ids.reshape(values.shape)
+        starts = [len(prompt.nodes) - first for prompt in self.prompts]
+        block.read(tokens.reshape(batch, -1).tolist(), parents.reshape(batch, -1).tolist())
+        hidden = self._target.hidden
+        return [
+            {
+                start + column: Continuations(
+                    values[row, column], ids[row, column], None if hidden is None else hidden[row, column]
+                )
+                for column in range(length + first)
+                if np.isfinite(values[row, column, 0])
+            }
+            for row, (start, length) in enumerate(zip(starts, block.lengths, strict=True))
+        ]
+
+    def _prefixes(self, block: TreeBlock, first: bool) -> list[list[int]]:
+        """Return the text before each position that was read, row by row."""
+        prefixes = []
+        drafts = zip(self.prompts, block.tokens.tolist(), block.parents.tolist(), strict=True)
+        for prompt, tokens, parents in drafts:
+            before = list(zip(*prompt.nodes, strict=True)) or [(), ()]
+            paths = all_paths([*before[0], *tokens], [*before[1], *parents])
+            prefixes += [[*prompt.before, *path] for path in paths[len(before[0]) + (not first) :]]
+        return prefixes
+
+    def _simulate(self, number: int, known: dict[int, Continuations]) -> int:
+        """Advance one search; return the number of steps."""
+        prompt = self.prompts[number]
+        if prompt.done:
+            return 0
+        steps = prompt.simulate(known)
+        if not steps:
+            raise NumericsError(
+                f"the target's logits after {len(prompt.text) + len(prompt.state.beams[0])} tokens of row "
+                f"{number} are no distribution: NaN, infinity, or nothing left after the logits processors. Check "
+                "the weights, the dtype (float16 overflows where bfloat16 does not), and custom logits processors."
+            )
+        return steps
+
+    def _report(
+        self, block: TreeBlock, drafts: Sequence[dict[int, tuple[int, int]]], steps: Sequence[int]
+    ) -> StepReport:
+        """Return the report on the prompts, without times: levels that were drafted and that held the beams."""
+        drafted = tuple(map(_levels, self.prompts, drafts))
+        accepted = [
+            min(taken if prompt.done else max(taken - 1, 0), levels)
+            for prompt, taken, levels in zip(self.prompts, steps, drafted, strict=True)
+        ]
+        beams = zip(self.prompts, steps, strict=True)
+        outcome = Outcome(
+            drafted=drafted,
+            accepted=tuple(accepted),
+            committed=tuple(prompt.state.beams[0][-taken:] if taken else () for prompt, taken in beams),
+            finished=tuple(prompt.done for prompt in self.prompts),
+            used=block.proposal.longest > 0,
+        )
+        nothing = ((),) * len(drafted)
+        return StepReport(self._tally.steps, self._asked(), outcome, nothing, 0.0, 0.0, 0.0, (0.0,) * len(drafted))
+
+    def _asked(self) -> tuple[int, ...]:
+        """Return the number of levels that each prompt was to draft."""
+        per_level = 1 if self._recorder.tree is None else self._recorder.search.width
+        asked = self._proposer.asked
+        return tuple(max(asked[row] for row in rows) // per_level for rows in self._row_of)
+
+    def _commit(self, block: TreeBlock, drafts: Sequence[dict[int, tuple[int, int]]]) -> None:
+        """Have the drafter's rows follow the beams, and tell it.
+
+        A row continues with a beam that extends its own, if there is one. Otherwise it takes over another: it is
+        rolled back to what both have in common, and the rest is committed.
+        """
+        size = len(self._rows)
+        drafted = block.proposal
+        paths: list[tuple[int, ...]] = [()] * size
+        committed: list[tuple[int, ...]] = [()] * size
+        rest: list[tuple[int, ...]] = [()] * size
+        moved = [True] * size
+        lengths = [len(row.tokens) for row in self._rows]
+        for number, prompt in enumerate(self.prompts):
+            if prompt.done:
+                self._finish(number)
+                continue
+            stay, self._row_of[number] = self._assigned(number)
+            for beam, (row, place) in enumerate(zip(self._row_of[number], prompt.places, strict=True)):
+                text = (*prompt.text, *prompt.state.beams[beam])
+                if beam in stay:
+                    moved[row] = False
+                    path = prompt.path(place.node, block.starts[number][place.origin])
+                    paths[row] = tuple(drafts[number][node][1] for node in path if drafts[number][node][0] == row)
+                    committed[row] = text[lengths[row] :]
+                    lengths[row] = len(text)
+                else:
+                    lengths[row] = _common(self._rows[row].tokens, text)
+                    rest[row] = text[lengths[row] :]
+        moved = [lost and not row.reason for lost, row in zip(moved, self._rows, strict=True)]
+        self._extend(committed)
+        is_tree = drafted.parents is not None
+        self._proposer.commit(
+            Outcome(
+                drafted=drafted.lengths,
+                accepted=tuple(map(len, paths)),
+                committed=tuple(committed),
+                # As in a hierarchy, a row that has ended may resume after a rollback.
+                finished=tuple(lost or bool(row.reason) for lost, row in zip(moved, self._rows, strict=True)),
+                used=drafted.longest > 0,
+                parents=self._draft_parents(drafts) if is_tree else None,
+                paths=tuple(paths) if is_tree else None,
+            )
+        )
+        if any(moved):
+            self._take_over(lengths, rest)
+
+    def _take_over(self, lengths: Sequence[int], rest: Sequence[tuple[int, ...]]) -> None:
+        """Have some rows continue other beams: roll them back, and commit the rest of the new text."""
+        for row, length in zip(self._rows, lengths, strict=True):
+            del row.tokens[length:]
+        self._proposer.rollback(lengths)
+        self._extend(rest)
+        nothing = (0,) * len(rest)
+        finished = tuple(row.reason is not None for row in self._rows)
+        self._proposer.commit(Outcome(nothing, nothing, tuple(rest), finished, used=False))
+
+    def _extend(self, new: Sequence[Sequence[int]]) -> None:
+        for row, tokens in zip(self._rows, new, strict=True):
+            row.tokens += tokens
+
+    def _finish(self, number: int) -> None:
+        """Have the rows of a prompt draft no more."""
+        reason = self.prompts[number].hypotheses[0].reason
+        for row in self._row_of[number]:
+            self._rows[row].reason = reason
+
+    def _assigned(self, number: int) -> tuple[set[int], list[int]]:
+        """Return the beams that extend their own row, and the row of each beam."""
+        prompt, rows = self.prompts[number], self._row_of[number]
+        row_of: dict[int, int] = {}
+        free = list(rows)
+        for beam, place in enumerate(prompt.places):
+            if rows[place.origin] in free:
+                row_of[beam] = rows[place.origin]
+                free.remove(rows[place.origin])
+        stay = set(row_of)
+        for beam, own in enumerate(prompt.state.beams):
+            if beam not in row_of:
+                text = (*prompt.text, *own)
+                common = [_common(self._rows[row].tokens, text) for row in free]
+                row_of[beam] = free.pop(common.index(max(common)))
+        return stay, [row_of[beam] for beam in range(len(rows))]
+
+    def _draft_parents(self, drafts: Sequence[dict[int, tuple[int, int]]]) -> tuple[tuple[int, ...], ...]:
+        """Return the parents of the draft tokens of each row, by their numbers in the row's draft."""
+        parents: list[list[int]] = [[] for _ in self._rows]
+        for prompt, nodes in zip(self.prompts, drafts, strict=True):
+            for node, (row, number) in nodes.items():
+                parents[row].append(max(prompt.nodes[node][1] - (node - number), -1))
+        return tuple(map(tuple, parents))
+
+
+def _levels(prompt: PromptBeams, drafts: dict[int, tuple[int, int]]) -> int:
+    """Return the depth of a draft."""
+    depths: dict[int, int] = {}
+    for node in drafts:
+        depths[node] = depths.get(prompt.nodes[node][1], 0) + 1
+    return max(depths.values(), default=0)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the number of tokens with which both begin."""
+    pairs = zip(one, other, strict=False)
+    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
