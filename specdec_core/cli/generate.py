@@ -287,6 +287,8 @@ def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
         if len(prompts) > 1:
             for reference in written.references:
                 write_text(f"--- reference\n{reference}\n")
+        for note in result.notes:
+            errors.print(f"Note: {note}", style="yellow", soft_wrap=True)
         for failure in result.failures:
             errors.print(f"{failure}. No token was lost.", style="yellow", soft_wrap=True)
             failed = True

@@ -345,7 +345,7 @@ class Decoder:
                 assert row.reason is not None
                 generations.append(self._generation(prompt, row.tokens[row.begin :], row.reason, came))
         metrics = batch.metrics.with_seconds(seconds)
-        return BatchResult(tuple(generations), metrics, guard.failures)
+        return BatchResult(tuple(generations), metrics, guard.failures, guard.notes)
 
     def _generation(
         self,

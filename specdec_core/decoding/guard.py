@@ -91,6 +91,11 @@ class PluginGuard:
                 self._notes[note] = True
                 warnings.warn(note, PluginWarning, stacklevel=stacklevel + 1)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What plugins were overruled in, each once."""
+        return tuple(self._notes)
+
     def note(self, text: str) -> None:
         """Have `warn` say, once, that a plugin was overruled, which is no failure."""
         self._notes.setdefault(text, False)

@@ -66,6 +66,7 @@ BASE = {
     "seed": 7,
     "device": "cpu (a small one)",
     "failures": (),
+    "notes": (),
     "versions": {"specdec": "0.1.0", "torch": "2.13"},
 }
 UNMEASURED = {

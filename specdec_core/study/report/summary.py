@@ -170,6 +170,7 @@ class RunSummary:
         error: Why the run was abandoned; None if it was not.
         failures: Plugin failures during decoding, none of which cost a token: the plugin's class, the step, the
             message, where in its code (file and line), and how often.
+        notes: Where plugins were overruled, which is no failure.
         versions: Versions of specdec, libraries and plugins.
         config: The resolved settings of the study, the task and the run.
         beams: Width w of beam search; None without it. With beams, a token counted is a step of the search, and a
@@ -194,6 +195,7 @@ class RunSummary:
     device: str
     error: str | None
     failures: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
     versions: Mapping[str, str]
     config: Mapping[str, Any]
     beams: int | None = None
@@ -300,6 +302,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         device=next(iter(repeat.device for repeat in repeats.values()), None) or result.provenance["device"],
         error=result.failed.get((task.name, run.name)),
         failures=failures,
+        notes=tuple(dict.fromkeys(note for repeat in repeats.values() for note in repeat.notes)),
         versions=result.provenance["versions"],
         config={**result.study.shared(), **task.resolved(), "run": run.resolved()},
         beams=None if task.generation.beams == 1 else task.generation.beams,

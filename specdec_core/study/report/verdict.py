@@ -46,7 +46,7 @@ class Verdict:
         errors: A line for each run that was abandoned, with the reason.
         failures: A line for each way in which a plugin failed, with its file and line.
         departures: A line for each lossless run at temperature 0 whose outputs are not those of the baseline.
-        warnings: Lines about timings that are too noisy.
+        warnings: Lines about plugins that were overruled, and about timings that are too noisy.
     """
 
     answer: str
@@ -65,7 +65,8 @@ def verdict(runs: Sequence[RunSummary]) -> Verdict:
     errors = tuple(f"{one.name} failed: {_sentence(one.error)}" for one in runs if one.error is not None)
     failures = tuple(f"{one.name} failed: {cause}" for one in runs for cause in _causes(one))
     noise = (*_unclear(runs), *_unsettled(runs), *_busy(runs))
-    warnings = (*map(_too_fast, filter(exceeds_bound, runs)), *noise)
+    overruled = (f"{one.name}: {note}" for one in runs for note in one.notes)
+    warnings = (*overruled, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
     return Verdict(_answer(runs), errors, failures, tuple(departures(runs)), warnings)
 
 

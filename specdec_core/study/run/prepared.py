@@ -89,6 +89,7 @@ class PreparedRun:
         """
         job, metrics, cpu_seconds = self._job, Metrics(), 0.0
         failures: list[PluginFailure] = []
+        notes: dict[str, None] = {}
         outputs: list[Output] = []
         for done, (prompts, seeds) in enumerate(job.batches):
             if done:
@@ -98,6 +99,7 @@ class PreparedRun:
             cpu_seconds += thread_time() - before
             metrics += result.metrics
             failures += result.failures
+            notes.update(dict.fromkeys(result.notes))
             best = result.sequences[:: job.generation.num_return_sequences]
             outputs += [Output(one.tokens, one.text) for one in best]
         return Repeat(
@@ -105,4 +107,5 @@ class PreparedRun:
             device=describe_hardware(self._target),
             # Elsewhere the thread sleeps while the device computes.
             cpu_seconds=cpu_seconds if self._target.device.type == "cpu" else None,
+            notes=tuple(notes),
         )

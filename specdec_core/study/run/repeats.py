@@ -32,6 +32,7 @@ class Repeat:
             not record it.
         cpu_seconds: CPU time of the decoding thread, to compare with the wall time; None unless the target is on
             a CPU.
+        notes: Where plugins were overruled; see `BatchResult`.
     """
 
     task: str | None
@@ -43,6 +44,7 @@ class Repeat:
     device: str | None = None
     turn: int | None = None
     cpu_seconds: float | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> RepeatKey:
@@ -52,7 +54,10 @@ class Repeat:
     def to_plain(self) -> dict[str, Any]:
         """Return the repeat as plain data, which JSON can hold."""
         return {
-            **{name: getattr(self, name) for name in ("task", "run", "repeat", "device", "turn", "cpu_seconds")},
+            **{
+                name: getattr(self, name)
+                for name in ("task", "run", "repeat", "device", "turn", "cpu_seconds", "notes")
+            },
             "metrics": asdict(self.metrics),
             "failures": [asdict(one) for one in self.failures],
             "outputs": [{"tokens": one.tokens, "text": one.text} for one in self.outputs],
@@ -69,6 +74,7 @@ class Repeat:
             "metrics": Metrics.from_plain(entry["metrics"]),
             "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
             "outputs": tuple(Output(tuple(one["tokens"]), one["text"]) for one in entry["outputs"]),
+            "notes": tuple(entry.get("notes", ())),
         }
         return cls(**{**entry, **parsed})
 
@@ -116,6 +122,7 @@ class Repeats(Mapping[RepeatKey, Repeat]):
             metrics=repeat.metrics.sharing(self._once),
             outputs=self._once(tuple(map(self._output, repeat.outputs))),
             failures=self._once(repeat.failures),
+            notes=self._once(repeat.notes),
             device=self._once(repeat.device),
         )
 
