@@ -429,3 +429,27 @@ def test_a_controller_of_trees_is_refused(ending):
     decoder = Decoder(target, Small(target, small), gamma=gamma, temperature=0)
     with pytest.raises(ConfigError, match="asks for trees, but with beams the drafter's beam search decides"):
         decoder.generate([3, 4], beams=2, max_new_tokens=3)
+
+
+class Letters:
+    """A tokenizer that spells token 8 as "a", and so on."""
+
+    def decode(self, tokens, **_):
+        return "".join(chr(89 + token) for token in tokens)
+
+
+def test_a_stop_string_ends_a_beam_and_the_others_go_on(ending):
+    model, _, small = ending
+    target = wrap_model(model, Letters())
+    settings = {"beams": 3, "num_return_sequences": 3, "max_new_tokens": 12, "ignore_eos": True}
+    settings |= {"early_stopping": "never", "length_penalty": 0.0}  # so that shorter ones are better
+    free = Decoder(target, temperature=0).generate([[8, 9]], **settings)
+    word = free[0].text[3:5]
+    plain = Decoder(target, temperature=0).generate([[8, 9]], stop=word, **settings)
+    drafted = Decoder(target, Small(target, small), gamma=3, temperature=0, strict=True).generate(
+        [[8, 9]], stop=word, **settings
+    )
+    assert drafted.sequences == plain.sequences
+    assert "stop" in {one.finish_reason for one in plain}
+    for one in plain:
+        assert one.text.find(word) in ({len(one.text) - 2} if one.finish_reason == "stop" else {-1})
