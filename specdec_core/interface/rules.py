@@ -110,7 +110,7 @@ class AcceptanceRule(ABC):
 class TokenRuleConfig(RuleConfig):
     """Algorithm 1 has no settings."""
 
-    takes_lenience = True
+    takes_lenience: ClassVar[bool] = True
 
     @property
     def lossless_at(self) -> LosslessAt:

@@ -82,7 +82,7 @@ class AutoregressiveDrafter(Drafter):
     The core applies the sampling settings, draws the token and records q. It drafts trees, too.
     """
 
-    drafts_trees = True
+    drafts_trees: bool = True
 
     @abstractmethod
     def logits(self, prefix: Sequence[int]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -30,7 +30,7 @@ class RejectionRuleConfig(RuleConfig):
 class ExactMatchRuleConfig(RuleConfig):
     """Matching with the argmax has no settings."""
 
-    greedy_only = True
+    greedy_only: ClassVar[bool] = True
 
     @property
     def lossless_at(self) -> LosslessAt:
