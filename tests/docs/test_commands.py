@@ -201,7 +201,7 @@ def test_a_command_prints_what_the_page_shows(output, monkeypatch):
     monkeypatch.chdir(ROOT)
     command, _, shell = output.language.partition(" 2>&1 || echo ")
     result = CliRunner().invoke(app, shlex.split(command)[1:], env={"NO_COLOR": "1"})
-    printed = result.output + (f"exit code {result.exit_code}" if shell else "")
+    printed = f"{result.output}exit code {result.exit_code}" if shell else result.stdout
     assert shell or result.exit_code == 0, result.output
     texts = [re.sub(r"[\d.]+ tokens/s", "tokens/s", text) for text in (printed, output.text)]
     tidy = load(ROOT / "docs" / "generate.py").tidy

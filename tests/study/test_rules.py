@@ -122,7 +122,6 @@ def test_results_show_the_rule_where_one_is_set():
     assert ruled["config"]["run"]["rule"] == {"name": "top-k", "k": 600}
     assert ruled["deviation"] > 0
     assert "rule" in str(shown)
-    assert "lossy" in str(shown)
     assert "acceptance rule decides" in report_page("study", shown.rows, {}, {None: ()})
     lossless = compare({**study, "runs": [drafted]}, progress=False)
     assert "rule" not in str(lossless)
