@@ -44,6 +44,8 @@ def made(who):
 FAST = ("running-average", "confidence-learnt")
 
 
+# The trees are those of the lower level.
+@pytest.mark.filterwarnings("ignore:.* HierarchicalDrafter drafts lines only")
 @pytest.mark.parametrize(
     "who", [pytest.param(who, marks=() if who in FAST else pytest.mark.slow) for who in GAMMAS]
 )
