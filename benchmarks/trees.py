@@ -47,7 +47,7 @@ def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
     hf_logging.disable_progress_bar()
-    target = load_model("builtin:target")
+    target = load_model("builtin:target", packed=False)
     if options.inflate_layers:
         target = pack(inflate(target, options.inflate_layers, options.inflate_width))
     drafter = make_drafter(target, {"name": "transformer", "model": "builtin:drafter"})
