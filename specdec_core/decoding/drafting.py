@@ -87,9 +87,7 @@ class DraftRecorder:
         self._forked = 0
         self._record.clear()
         self._shape_asked, self._depth = tree, budget if depth is None else depth
-        self._tree = None
-        if tree is not None:
-            self._tree = TreeDraft(tree, budget, self._to_probs, self._record, tokens, self._step_uniforms)
+        self._tree = None if tree is None else self._new_tree(tree)
 
     @property
     def tokens(self) -> Sequence[Sequence[int]]:
@@ -105,6 +103,10 @@ class DraftRecorder:
     def hidden(self) -> Tensor | None:
         """See `DraftRequest`."""
         return self._hidden
+
+    def _new_tree(self, tree: TreeShape) -> TreeDraft:
+        """Return this step's draft, which is a tree; another recorder may grow it in another way."""
+        return TreeDraft(tree, self._budget, self._to_probs, self._record, self._tokens, self._step_uniforms)
 
     @property
     def tree(self) -> TreeShape | None:

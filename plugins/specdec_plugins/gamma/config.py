@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import ConfigError, PluginConfig, input_path
+from specdec_core.measurement import Measurement, read_measurement
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A cost coefficient c (Definition 3.7)."""
@@ -16,6 +19,29 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
 """The decay of an exponential moving average, per step."""
+
+
+def read_measured(
+    value: Any, info: ValidationInfo, choose: Callable[[Measurement, Path, Mapping[str, Any]], Any]
+) -> Any:
+    """Return what a controller takes from a file of `specdec measure`; what is no path is returned as it is.
+
+    Args:
+        value: The value of the setting.
+        info: The context of the validation, with the folder of the study, and the settings before this one.
+        choose: Takes the measurement, the file and those settings.
+
+    Raises:
+        ValueError: The file cannot be read, or was not measured with these settings.
+    """
+    if not isinstance(value, (str, Path)):
+        return value
+    folder = (info.context or {}).get("folder", Path())
+    file = Path(value)
+    try:
+        return choose(read_measurement(input_path(file, folder)), file, info.data)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
 
 
 class AdaptiveGammaConfig(PluginConfig):

@@ -11,16 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from specdec_core.interface import (
     BatchInfo,
-    ConfigError,
     FixedGammaSession,
     GammaController,
     GammaSession,
     PluginConfig,
-    input_path,
 )
-from specdec_core.measurement import Measurement, Rate, rates_by_position, read_measurement, seconds_by_gamma
+from specdec_core.measurement import Measurement, Rate, rates_by_position, seconds_by_gamma
 from specdec_core.theory import best_gamma, step_seconds
-from specdec_plugins.gamma.config import Cost, Count
+from specdec_plugins.gamma.config import Cost, Count, read_measured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,14 +62,7 @@ class OptimalGammaConfig(PluginConfig):
     @field_validator("measured", mode="before", json_schema_input_type=Path | MeasuredSteps)
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, (str, Path)):
-            return value
-        folder = (info.context or {}).get("folder", Path())
-        file = Path(value)
-        try:
-            return _steps(read_measurement(input_path(file, folder)), file, info.data)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+        return read_measured(value, info, _steps)
 
     @model_validator(mode="after")
     def _check_source(self) -> OptimalGammaConfig:

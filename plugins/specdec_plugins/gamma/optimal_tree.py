@@ -15,11 +15,10 @@ from specdec_core.interface import (
     GammaController,
     GammaSession,
     PluginConfig,
-    input_path,
 )
-from specdec_core.measurement import Measurement, Rate, read_measurement
+from specdec_core.measurement import Measurement, Rate
 from specdec_core.theory import best_tree_at_cost
-from specdec_plugins.gamma.config import Cost, Count
+from specdec_plugins.gamma.config import Cost, Count, read_measured
 
 Ranks = Annotated[tuple[Annotated[tuple[Rate, ...], Field(min_length=1)], ...], Field(min_length=1)]
 """Acceptance by depth and rank."""
@@ -69,14 +68,7 @@ class OptimalTreeGammaConfig(PluginConfig):
     @field_validator("measured", mode="before", json_schema_input_type=Path | MeasuredRanks)
     @classmethod
     def _read(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, (str, Path)):
-            return value
-        folder = (info.context or {}).get("folder", Path())
-        file = Path(value)
-        try:
-            return _ranks(read_measurement(input_path(file, folder)), file, info.data)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+        return read_measured(value, info, _ranks)
 
     @model_validator(mode="after")
     def _check_source(self) -> OptimalTreeGammaConfig:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
+from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.tree_drafting import TreeDraft, all_paths
 from specdec_core.interface import (
@@ -168,19 +168,10 @@ class BeamRecorder(DraftRecorder):
         self.scores: Sequence[float] = ()
         super().__init__(to_probs, generators, rows, vocab_size, max_gamma, device)
 
-    def start(
-        self,
-        tokens: Sequence[Sequence[int]],
-        budget: tuple[int, ...],
-        hidden: Tensor | None = None,
-        keep_drafting: KeepDrafting | None = None,
-        tree: TreeShape | None = None,
-        depth: tuple[int, ...] | None = None,
-    ) -> None:
-        """Discard the last step's draft and start another."""
-        super().start(tokens, budget, hidden, keep_drafting, tree, depth)
-        if tree is not None:
-            self._tree = BeamDraft(tree, budget, self._to_probs, self._record, tokens, self.scores, self.search)
+    def _new_tree(self, tree: TreeShape) -> TreeDraft:
+        """Return this step's draft: the drafter's beam search."""
+        record, tokens = self._record, self._tokens
+        return BeamDraft(tree, self._budget, self._to_probs, record, tokens, self.scores, self.search)
 
 
 @dataclass(frozen=True)
