@@ -211,7 +211,7 @@ def checked_width(width: object) -> int | None:
     """Return the number of nodes in a level of the drafter's beam search.
 
     Raises:
-        ArgumentError: It is no whole number above 0, nor None.
+        ArgumentError: It is neither a whole number above 0 nor None.
     """
     if width is None or (isinstance(width, int) and not isinstance(width, bool) and width > 0):
         return width
