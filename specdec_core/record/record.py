@@ -1,0 +1,151 @@
+"""A record: texts of a target with the probability of each token, and what drafters need to know of the target.
+
+Given its text, what a drafter would have done follows from these probabilities; see `specdec_core.replay`.
+Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A time in seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedText:
+    """What the target generated for a prompt once.
+
+    Attributes:
+        prompt: Token ids of the prompt; for encoder-decoder targets those of the source.
+        number: Number of the prompt in its part, from 0.
+        sample: Number of the text of this prompt, from 0; greedy parts have one each.
+        tokens: `[L]` int64, the generated tokens, an end of sequence included.
+        probabilities: `[L]` float32, p of each token after the sampling settings (section 2.2 of arXiv
+            2211.17192); 1 where decoding is greedy.
+        finish_reason: Why it ended: `eos`, `stop`, `length` or `context`.
+        hidden: `[L, D]` float, the target's hidden state that each token was predicted from; None if the record
+            holds none.
+        top_tokens: `[L, k]` int64, the k most probable tokens at each position; None if the record holds none.
+        top_probabilities: `[L, k]` float32, their p.
+    """
+
+    prompt: tuple[int, ...]
+    number: int
+    sample: int
+    tokens: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+    finish_reason: Literal["eos", "stop", "length", "context"]
+    hidden: NDArray[np.floating[Any]] | None = None
+    top_tokens: NDArray[np.int64] | None = None
+    top_probabilities: NDArray[np.float32] | None = None
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PartHeader(_Part):
+    """Settings of the texts of one task."""
+
+    task: str | None = None
+    """Name of the task; None for the only one of a study without `tasks`."""
+    sampling: SamplingSettings
+    """The target's sampling settings."""
+    generation: GenerationSettings
+    """Length limits and the seed."""
+    prompts: dict[str, Any]
+    """Where the prompts come from: settings and a digest of their token ids."""
+    texts: Annotated[int, Field(ge=0)]
+    """Number of texts when the part is whole: prompts times samples."""
+
+
+class VerifyTimes(_Part):
+    """T(k) of the machine that recorded: median seconds of a step by the length k = 0, 1, ... of its draft."""
+
+    device: str
+    """Hardware of the target."""
+    batch_size: Annotated[int, Field(ge=1)] = 1
+    """Sequences decoded together."""
+    verify: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    """The target's forward pass over k + 1 positions."""
+    overhead: Seconds
+    """A step outside of both models."""
+
+
+class RecordHeader(_Part):
+    """What `record.json` holds."""
+
+    specdec_record: Literal[1] = 1
+    """Version of the file format."""
+    target: dict[str, Any]
+    """Settings of the target, its name as `model` among them."""
+    fingerprint: str | None
+    """Digest of the target's weights; None if they could not be read, or the texts were imported."""
+    tokenizer: str | None
+    """Digest of the target's tokenizer; None without one."""
+    vocab_size: Annotated[int, Field(ge=1)]
+    """V, the number of logits."""
+    eos_ids: tuple[int, ...]
+    """Ids that end a sequence."""
+    start_id: int | None = None
+    """First token of the decoder of an encoder-decoder target; None for the others."""
+    max_length: int | None = None
+    """The most tokens of a sequence that the target takes; None for no limit."""
+    hidden_size: int | None = None
+    """D, if hidden states are stored."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Number of most probable tokens stored at each position."""
+    times: VerifyTimes | None = None
+    """T(k) of the machine that recorded."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Versions of specdec and libraries."""
+    source: str | None = None
+    """The file that an imported record was read from; None for a recorded one."""
+    parts: tuple[PartHeader, ...]
+    """One for each task."""
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the target reads a source with an encoder."""
+        return self.start_id is not None
+
+
+class RecordPart(Protocol):
+    """The texts of one task, read as they are iterated."""
+
+    @property
+    def header(self) -> PartHeader:
+        """Its settings."""
+
+    def __len__(self) -> int:
+        """Return the number of texts that are there."""
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        """Yield the texts, by prompt and sample."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record on disk.
+
+    Attributes:
+        path: Its folder.
+        header: What `record.json` holds.
+        parts: The texts of each task, in the order of the header.
+    """
+
+    path: Path
+    header: RecordHeader
+    parts: tuple[RecordPart, ...]
