@@ -135,8 +135,8 @@ def record(
         --temperature 1 --samples 4 --output records/translation
     specdec record examples/quickstart.yaml --output records/quickstart
     specdec record --output records/code --timings
-    specdec record --import log.jsonl --target Qwen/Qwen3-8B --temperature 1 \
-        --output records/qwen
+    specdec record --import log.jsonl --temperature 1 \
+        --target meta-llama/Llama-3.1-70B-Instruct --output records/llama
     ```
     """
     given = {name: value for name, value in locals().items() if value is not None}
