@@ -1,4 +1,4 @@
-"""A drafter's session along recorded texts: what it is asked, what it answers, and what it is told was committed."""
+"""A drafter's session along recorded texts: what it is asked, what it answers, what it is told was committed."""
 
 from __future__ import annotations
 
@@ -230,8 +230,8 @@ class Along:
         """
         if self._drafter.autoregressive and not self.recorder.drew(proposal):
             self.fail(
-                "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with the "
-                "request's methods, or set `autoregressive = False`."
+                "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with "
+                "the request's methods, or set `autoregressive = False`."
             )
         width = proposal.tokens.shape[1]
         tokens = proposal.tokens.cpu()

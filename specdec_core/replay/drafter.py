@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -19,6 +20,8 @@ from specdec_core.replay.along import Along, ForcedDraft, ForcedText
 from specdec_core.replay.odds import TextOdds
 from specdec_core.replay.preparing import Preparation
 from specdec_core.replay.timing import draft_seconds
+
+Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
 
 
 class DrafterReplay:
@@ -269,10 +272,11 @@ class _Chunks:
         accept, confidence = self._windows(self._accept, 0), self._windows(self._confidence, np.nan)
         return _odds(self._text, accept, np.maximum(offered, 0), confidence)
 
-    def _windows(self, values: NDArray[np.floating], beyond: float) -> NDArray[np.floating]:
+    def _windows(self, values: Floats, beyond: float) -> Floats:
         """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
         padded = np.concatenate([values, np.full(self._max_gamma - 1, beyond, dtype=values.dtype)])
-        return sliding_window_view(padded, self._max_gamma)
+        windows: Floats = sliding_window_view(padded, self._max_gamma)
+        return windows
 
 
 def _odds(

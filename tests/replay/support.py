@@ -22,7 +22,7 @@ from specdec_core.testing.harness.tiny_target import EOS, gpt2_config, random_mo
 
 Text = tuple[int, ...]
 QOf = Callable[[Text, Text], np.ndarray | int | None]
-"""Takes the committed tokens and the draft so far; returns q `[V]`, a certain token, or None for the draft's end."""
+"""Takes the committed tokens and the draft so far; returns q `[V]`, a certain token, or None at its end."""
 PROMPT = (2, 0, 2, 3)
 LENGTH = 5
 """Maximum length of the enumerated texts."""
@@ -80,9 +80,7 @@ def recorded(
         for i, (scores, token) in enumerate(zip(logits, tokens, strict=False))
     ]
     reason = "length" if len(tokens) == limit and tokens[-1] not in target.eos_ids else "eos"
-    return RecordedText(
-        prompt, number, 0, np.array(tokens), np.array(each, dtype=np.float32), reason
-    )
+    return RecordedText(prompt, number, 0, np.array(tokens), np.array(each, dtype=np.float32), reason)
 
 
 def all_texts(
