@@ -40,6 +40,7 @@ class DrafterReplay:
         target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
             lacks. It is loaded where it is needed and None is given.
         plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
+        autoregressive: Whether to ask the drafter once per text, or at every position; None as it declares.
 
     Raises:
         ConfigError: The record does not suit the drafter, or K is not at least 1.
@@ -64,6 +65,7 @@ class DrafterReplay:
         batch_size: int = 8,
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
+        autoregressive: bool | None = None,
     ) -> None:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
             if value < 1:
@@ -75,6 +77,7 @@ class DrafterReplay:
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
+        self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._odds: tuple[TextOdds, ...] | None = None
         self._seconds: tuple[float, ...] | None = None
 
@@ -138,7 +141,8 @@ class DrafterReplay:
         return Along(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
 
     def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextOdds]:
-        if self.drafter.autoregressive:
+        """Return the acceptance along some texts."""
+        if self._autoregressive:
             return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
         if not self.drafter.drafts_by_budget:
             return _at_every_position(texts, self._open(texts, watch), self._max_gamma)
@@ -207,7 +211,7 @@ def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> lis
         while any(one.budget for one in found):
             budget = [one.budget for one in found]
             proposal = along.ask(budget)
-            for one, draft in zip(found, along.read(proposal), strict=True):
+            for one, draft in zip(found, along.read(proposal, drawn=True), strict=True):
                 if one.budget and not one.put(draft):
                     along.fail(
                         f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
