@@ -82,7 +82,7 @@ def recorded_texts(
     texts = []
     for number, (row, scores) in enumerate(zip(rows, logits, strict=True)):
         p = [float(adjusted(scores[i], sampling, [*begin, *row[:i]])[token]) for i, token in enumerate(row)]
-        reason = "eos" if row[-1] in target.eos_ids else "length" if len(row) == limit else "context"
+        reason = "length" if len(row) == limit else "eos" if row[-1] in target.eos_ids else "context"
         texts.append(
             RecordedText(tuple(prompt), number, 0, np.array(row), np.array(p, dtype=np.float32), reason)  # type: ignore[arg-type]
         )
