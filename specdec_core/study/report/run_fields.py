@@ -58,7 +58,8 @@ class RunSpeed:
         c: Cost coefficient (Definition 3.7): the drafter's time for one token over that of a target call without a
             draft in the same repeat. The first step of each batch, which reads the prompts, is left out.
         verify_cost: T(k) / T(0), k = 0, 1, ...: the target's time with a draft of k tokens over that without a
-            draft, measured over all runs of the task. None for lengths that were measured too rarely.
+            draft, measured over all runs of the task, with beams over those with the same `draft_beams`. None for
+            lengths that were measured too rarely.
         draft_cost: D(k) / T(0), k = 0, 1, ...: the drafter's time for k tokens in this run.
         tokens_per_second: New tokens per second of wall time.
         tokens_per_second_min: The same in the slowest repeat.

@@ -132,28 +132,39 @@ class _TaskMetrics:
         }
         self.sequences = len(task.prompts)
         """Sequences decoded per repeat."""
-        self.cost = {number: self._cost(number, baseline) for number, baseline in self.of_run(BASELINE).items()}
-        """T(k) / T(0) in each repeat."""
-        self.longest = max((max(cost) for cost in self.cost.values() if cost), default=0)
+        self._widths = {run.name: _draft_beams(run, task) for run in task.runs if run.drafter is not None}
+        self._costs = {width: self._cost(width) for width in {None, *self._widths.values()}}
+        costs = [cost for by_repeat in self._costs.values() for cost in by_repeat.values()]
+        self.longest = max((max(cost) for cost in costs if cost), default=0)
         """The longest draft of any run."""
 
     def of_run(self, name: str) -> Mapping[int, Metrics]:
         return self._metrics.get(name, {})
 
-    def _cost(self, number: int, baseline: Metrics) -> dict[int, float]:
-        runs = [repeats[number] for repeats in self._metrics.values() if number in repeats]
-        # A replayed run has no seconds if those of its drafter are not known.
-        return verify_cost(baseline, Metrics.total(one for one in runs if one.seconds).times)
+    def cost(self, name: str) -> Mapping[int, Mapping[int, float]]:
+        """Return T(k) / T(0) in each repeat, over all runs with drafts like those of a run."""
+        return self._costs[self._widths.get(name)]
+
+    def _cost(self, width: int | None) -> dict[int, dict[int, float]]:
+        """Return T(k) / T(0) in each repeat; with beams, k levels of a width take as others of that width."""
+        alike = [repeats for name, repeats in self._metrics.items() if self._widths.get(name, width) == width]
+        found = {}
+        for number, baseline in self.of_run(BASELINE).items():
+            runs = [one[number] for one in alike if number in one]
+            # A replayed run has no seconds where those of its drafter are not known.
+            found[number] = verify_cost(baseline, Metrics.total(one for one in runs if one.seconds).times)
+        return found
 
     def expectations(self, name: str) -> list[Expectation]:
         """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt.
 
         Of very many repeats, some hundred spread evenly are enough for their medians.
         """
+        cost = self.cost(name)
         own = self.of_run(name).items()
-        repeats = [(number, metrics) for number, metrics in own if self.cost[number] and metrics.seconds]
+        repeats = [(number, metrics) for number, metrics in own if cost[number] and metrics.seconds]
         return [
-            Expectation(metrics, self.of_run(BASELINE)[number], self.cost[number], self.sequences, self.longest)
+            Expectation(metrics, self.of_run(BASELINE)[number], cost[number], self.sequences, self.longest)
             for number, metrics in repeats[:: 1 + len(repeats) // _MOST_EXPECTATIONS]
         ]
 
@@ -255,7 +266,7 @@ def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> Run
     drafting = [draft_cost(m, baseline[n]) for n, m in metrics.items()] if run.drafter is not None else []
     return RunSpeed(
         c=_median(_cost_coefficient(m, baseline[n]) for n, m in metrics.items()),
-        verify_cost=_by_length(measured.cost.values()),
+        verify_cost=_by_length(measured.cost(run.name).values()),
         draft_cost=_by_length(drafting),
         **_spread("tokens_per_second", list(speeds.values())),
         **_spread("speedup", speedups),
