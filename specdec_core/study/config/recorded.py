@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,6 +16,8 @@ from specdec_core.study.config.schema import PromptsConfig, TargetConfig
 from specdec_core.study.config.study import Task
 
 if TYPE_CHECKING:
+    from specdec_core.interface import PluginConfig
+    from specdec_core.interface.settings import SamplingSettings
     from specdec_core.record.record import Record, RecordPart
 
 DrafterLike: TypeAlias = str | Mapping[str, Any]
@@ -92,6 +95,17 @@ def _needs_settings(registry: Registry, name: str) -> bool:
     except ValidationError:
         return True
     return False
+
+
+def drafter_key(drafter: PluginConfig | None, draft_sampling: SamplingSettings | None) -> str:
+    """Return what tells a drafter from others: its settings, and those of its sampling."""
+    own, sampling = (part and part.model_dump(mode="json") for part in (drafter, draft_sampling))
+    return settings_key(own or {}, sampling)
+
+
+def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:
+    """Return the same for settings that are plain data."""
+    return json.dumps([drafter, draft_sampling], sort_keys=True)
 
 
 def gammas_of(texts: Sequence[str], option: str = "--gamma") -> list[Any]:
