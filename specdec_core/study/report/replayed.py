@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from specdec_core.study.report.run_fields import ReplayedOn
     from specdec_core.study.report.summary import RunSummary
 
-UNKNOWN_HERE = "not known without the seconds of a machine; `--machine FILE` gives them"
-"""What the mark of an unknown value means in a table of replayed runs."""
+_MOST_NEAR = 3
+"""Runs within the interval of the fastest that the verdict names."""
+_NO_MACHINE = "not known without the seconds of a machine; `--machine FILE` gives them"
 
 
 def replay_of(runs: Sequence[RunSummary]) -> ReplayedOn | None:
@@ -43,33 +44,46 @@ def replay_notes(runs: Sequence[RunSummary], on: ReplayedOn) -> list[str]:
     return notes
 
 
+def unknown_in(on: ReplayedOn) -> str:
+    """Return what the mark of an unknown value means in a table of replayed runs."""
+    return _NO_MACHINE if on.machine is None else "not known"
+
+
 def replay_answer(runs: Sequence[RunSummary], on: ReplayedOn) -> str:
-    """Return which run is expected to be fastest, and the best gamma of each drafter, in a sentence or two."""
+    """Return which run should be fastest, and the best gamma of each drafter, in a sentence or two."""
     known = [one for one in runs if one.name != BASELINE and one.status == "ok" and one.replayed is not None]
     if not known:
-        return "no run was replayed."
-    timed = [one for one in known if one.speed.speedup is not None]
+        return "no run could be replayed."
+    timed = sorted((one for one in known if one.speed.speedup is not None), key=_speedup, reverse=True)
     if not timed:
-        first = max(known, key=_efficiency)
-        between = "" if first.replayed is None else _between(first.replayed.low, first.replayed.high)
-        return (
-            f"replayed on {on.record}, {first.name} gives the most tokens per forward pass of the target: "
-            f"{_efficiency(first):.2f}{between}. Which run is fastest depends on the machine: `--machine FILE` "
-            "takes the seconds that `specdec measure --output FILE` measured there."
-        )
-    ordered = sorted(timed, key=_speedup, reverse=True)
-    first = ordered[0]
+        return _most_tokens(known)
+    first, *others = timed
     subject = (
-        "the fastest run should be"
-        if _speedup(first) > 1
-        else "no run should be faster than the baseline; the fastest is"
+        "the fastest run should be" if _speedup(first) > 1 else "no run should beat the baseline; the best is"
     )
+    interval = _between(first.speed.speedup_low, first.speed.speedup_high)
     text = (
-        f"replayed on {on.record}, {subject} {first.name}, {_speedup(first):.2f}×"
-        f"{_between(first.speed.speedup_low, first.speed.speedup_high, '×')} the speed of the baseline on "
-        f"{on.machine}, without reading prompts."
+        f"{subject} {first.name}: {_speedup(first):.2f}×{interval} the speed of the baseline on {on.machine}, "
+        "without reading prompts."
     )
-    return text + _best_gammas(ordered)
+    near = [
+        f"{one.name} ({_speedup(one):.2f}×)" for one in others if _speedup(one) > (first.speed.speedup_low or 0.0)
+    ]
+    if near and first.speed.speedup_low is not None:
+        more = f" and {len(near) - _MOST_NEAR} more" if len(near) > _MOST_NEAR else ""
+        text += f" Within its interval: {', '.join(near[:_MOST_NEAR])}{more}."
+    return text + _best_gammas(timed)
+
+
+def _most_tokens(known: Sequence[RunSummary]) -> str:
+    """Return which run gives the most tokens per forward pass, where no seconds are known."""
+    first = max(known, key=_efficiency)
+    interval = "" if first.replayed is None else _between(first.replayed.low, first.replayed.high)
+    return (
+        f"{first.name} gives the most tokens per forward pass of the target: {_efficiency(first):.2f}{interval}. "
+        "Which run is fastest depends on the machine: give it as `--machine FILE`, a file of "
+        "`specdec measure --output FILE`."
+    )
 
 
 def replay_warnings(runs: Sequence[RunSummary]) -> list[str]:
@@ -82,12 +96,12 @@ def _best_gammas(ordered: Sequence[RunSummary]) -> str:
     of_drafter: dict[str, list[RunSummary]] = {}
     for one in ordered:
         of_drafter.setdefault(_drafter(one.config), []).append(one)
-    best = [
-        f"{runs[0].drafter} {runs[0].gamma} ({_speedup(runs[0]):.2f}×)"
-        for runs in of_drafter.values()
-        if len(runs) > 1
-    ]
-    return f" Best gamma: {', '.join(best)}." if best else ""
+    best = [_best_gamma(runs[0]) for runs in of_drafter.values() if len(runs) > 1]
+    return f" Best gamma by drafter: {', '.join(best)}." if best else ""
+
+
+def _best_gamma(best: RunSummary) -> str:
+    return f"{best.drafter} {best.gamma if _speedup(best) > 1 else 'none'} ({_speedup(best):.2f}×)"
 
 
 def _drafter(config: Mapping[str, Any]) -> str:
@@ -95,8 +109,8 @@ def _drafter(config: Mapping[str, Any]) -> str:
     return json.dumps([run["drafter"], run["draft_sampling"]], sort_keys=True)
 
 
-def _between(low: float | None, high: float | None, unit: str = "") -> str:
-    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f}{unit})"
+def _between(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
 
 
 def _count(number: int, what: str) -> str:

@@ -323,7 +323,7 @@ def _expected(
         gamma_best=best,
         speedup_expected_best=None if best is None else by_gamma[best],
         speedup_by_gamma=by_gamma,
-        time_shares={name: fmean(one[name] for one in shares) for name in shares[0]} if shares else None,
+        time_shares=_time_shares(shares, replayed),
         diagnosis=None,
     )
     if run.drafter is None or speed.speedup is None or counts.gamma_mean is None:
@@ -343,6 +343,20 @@ def _expected(
         trees=counts.levels_mean is not None,
     )
     return replace(expected, diagnosis=diagnose(facts))
+
+
+def _time_shares(
+    repeats: Sequence[Mapping[str, float]], replayed: ReplayedOn | None
+) -> Mapping[str, float] | None:
+    """Return the mean shares over the repeats."""
+    if not repeats:
+        return None
+    shares = {name: fmean(one[name] for one in repeats) for name in repeats[0]}
+    if replayed is None:
+        return shares
+    # No prompt is read in a replay: the first step of a text is like the others.
+    inside = 1 - shares.pop("outside")
+    return {**({name: share / inside for name, share in shares.items()} if inside else shares), "outside": 0.0}
 
 
 def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:

@@ -12,7 +12,7 @@ from specdec_core.study.report.certainty import certainty_notes, few_steps, few_
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.quality import holm
-from specdec_core.study.report.replayed import UNKNOWN_HERE, replay_of
+from specdec_core.study.report.replayed import replay_of, unknown_in
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
@@ -42,13 +42,14 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
-    return table if replay_of(summaries) is None else _replayed(table)
+    on = replay_of(summaries)
+    return table if on is None else _replayed(table, unknown_in(on))
 
 
-def _replayed(table: ReportTable) -> ReportTable:
+def _replayed(table: ReportTable, unknown: str) -> ReportTable:
     """Return the table of replayed runs: its speeds are expected ones, and so none is measured."""
     kept = table.without(_EXPECTED_HERE)
-    return replace(kept, columns=tuple(_OF_REPLAYS.get(one, one) for one in kept.columns), unknown=UNKNOWN_HERE)
+    return replace(kept, columns=tuple(_OF_REPLAYS.get(one, one) for one in kept.columns), unknown=unknown)
 
 
 _HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
