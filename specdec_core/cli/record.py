@@ -135,8 +135,8 @@ def record(
         --temperature 1 --samples 4 --output records/translation
     specdec record examples/quickstart.yaml --output records/quickstart
     specdec record --output records/code --timings
-    specdec record --import log.jsonl --target Qwen/Qwen3-8B --temperature 1 \
-        --output records/qwen
+    specdec record --import log.jsonl --temperature 1 \
+        --target meta-llama/Llama-3.1-70B-Instruct --output records/llama
     ```
     """
     given = {name: value for name, value in locals().items() if value is not None}
@@ -222,9 +222,9 @@ def _generation(given: Mapping[str, Any]) -> GenerationSettings:
 def _recorded(
     tasks: list[Task], folder: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool
 ) -> Record:
-    from specdec_core.study.run.folder import make_folder
+    from specdec_core.record.writer import check_folder
 
-    make_folder(output)  # fails before torch and the model are loaded
+    check_folder(output)  # before torch and the model are loaded
     with StageProgress(error_console(), quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
         from specdec_core.study.run.recording import record_tasks
@@ -295,17 +295,28 @@ def _show(found: Record, output: Path, study: Path | None) -> None:
     from specdec_core.record.reader import StoredPart
 
     console = output_console()
-    size = sum(file.stat().st_size for file in found.path.rglob("*") if file.is_file())
-    texts = sum(map(len, found.parts))
-    tokens = sum(part.tokens for part in found.parts if isinstance(part, StoredPart))
     for part in found.parts:
         header = part.header
-        name = header.task or "texts"
-        prompts = header.prompts["count"]
+        name = "" if header.task is None else f"{header.task}: "
+        texts, prompts = _count(len(part), "text"), _count(header.prompts["count"], "prompt")
+        missing = "" if len(part) == header.texts else f" ({header.texts:,} when it is finished)"
+        tokens = _count(part.tokens, "token") if isinstance(part, StoredPart) else ""
         console.print(
-            f"{name}: {len(part):,} texts of {prompts:,} prompts, temperature {header.sampling.temperature:g}",
+            f"{name}{texts} of {prompts}{missing}, {tokens}, temperature {header.sampling.temperature:g}",
             soft_wrap=True,
         )
-    times = "" if found.header.times is None else f", T(k) of {found.header.times.device}"
-    console.print(f"{texts:,} texts, {tokens:,} tokens{times}: {size / 1e6:.2f} MB in {output}", soft_wrap=True)
-    console.print(f"Next: specdec replay {output} {study or 'DRAFTER'}", soft_wrap=True)
+    if found.header.times is not None:
+        console.print(f"T(k) of {found.header.times.device}", soft_wrap=True)
+    size = sum(file.stat().st_size for file in found.path.rglob("*") if file.is_file())
+    console.print(f"written: {output} ({_size(size)})", soft_wrap=True)
+    console.print(
+        f"\nWhat drafters would do on it:\n\n    specdec replay {output} {study or 'DRAFTER'}", soft_wrap=True
+    )
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}" + "s" * (count != 1)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
