@@ -10,6 +10,7 @@ from specdec_core.cli.common import (
     MaxRuns,
     PluginTimeout,
     Quiet,
+    Ray,
     Settings,
     StudyFile,
     Wide,
@@ -41,6 +42,7 @@ def compare(
             "target, so memory is needed for one target more than there are drafters.",
         ),
     ] = False,
+    ray: Ray = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -65,18 +67,21 @@ def compare(
     specdec compare examples/quickstart.yaml
     specdec compare study.yaml --output results
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
+    specdec compare study.yaml --ray
     ```
     """
     loaded = load_study(study, settings or (), max_runs=max_runs)
-    result = _run(replace(loaded, plugin_timeout=plugin_timeout), output, fresh, isolate, quiet)
+    result = _run(replace(loaded, plugin_timeout=plugin_timeout), output, fresh, isolate, ray, quiet)
     _show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
 
-def _run(study: Study, output: Path | None, fresh: bool, isolate: bool, quiet: bool) -> Comparison:
+def _run(
+    study: Study, output: Path | None, fresh: bool, isolate: bool, ray: str | None, quiet: bool
+) -> Comparison:
     with StageProgress(error_console(), quiet=quiet) as progress:
-        return run_comparison(study, output, fresh=fresh, isolate=isolate, progress=progress)
+        return run_comparison(study, output, fresh=fresh, isolate=isolate, ray=ray, progress=progress)
 
 
 def _show(result: Comparison, quiet: bool, wide: bool) -> None:

@@ -1,9 +1,10 @@
 """The command `specdec`: its sub-commands and error handling."""
 
 import os
+import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn
 
@@ -29,6 +30,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises about arguments; it exports no name for it."""
 
 
+_ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/\\]+:\d+")
+"""What follows `--ray` if it is an address, and not a path."""
+
+
 @contextmanager
 def _visibly() -> Iterator[None]:
     """Make typer's own messages visible, which quote what was given."""
@@ -39,15 +44,26 @@ def _visibly() -> Iterator[None]:
         raise
 
 
+def _with_address(args: Sequence[str]) -> list[str]:
+    """Give `--ray` its default address where none follows; typer has no options whose value may be left out."""
+    after = [*args[1:], ""]
+    return [
+        "--ray=auto" if arg == "--ray" and not _ADDRESS.fullmatch(following) else arg
+        for arg, following in zip(args, after, strict=True)
+    ]
+
+
 class _Group(TyperGroup):
     """Turns errors that the user can fix into a message and an exit code."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Accept `--debug` after the command too, where people add it once something went wrong."""
         own = args[: args.index("--")] if "--" in args else args
+        rest = args[len(own) :]
+        own = _with_address(own)
         if "--debug" in own:
-            args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
-        return super().parse_args(ctx, args)
+            own = ["--debug", *(arg for arg in own if arg != "--debug")]
+        return super().parse_args(ctx, [*own, *rest])
 
     def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
         """Read the options of the program; what typer says about wrong ones cannot control the terminal."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specdec_core.interface.errors import ArgumentError, SpecdecError
+from specdec_core.cluster import Pool, open_pool
+from specdec_core.interface.errors import ArgumentError, ConfigError, SpecdecError
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
 
@@ -140,6 +142,7 @@ def compare(
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
+    ray: str | None = None,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -152,6 +155,8 @@ def compare(
         max_runs: The most runs that the study may have, with grids expanded, over all tasks.
         isolate: Give each run a process of its own, so that a plugin that crashes its process costs that run only.
             Each process loads the target, and all of them are in memory together.
+        ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
+            `ray://HOST:PORT`; None for this process. Runs are timed one at a time, on a device of their own.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
             it.
 
@@ -169,6 +174,10 @@ def compare(
             f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "
             "mapping of what it would hold."
         )
+    if isolate and ray is not None:
+        raise ConfigError(
+            "isolate and ray are both given; a worker of Ray is a process of its own. Use one of them."
+        )
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
     folder = None if output is None else Path(output).absolute()  # wherever a plugin changes to
@@ -177,13 +186,13 @@ def compare(
 
         make_folder(folder)  # fails before torch and the model are loaded
     if not isinstance(progress, bool):
-        return _compared(study, folder, fresh, isolate, progress)
+        return _compared(study, folder, fresh, isolate, ray, progress)
     with _display(quiet=not progress) as display:
-        return _compared(study, folder, fresh, isolate, display)
+        return _compared(study, folder, fresh, isolate, ray, display)
 
 
 def _compared(
-    study: Study, output: Path | None, fresh: bool, isolate: bool, observer: TrainingObserver
+    study: Study, output: Path | None, fresh: bool, isolate: bool, ray: str | None, observer: TrainingObserver
 ) -> Comparison:
     if "torch" not in sys.modules:
         observer.stage("loading torch and transformers")
@@ -192,13 +201,27 @@ def _compared(
     from specdec_core.study.report.summary import summarise
     from specdec_core.study.run.runner import run_study
 
-    with quiet_libraries():
-        result = run_study(study, observer, output=output, fresh=fresh, isolate=isolate)
+    with quiet_libraries(), _pool(ray, observer) as pool:
+        result = run_study(study, observer, output=output, fresh=fresh, isolate=isolate, pool=pool)
     rows = tuple(summarise(result))
     if output is None:
         return Comparison(study, rows)
     files, problems = write_results(output, study, rows, first_outputs(result))
     return Comparison(study, rows, tuple(files), tuple(problems))
+
+
+@contextmanager
+def _pool(ray: str | None, observer: TrainingObserver) -> Iterator[Pool | None]:
+    """Yield the workers of a Ray cluster, if there is an address."""
+    if ray is None:
+        yield None
+        return
+    observer.stage("joining the Ray cluster")
+    pool = open_pool(ray)
+    try:
+        yield pool
+    finally:
+        pool.close()
 
 
 def _display(*, quiet: bool) -> AbstractContextManager[TrainingObserver]:

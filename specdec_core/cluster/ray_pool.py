@@ -1,0 +1,179 @@
+"""Jobs on the workers of a Ray cluster. Importing this imports no Ray; a pool does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+from specdec_core._version import installed_version
+from specdec_core.cluster.pool import Failure, JobError, attempt
+from specdec_core.interface.errors import ConfigError, exception_text
+
+RETRIES = 3
+"""How often a job is tried again when its worker dies."""
+AUTO = "auto"
+"""The cluster that `RAY_ADDRESS` names or that runs on this machine; without either, a new one here."""
+
+
+class RayPool:
+    """Runs jobs on a Ray cluster: side by side, or, where they are timed, one at a time.
+
+    Ray accounts for the CPUs and GPUs of jobs, and tries a job again when its worker dies. Timed jobs are run by
+    one worker that holds all CPUs of its machine, and the GPUs that they need: Ray starts nothing beside them.
+
+    Args:
+        address: `auto`, `local` (a new cluster on this machine), `HOST:PORT` or `ray://HOST:PORT`.
+
+    Raises:
+        ConfigError: Ray is not installed, or the cluster cannot be reached.
+    """
+
+    def __init__(self, address: str = AUTO) -> None:
+        self._ray = _import_ray()
+        self._address = address
+        self._device: tuple[float, Any] | None = None
+        self._started = not self._ray.is_initialized()
+        if self._started:
+            self._connect()
+        if not any(node["Alive"] for node in self._ray.nodes()):
+            raise ConfigError(f"--ray {address}: the cluster has no machine.")
+
+    @property
+    def gpus(self) -> int:
+        """The most GPUs of one machine of the cluster."""
+        return int(max(node.get("GPU", 0) for node in self._machines()))
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        jobs: Sequence[tuple[Any, ...]],
+        *,
+        timed: bool = False,
+        gpus: float = 0.0,
+    ) -> Iterator[Any]:
+        """Yield what a function returns for each job; see `Pool.map`."""
+        if timed:
+            for job in jobs:
+                worker = self._timing(gpus)
+                yield self._result(worker.run.remote(installed_version(), function, job))
+            return
+        self._give_back()
+        remote = self._ray.remote(attempt).options(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
+        running = [remote.remote(installed_version(), function, job) for job in jobs]
+        try:
+            while running:
+                yield self._result(running[0])
+                del running[0]  # frees the result
+        finally:
+            for each in running:
+                with suppress(Exception):  # the cluster may be gone
+                    self._ray.cancel(each, force=True)
+
+    def close(self) -> None:
+        """Give back what the pool holds, and leave the cluster. One that the pool started ends."""
+        self._give_back()
+        if self._started and self._ray.is_initialized():
+            self._ray.shutdown()
+
+    def _connect(self) -> None:
+        options = {"include_dashboard": False} if self._address == "local" else {}
+        address = None if self._address == AUTO else self._address
+        try:
+            with _own_signals():
+                self._ray.init(
+                    address=address, log_to_driver=False, logging_level="ERROR", configure_logging=True, **options
+                )
+        except Exception as error:  # ConnectionError, ValueError, RuntimeError for other versions of Ray or Python
+            raise ConfigError(
+                f"--ray {self._address}: the cluster cannot be reached: {exception_text(error)}. Expected auto, "
+                "local, HOST:PORT or ray://HOST:PORT; `ray status` on one of its machines says whether it runs."
+            ) from error
+
+    def _machines(self) -> list[Mapping[str, float]]:
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+
+    def _timing(self, gpus: float) -> Any:
+        """Return the worker of timed jobs, which has a device of its own."""
+        if self._device is None or self._device[0] != gpus:
+            self._give_back()
+            able = [node.get("CPU", 0) for node in self._machines() if node.get("GPU", 0) >= gpus]
+            if not able:
+                raise ConfigError(f"--ray {self._address}: no machine of the cluster has {gpus:g} GPUs.")
+            kind = self._ray.remote(_Device)
+            options = {"num_cpus": max(able), "num_gpus": gpus}
+            self._device = gpus, kind.options(**options, max_restarts=RETRIES, max_task_retries=RETRIES).remote()
+        return self._device[1]
+
+    def _give_back(self) -> None:
+        """End the worker of timed jobs, and free its device."""
+        device, self._device = self._device, None
+        if device is not None:
+            with suppress(Exception):  # it may have died, and the cluster may be gone
+                self._ray.kill(device[1])
+
+    def _result(self, running: Any) -> Any:
+        try:
+            value, failure = self._ray.get(running)
+        except self._ray.exceptions.RayError as error:
+            self._lost(error)
+        except BaseException:
+            self._give_back()  # Ctrl-C: it is in the middle of a job
+            raise
+        if failure is not None:
+            raise failure.error()
+        return value
+
+    def _lost(self, error: Exception) -> NoReturn:
+        """Report a job that returned nothing."""
+        self._give_back()  # a worker that has died too often is not started again
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # it failed before it began
+            advice = "Install specdec-core[ray] and the same plugins on every machine of the cluster."
+            raise JobError(f"a worker could not begin a job: {_last_line(error)}. {advice}") from error
+        raise JobError(
+            f"the worker of a job died, as did those of {RETRIES} more attempts: {type(error).__name__}. Ray's "
+            "logs, by default in /tmp/ray/session_latest/logs, say why; often memory ran out."
+        ) from error
+
+
+class _Device:
+    """The worker of timed jobs: what a job keeps in its process, the next one finds."""
+
+    def run(self, version: str, function: Callable[..., Any], job: tuple[Any, ...]) -> tuple[Any, Failure | None]:
+        """Run a job."""
+        return attempt(version, function, job)
+
+
+def _import_ray() -> Any:
+    # Ray sends statistics to its makers otherwise.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise ConfigError(
+            f"--ray needs the package ray, which cannot be imported ({error}): pip install 'specdec-core[ray]'."
+        ) from error
+    return ray
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of this process, of which Ray replaces one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__
