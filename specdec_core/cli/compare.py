@@ -1,8 +1,11 @@
 """`specdec compare`: run a study and compare its drafters."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +20,13 @@ from specdec_core.cli.common import (
     error_console,
     output_console,
 )
-from specdec_core.study import MAX_RUNS, Comparison, Study, load_study
+from specdec_core.interface.errors import ConfigError
+from specdec_core.study import MAX_RUNS, Comparison, load_study
 from specdec_core.study import compare as run_comparison
 from specdec_core.study.progress import StageProgress
+
+if TYPE_CHECKING:
+    from specdec_core.replay import Machine
 
 
 def compare(
@@ -43,6 +50,21 @@ def compare(
         ),
     ] = False,
     ray: Ray = None,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            help="Replay the study on a record instead of running its target; `specdec replay` says more.",
+            metavar="RECORD",
+        ),
+    ] = None,
+    machine: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="With --record: expect the speeds of this machine, a file of `specdec measure --output`; may "
+            "be repeated.",
+            metavar="FILE",
+        ),
+    ] = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -57,6 +79,8 @@ def compare(
     generated texts), `report.html` (charts and tables) and `repeats.jsonl`, from which the same command resumes
     after it was stopped.
 
+    With --record, nothing is decoded: every run is replayed on the texts that the target was recorded with.
+
     Exit codes: 0 success; 1 a plugin failed while it decoded, or a lossless run at temperature 0 departs from the
     baseline; 2 an error that you can fix, or a run that ended early; 130 stopped with Ctrl-C, and
     128 + n with another signal n.
@@ -68,23 +92,40 @@ def compare(
     specdec compare study.yaml --output results
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
     specdec compare study.yaml --ray
+    specdec compare study.yaml --record my-record
     ```
     """
-    loaded = load_study(study, settings or (), max_runs=max_runs)
-    result = _run(replace(loaded, plugin_timeout=plugin_timeout), output, fresh, isolate, ray, quiet)
-    _show(result, quiet, wide)
+    if machine and record is None:
+        raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
+    loaded = replace(load_study(study, settings or (), max_runs=max_runs), plugin_timeout=plugin_timeout)
+    with StageProgress(error_console(), quiet=quiet) as progress:
+        result = run_comparison(
+            loaded,
+            output,
+            fresh=fresh,
+            isolate=isolate,
+            ray=ray,
+            record=record,
+            machines=read_machines(machine or ()),
+            progress=progress,
+        )
+    show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
 
 
-def _run(
-    study: Study, output: Path | None, fresh: bool, isolate: bool, ray: str | None, quiet: bool
-) -> Comparison:
-    with StageProgress(error_console(), quiet=quiet) as progress:
-        return run_comparison(study, output, fresh=fresh, isolate=isolate, ray=ray, progress=progress)
+def read_machines(paths: Sequence[Path]) -> list[Machine]:
+    """Return the machines of some files of `specdec measure --output`.
+
+    Raises:
+        ConfigError: A file cannot be read, or is no measurement.
+    """
+    from specdec_core.measurement.machines import read_machine
+
+    return [read_machine(path) for path in paths]
 
 
-def _show(result: Comparison, quiet: bool, wide: bool) -> None:
+def show(result: Comparison, quiet: bool, wide: bool) -> None:
     """Print the results on standard output, and why runs could not start on standard error."""
     console, errors = output_console(wide=wide), error_console()
     for part in result.printed():

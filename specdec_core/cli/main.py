@@ -21,6 +21,7 @@ from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
 from specdec_core.cli.new import new
 from specdec_core.cli.record import record
+from specdec_core.cli.replay import replay
 from specdec_core.cli.start import Stopped
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
@@ -134,7 +135,7 @@ def _options(
     """
 
 
-for _command in (compare, record, measure, generate, new, check, plugins, validate, schema):
+for _command in (compare, record, replay, measure, generate, new, check, plugins, validate, schema):
     app.command()(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_core._version import installed_version
-from specdec_core.interface import errors
+from specdec_core.interface import TrainingObserver, errors
 from specdec_core.interface.errors import SpecdecError, exception_text
 
 
@@ -34,20 +35,27 @@ class Pool(Protocol):
         jobs: Sequence[tuple[Any, ...]],
         *,
         timed: bool = False,
+        cpus: int = 1,
         gpus: float = 0.0,
+        return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """Yield what a function returns for each job.
+        """Start jobs; yield what a function returns for each.
 
         Args:
             function: Called with the arguments of a job.
             jobs: The arguments of each.
             timed: Run one job at a time, always on the same device, which nothing else uses.
+            cpus: Number of CPUs that a job which is not timed needs: those of one machine, if that has less.
             gpus: Number of GPUs that a job needs.
+            return_exceptions: Yield what a job raises, and go on with the others.
 
         Raises:
             SpecdecError: What a job raised; `JobError` for all that is no `SpecdecError`. The other jobs are
                 cancelled.
         """
+
+    def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
+        """Return how many jobs run side by side that need so many CPUs and GPUs."""
 
     def close(self) -> None:
         """Give back what the pool holds."""
@@ -58,16 +66,28 @@ class LocalPool:
 
     gpus = 0
 
+    def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:  # noqa: ARG002
+        """Return 1."""
+        return 1
+
     def map(
         self,
         function: Callable[..., Any],
         jobs: Sequence[tuple[Any, ...]],
         *,
         timed: bool = False,  # noqa: ARG002  # they are all alone
+        cpus: int = 1,  # noqa: ARG002
         gpus: float = 0.0,  # noqa: ARG002  # they share what this process sees
+        return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """Yield what a function returns for each job, and raise what a job raises."""
-        return (function(*job) for job in jobs)
+        """Yield what a function returns for each job; see `Pool.map`. What jobs raise is not changed."""
+        for job in jobs:
+            try:
+                yield function(*job)
+            except Exception as error:
+                if not return_exceptions:
+                    raise
+                yield error
 
     def close(self) -> None:
         """Do nothing."""
@@ -87,6 +107,28 @@ def open_pool(address: str | None = None) -> Pool:
     from specdec_core.cluster.ray_pool import RayPool
 
     return RayPool(address)
+
+
+@contextmanager
+def pooled(address: str | None, observer: TrainingObserver) -> Iterator[Pool | None]:
+    """Yield the workers of a Ray cluster, and leave it at the end; None without an address.
+
+    Args:
+        address: The cluster, as in `RayPool`.
+        observer: Receives the progress.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no such cluster.
+    """
+    if address is None:
+        yield None
+        return
+    observer.stage("joining the Ray cluster")
+    pool = open_pool(address)
+    try:
+        yield pool
+    finally:
+        pool.close()
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from math import inf
+from typing import Any
 
 from specdec_core._version import installed_version
 from specdec_core.cluster.pool import Failure, JobError, attempt
@@ -36,6 +37,7 @@ class RayPool:
         self._ray = _import_ray()
         self._address = address
         self._device: tuple[float, Any] | None = None
+        self._running: dict[Any, None] = {}
         self._started = not self._ray.is_initialized()
         if self._started:
             self._connect()
@@ -47,34 +49,61 @@ class RayPool:
         """The most GPUs of one machine of the cluster."""
         return int(max(node.get("GPU", 0) for node in self._machines()))
 
+    def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
+        """Return how many jobs run side by side that need so many CPUs and GPUs."""
+        cpus = self._fitting(cpus)
+        each = (
+            min(node.get("CPU", 0) // cpus, node.get("GPU", 0) // gpus if gpus else inf)
+            for node in self._machines()
+        )
+        return max(1, int(sum(each)))
+
     def map(
         self,
         function: Callable[..., Any],
         jobs: Sequence[tuple[Any, ...]],
         *,
         timed: bool = False,
+        cpus: int = 1,
         gpus: float = 0.0,
+        return_exceptions: bool = False,
     ) -> Iterator[Any]:
-        """Yield what a function returns for each job; see `Pool.map`."""
+        """Start jobs; yield what a function returns for each; see `Pool.map`."""
         if timed:
-            for job in jobs:
-                worker = self._timing(gpus)
-                yield self._result(worker.run.remote(installed_version(), function, job))
-            return
+            assert not self._running, "jobs that are not timed must end first: they need the CPUs"
+            return self._alone(function, jobs, gpus, return_exceptions)
         self._give_back()
-        remote = self._ray.remote(attempt).options(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
+        needs = {"num_cpus": self._fitting(cpus), "num_gpus": gpus}
+        remote = self._ray.remote(attempt).options(**needs, max_retries=RETRIES)
         running = [remote.remote(installed_version(), function, job) for job in jobs]
+        self._running.update(dict.fromkeys(running))
+        return self._results(running, return_exceptions)
+
+    def _alone(
+        self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], gpus: float, keep: bool
+    ) -> Iterator[Any]:
+        for job in jobs:
+            worker = self._timing(gpus)
+            yield self._result(worker.run.remote(installed_version(), function, job), keep)
+
+    def _results(self, running: list[Any], keep: bool) -> Iterator[Any]:
         try:
             while running:
-                yield self._result(running[0])
-                del running[0]  # frees the result
+                result = self._result(running[0], keep)
+                del self._running[running.pop(0)]  # frees it
+                yield result
         finally:
-            for each in running:
-                with suppress(Exception):  # the cluster may be gone
-                    self._ray.cancel(each, force=True)
+            self._cancel(running)
+
+    def _cancel(self, running: Iterable[Any]) -> None:
+        for each in running:
+            self._running.pop(each, None)
+            with suppress(Exception):  # the cluster may be gone
+                self._ray.cancel(each, force=True)
 
     def close(self) -> None:
         """Give back what the pool holds, and leave the cluster. One that the pool started ends."""
+        self._cancel(list(self._running))
         self._give_back()
         if self._started and self._ray.is_initialized():
             self._ray.shutdown()
@@ -92,6 +121,10 @@ class RayPool:
                 f"--ray {self._address}: the cluster cannot be reached: {exception_text(error)}. Expected auto, "
                 "local, HOST:PORT or ray://HOST:PORT; `ray status` on one of its machines says whether it runs."
             ) from error
+
+    def _fitting(self, cpus: int) -> int:
+        """Return a number of CPUs, or that of the largest machine if it has less."""
+        return max(1, min(cpus, int(max(node.get("CPU", 0) for node in self._machines()))))
 
     def _machines(self) -> list[Mapping[str, float]]:
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -115,28 +148,37 @@ class RayPool:
             with suppress(Exception):  # it may have died, and the cluster may be gone
                 self._ray.kill(device[1])
 
-    def _result(self, running: Any) -> Any:
+    def _result(self, running: Any, keep: bool) -> Any:
+        """Wait for a job; return its result, or what it raised if that is to be kept."""
         try:
             value, failure = self._ray.get(running)
         except self._ray.exceptions.RayError as error:
-            self._lost(error)
+            problem = self._lost(error)
         except BaseException:
             self._give_back()  # Ctrl-C: it is in the middle of a job
             raise
-        if failure is not None:
-            raise failure.error()
-        return value
+        else:
+            if failure is None:
+                return value
+            problem = failure.error()
+        if not keep:
+            raise problem
+        return problem
 
-    def _lost(self, error: Exception) -> NoReturn:
-        """Report a job that returned nothing."""
+    def _lost(self, error: Exception) -> JobError:
+        """Return the error for a job that returned nothing."""
         self._give_back()  # a worker that has died too often is not started again
         if isinstance(error, self._ray.exceptions.RayTaskError):  # it failed before it began
             advice = "Install specdec-core[ray] and the same plugins on every machine of the cluster."
-            raise JobError(f"a worker could not begin a job: {_last_line(error)}. {advice}") from error
-        raise JobError(
+            problem = JobError(f"a worker could not begin a job: {_last_line(error)}. {advice}")
+            problem.__cause__ = error
+            return problem
+        problem = JobError(
             f"the worker of a job died, as did those of {RETRIES} more attempts: {type(error).__name__}. Ray's "
             "logs, by default in /tmp/ray/session_latest/logs, say why; often memory ran out."
-        ) from error
+        )
+        problem.__cause__ = error
+        return problem
 
 
 class _Device:

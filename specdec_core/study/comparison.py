@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specdec_core.cluster import Pool, open_pool
+from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ArgumentError, ConfigError, SpecdecError
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
@@ -21,8 +20,11 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from specdec_core.interface import TrainingObserver
+    from specdec_core.record import Record
+    from specdec_core.replay import Machine
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.report.verdict import Verdict
+    from specdec_core.study.run.runner import StudyResult
 
 StudyLike: TypeAlias = Study | Path | str | Mapping[str, Any]
 """A study, the path of its YAML file, or a mapping of what the file would hold."""
@@ -143,6 +145,8 @@ def compare(
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
     ray: str | None = None,
+    record: Record | Path | str | None = None,
+    machines: Sequence[Machine] = (),
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -157,11 +161,14 @@ def compare(
             Each process loads the target, and all of them are in memory together.
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; None for this process. Runs are timed one at a time, on a device of their own.
+        record: Replay the study on this record instead of running its target: see `specdec_core.study.replay`.
+        machines: Of a replay, the machines whose seconds are expected; by default the one that recorded.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
             it.
 
     Raises:
         ArgumentError: The study is none of these.
+        ConfigError: `isolate` or `machines` do not go together with what is asked for.
         SpecdecError: It is invalid, its target cannot be loaded, or the folder cannot be used. A run that fails is
             in the result, and the others continue.
     """
@@ -180,48 +187,66 @@ def compare(
         )
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
+    if record is not None:
+        if isolate:
+            raise ConfigError("isolate: a replay loads no target to isolate runs from. Leave it out, or `record`.")
+        from specdec_core.study.replaying import replay
+
+        return replay(record, study, machines=machines, output=output, fresh=fresh, ray=ray, progress=progress)
+    if machines:
+        raise ConfigError("machines: a study that runs is timed here. Give a record too, or leave them out.")
+
+    def run(observer: TrainingObserver, folder: Path | None) -> StudyResult:
+        from specdec_core.study.run.runner import run_study
+
+        with pooled(ray, observer) as pool:
+            return run_study(study, observer, output=folder, fresh=fresh, isolate=isolate, pool=pool)
+
+    return hold(run, output, progress)
+
+
+def hold(
+    run: Callable[[TrainingObserver, Path | None], StudyResult],
+    output: Path | str | None,
+    progress: bool | TrainingObserver,
+) -> Comparison:
+    """Run or replay a study, and hold what it found.
+
+    Args:
+        run: Runs the study, given who receives the progress and the folder.
+        output: The folder, which is made if it is not there; None for none.
+        progress: As for `compare`.
+
+    Raises:
+        SpecdecError: The folder cannot be used, or the study cannot be run.
+    """
     folder = None if output is None else Path(output).absolute()  # wherever a plugin changes to
     if folder is not None:
         from specdec_core.study.run.folder import make_folder
 
         make_folder(folder)  # fails before torch and the model are loaded
     if not isinstance(progress, bool):
-        return _compared(study, folder, fresh, isolate, ray, progress)
+        return _held(run, folder, progress)
     with _display(quiet=not progress) as display:
-        return _compared(study, folder, fresh, isolate, ray, display)
+        return _held(run, folder, display)
 
 
-def _compared(
-    study: Study, output: Path | None, fresh: bool, isolate: bool, ray: str | None, observer: TrainingObserver
+def _held(
+    run: Callable[[TrainingObserver, Path | None], StudyResult], output: Path | None, observer: TrainingObserver
 ) -> Comparison:
     if "torch" not in sys.modules:
         observer.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
     from specdec_core.study.report.results import first_outputs, write_results
     from specdec_core.study.report.summary import summarise
-    from specdec_core.study.run.runner import run_study
 
-    with quiet_libraries(), _pool(ray, observer) as pool:
-        result = run_study(study, observer, output=output, fresh=fresh, isolate=isolate, pool=pool)
+    with quiet_libraries():
+        result = run(observer, output)
     rows = tuple(summarise(result))
     if output is None:
-        return Comparison(study, rows)
-    files, problems = write_results(output, study, rows, first_outputs(result))
-    return Comparison(study, rows, tuple(files), tuple(problems))
-
-
-@contextmanager
-def _pool(ray: str | None, observer: TrainingObserver) -> Iterator[Pool | None]:
-    """Yield the workers of a Ray cluster, if there is an address."""
-    if ray is None:
-        yield None
-        return
-    observer.stage("joining the Ray cluster")
-    pool = open_pool(ray)
-    try:
-        yield pool
-    finally:
-        pool.close()
+        return Comparison(result.study, rows)
+    files, problems = write_results(output, result.study, rows, first_outputs(result))
+    return Comparison(result.study, rows, tuple(files), tuple(problems))
 
 
 def _display(*, quiet: bool) -> AbstractContextManager[TrainingObserver]:

@@ -4,15 +4,19 @@ References:
     T. Hesterberg: What Teachers Should Know about the Bootstrap, 2014 (arXiv 1411.5279).
     W. J. Conover: Practical Nonparametric Statistics, 3rd edition, 1999, section 3.2: confidence intervals for a
     quantile.
+    W. G. Cochran: Sampling Techniques, 3rd edition, 1977, chapter 6: ratio estimators.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from statistics import NormalDist, median
 
 MAX_RANGE = 8
 """The interval of the median is the range of up to so many values; of more it leaves out extremes."""
+
+_FEW = {1: 12.706, 2: 4.303, 3: 3.182}
+"""97.5% quantiles of Student's distribution for so few degrees of freedom that their expansion is too small."""
 
 
 def tail(count: int) -> float:
@@ -24,10 +28,43 @@ def tail(count: int) -> float:
     Args:
         count: Number of units, at least 2.
     """
-    z, n = NormalDist().inv_cdf(0.975), count - 1
-    # Student's quantile, expanded in 1 / n: off by 1% at n = 4.
-    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    return NormalDist().cdf(-math.sqrt(count / n) * t)
+    return NormalDist().cdf(-math.sqrt(count / (count - 1)) * _student(count - 1))
+
+
+def _student(freedom: int) -> float:
+    """Return the 97.5% quantile of Student's distribution, expanded in 1 / n: off by 1% at n = 4."""
+    z, n = NormalDist().inv_cdf(0.975), freedom
+    return z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+
+
+def ratio_interval(
+    numerators: Sequence[float], denominators: Sequence[float], clusters: Sequence[Hashable]
+) -> tuple[float, float] | None:
+    """Return the 95% confidence interval of a ratio of two sums, of which terms of one cluster go together.
+
+    The sums of each cluster are the units of a ratio estimator r, and its variance is that of their residuals
+    a - r b over the square of the sum of all b.
+
+    Args:
+        numerators: The terms a, such as the tokens of each text.
+        denominators: The terms b, such as the steps of each text; their sum is not 0.
+        clusters: What each term belongs to, such as its prompt.
+
+    Returns:
+        The ends; None for fewer than two clusters, whose spread is not known.
+    """
+    sums: dict[Hashable, tuple[float, float]] = {}
+    for a, b, cluster in zip(numerators, denominators, clusters, strict=True):
+        before = sums.get(cluster, (0.0, 0.0))
+        sums[cluster] = (before[0] + a, before[1] + b)
+    count = len(sums)
+    if count < 2:
+        return None
+    whole = math.fsum(b for _, b in sums.values())
+    ratio = math.fsum(a for a, _ in sums.values()) / whole
+    squares = math.fsum((a - ratio * b) ** 2 for a, b in sums.values())
+    half = _FEW.get(count - 1, _student(count - 1)) * math.sqrt(count / (count - 1) * squares) / whole
+    return ratio - half, ratio + half
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:

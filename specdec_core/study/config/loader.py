@@ -48,6 +48,7 @@ def load_study(
     registry: Registry | None = None,
     *,
     max_runs: int = MAX_RUNS,
+    recorded: Sequence[Task] = (),
 ) -> Study:
     """Read a study and check everything that can be checked without loading a model.
 
@@ -57,6 +58,7 @@ def load_study(
         settings: Overrides in the form `key=value`, as passed to `--set`.
         registry: The plugins that the study may name; by default the installed ones.
         max_runs: The most runs that it may have, those of all tasks together.
+        recorded: The tasks of a record. A study that says nothing but its runs is compared on them.
 
     Raises:
         ConfigError: With one line per problem, each beginning with file, line and column; those of a mapping begin
@@ -68,9 +70,11 @@ def load_study(
     else:
         path, document = study, read_document(study)
     apply_overrides(document, settings)
-    return _Loader(document, registry, path, max_runs).study()
+    return _Loader(document, registry, path, max_runs, recorded).study()
 
 
+_OF_TASKS = ("target", "prompts", "tasks", "sampling", "generation")
+"""Keys of a study that say what is decoded; without any of them, a record can."""
 _UNNAMED_TASK = TaskConfig(name="the study")
 """The only task of a study without `tasks`; it changes no setting of the study."""
 
@@ -78,12 +82,15 @@ _UNNAMED_TASK = TaskConfig(name="the study")
 class _Loader:
     """Builds a study and collects its problems, so that all of them are reported at once."""
 
-    def __init__(self, document: Document, registry: Registry, path: Path, max_runs: int) -> None:
+    def __init__(
+        self, document: Document, registry: Registry, path: Path, max_runs: int, recorded: Sequence[Task] = ()
+    ) -> None:
         self._document = document
         self._registry = registry
         self._path = path
         self._folder = path.parent
         self._max_runs = max_runs
+        self._recorded = () if any(key in document.data for key in _OF_TASKS) else recorded
         self._expanded = {section: expand(document, section, max_runs) for section in ("tasks", "runs")}
         self._problems: dict[str, None] = {}
 
@@ -132,7 +139,7 @@ class _Loader:
         data |= {
             section: [one.data for one in expanded] for section, expanded in self._expanded.items() if expanded
         }
-        missing = list(self._missing(data))
+        missing = [] if self._recorded else list(self._missing(data))
         try:
             config = model.model_validate(data, context={"folder": self._folder})
         except ValidationError as error:
@@ -174,6 +181,12 @@ class _Loader:
 
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
         """Return the tasks; a study without `tasks` is a single unnamed one."""
+        if self._recorded:
+            chosen = self._chosen(config, [task.name for task in self._recorded if task.name is not None])
+            pairs = list(zip(runs, chosen, strict=True))
+            of_task = [[run for run, of in pairs if {task.name} <= {None, *of}] for task in self._recorded]
+            both = zip(self._recorded, of_task, strict=True)
+            return [replace(task, runs=(Run(BASELINE), *own)) for task, own in both]
         if config.tasks is None:
             self._chosen(config, ())
             return [self._task(None, (), config, _UNNAMED_TASK, runs)]

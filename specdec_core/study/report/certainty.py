@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from specdec_core.study.report.expectation import MIN_COUNT
+from specdec_core.study.report.replayed import replay_notes, replay_of
 from specdec_core.theory.intervals import MAX_RANGE
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ def marked(cell: str, few: bool) -> str:
 
 def certainty_notes(summaries: Sequence[RunSummary]) -> list[str]:
     """Return how often the runs of a task were timed, what their spread is, and what the mark means."""
+    if (on := replay_of(summaries)) is not None:
+        return replay_notes(summaries, on) + _few(summaries)
     repeats = max((summary.repeats for summary in summaries), default=0)
     notes = ["Wall time of one repeat: no spread is known."]
     if repeats > 1:
@@ -43,6 +46,11 @@ def certainty_notes(summaries: Sequence[RunSummary]) -> list[str]:
     if isinstance(setting, Mapping):
         spread, most = setting["spread"], setting["max"]
         notes.append(f"Repeated until every speed-up was known to ±{spread:.0%}, {most} times at most.")
-    if any(few_verified(one) or few_steps(one) for one in summaries):
-        notes.append(f"~: rests on fewer than {MIN_COUNT} verified draft tokens, or timed steps with a draft.")
-    return notes
+    return notes + _few(summaries)
+
+
+def _few(summaries: Sequence[RunSummary]) -> list[str]:
+    if not any(few_verified(one) or few_steps(one) for one in summaries):
+        return []
+    timed = "" if replay_of(summaries) else "timed "
+    return [f"~: rests on fewer than {MIN_COUNT} verified draft tokens, or {timed}steps with a draft."]

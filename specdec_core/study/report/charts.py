@@ -107,7 +107,10 @@ def speed_chart(summaries: Sequence[RunSummary]) -> SpeedChart | None:
     known = [
         value
         for one in runs
-        for value in (one.speed.speedup_max, one.expected.speedup_expected_here, one.expected.speedup_expected)
+        for value in (
+            *(one.speed.speedup_max, one.speed.speedup_high),
+            *(one.expected.speedup_expected_here, one.expected.speedup_expected),
+        )
         if one.speed.speedup is not None and value is not None
     ]
     if not known:
@@ -119,14 +122,17 @@ def speed_chart(summaries: Sequence[RunSummary]) -> SpeedChart | None:
 def _speed_bar(one: RunSummary, axis: Axis) -> SpeedBar:
     speed, expected = one.speed, one.expected
     if speed.speedup is None:
-        state = "not measured" if one.status == "ok" else "failed"
+        unknown = "not measured" if one.replayed is None else "not known"
+        state = unknown if one.status == "ok" else "failed"
         return SpeedBar(one.name, state, None, None, None, None, None, f"{one.name}: {state}.")
     words = [f"{one.name}: {formats.number(speed.speedup, 2)} times the speed of the baseline"]
     ranged = speed.speedup_low is not None
     if ranged:
-        words.append(f"from {speed.speedup_low:.2f} to {speed.speedup_high:.2f} over the repeats")
-    if expected.speedup_expected_here is not None:
-        words.append(f"{expected.speedup_expected_here:.2f} expected here")
+        over = "the repeats" if one.replayed is None else "texts"
+        words.append(f"from {speed.speedup_low:.2f} to {speed.speedup_high:.2f} over {over}")
+    here = expected.speedup_expected_here if one.replayed is None else None  # the bar itself is expected
+    if here is not None:
+        words.append(f"{here:.2f} expected here")
     if expected.speedup_expected is not None:
         words.append(f"{expected.speedup_expected:.2f} by Theorem 3.8")
     note = ""
@@ -141,7 +147,7 @@ def _speed_bar(one: RunSummary, axis: Axis) -> SpeedBar:
         axis.at(speed.speedup),
         axis.at(speed.speedup_low),
         axis.at(speed.speedup_high),
-        axis.at(expected.speedup_expected_here),
+        axis.at(here),
         axis.at(expected.speedup_expected),
         ", ".join(words) + ".",
     )
@@ -275,7 +281,7 @@ def alpha_curve(one: RunSummary) -> Curve | None:
     points = [
         Point(_across(place, 1, count), _up(rate, 1.0), n < MIN_COUNT * one.repeats) for place, rate, n in measured
     ]
-    words = "; ".join(f"position {place}: {formats.rate(rate)} of {n} verified" for place, rate, n in measured)
+    words = "; ".join(f"position {place}: {formats.rate(rate)} of {n:.0f} verified" for place, rate, n in measured)
     up = tuple(Tick(label, _up(value, 1.0)) for label, value in (("0", 0.0), ("0.5", 0.5), ("1", 1.0)))
     return Curve(tuple(points), _whole_ticks(1, count), up, f"{one.name}, acceptance rate by position: {words}.")
 
@@ -296,7 +302,7 @@ def gamma_curve(one: RunSummary, scale: float) -> Curve | None:
     listed = "; ".join(f"gamma {gamma}: {formats.number(value, 2)}" for gamma, value in enumerate(by_gamma))
     words = f"{one.name}, expected speed-up by gamma: {listed}."
     measured = None
-    if isinstance(one.gamma, int) and one.gamma <= last and speedup is not None:
+    if isinstance(one.gamma, int) and one.gamma <= last and speedup is not None and one.replayed is None:
         measured = Point(_across(one.gamma, 0, last), _up(speedup, top))
         words += f" Measured with gamma {one.gamma}: {speedup:.2f}."
     best = one.expected.gamma_best

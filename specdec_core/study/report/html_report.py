@@ -16,6 +16,7 @@ from specdec_core.study.report import charts
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
 from specdec_core.study.report.pictures import Picture, pictures
+from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
 
@@ -58,7 +59,14 @@ def report_page(
     ]
     page = _environment().get_template("report.html.jinja")
     ruled = any(one.rule is not None for one in summaries)
-    return page.render(title=study_name, tasks=tasks, setup=_setup(summaries), min_count=MIN_COUNT, ruled=ruled)
+    return page.render(
+        title=study_name,
+        tasks=tasks,
+        setup=_setup(summaries),
+        min_count=MIN_COUNT,
+        ruled=ruled,
+        banner=_banner(tasks),
+    )
 
 
 def report_fragment(study_name: str, summaries: Sequence[RunSummary]) -> str:
@@ -126,6 +134,12 @@ def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
     }
 
 
+def _banner(tasks: Sequence[_Section]) -> str | None:
+    """Return what marks the page as that of a replay; None if its runs were timed."""
+    lines = dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed is not None)
+    return f"Speculative decoding {'; '.join(lines)}." if lines else None
+
+
 class _Section:
     """The part of the page about one task.
 
@@ -152,6 +166,7 @@ class _Section:
         self.prompts = prompts[:MAX_PROMPTS]
         self._written = {run.name: outputs.get((run.task, run.name), ()) for run in runs}
         self.name = runs[0].task
+        self.replayed = replay_of(runs)
         self.verdict = verdict(runs)
         self.speed = charts.speed_chart(runs)
         self.shares = charts.share_chart(runs)
@@ -165,12 +180,20 @@ class _Section:
         self.diagnosed = [one for one in runs if one.expected.diagnosis is not None]
 
     @property
+    def caption(self) -> str:
+        """What its table holds."""
+        if self.replayed is None:
+            return "Measured and expected, the baseline first"
+        line = replay_line(self.replayed)
+        return f"{line[0].upper()}{line[1:]}; the baseline first"
+
+    @property
     def attention(self) -> str:
         """Counts of what must not be overlooked; empty if there is nothing."""
         counted = [
             (len(self.verdict.departures), "run(s) depart from the baseline"),
             (sum(one.status != "ok" for one in self.runs), "run(s) failed"),
-            (len(self.verdict.warnings), "warning(s) about the timings"),
+            (len(self.verdict.warnings), "warning(s)" if self.replayed else "warning(s) about the timings"),
         ]
         return ", ".join(f"{number} {words}" for number, words in counted if number)
 

@@ -32,7 +32,7 @@ REPORT = "report.html"
 Outputs: TypeAlias = Mapping[tuple[str | None, str], "Sequence[Output]"]
 """The outputs by task and run, in the order of the prompts."""
 
-_COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality"}
+_COLUMN_PREFIXES = {"time_shares": "time", "quality": "quality", "replayed": "replayed"}
 """Mappings whose entries get a column each in `summary.csv`, and the prefix of the columns."""
 
 

@@ -20,125 +20,11 @@ from specdec_core.study.report.expectation import (
     verify_cost,
 )
 from specdec_core.study.report.quality import assess_repeats
+from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunSpeed
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import StudyResult
 from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
-
-
-@dataclass(frozen=True)
-class RunCounts:
-    """Sums over all repeats and prompts of a run, and the ratios that follow from them.
-
-    Attributes:
-        tokens: New tokens.
-        target_calls: Forward passes of the target.
-        drafted: Draft tokens proposed.
-        accepted: Draft tokens accepted.
-        gamma_mean: Mean number of draft tokens per step and sequence.
-        levels_mean: Mean depth of the trees per step; None if drafts were lines.
-        block_efficiency: Tokens per step and sequence, including the recovered or bonus token ("mean acceptance
-            length" elsewhere).
-        alpha: Acceptance rate E(beta): accepted over verified draft tokens; None if none was verified.
-        alpha_by_position: The same at each position of the draft; section 3 assumes that all are equal.
-        verified_by_position: Draft tokens verified at each position: if they are few, the rate is noise.
-        steps_by_length: Steps whose longest draft had 0, 1, ... tokens, without the first step of each batch.
-        deviation: Total variation from the target's distribution that lenience or a lossy rule spent per
-            sequence; 0 without either.
-        seconds: Wall time.
-        cpu_seconds: CPU time of the decoding thread: on an idle machine, nearly the wall time. None unless the
-            target is on a CPU.
-        draft_seconds: The drafter's part of the wall time.
-        verify_seconds: The target's part of it.
-    """
-
-    tokens: int
-    target_calls: int
-    drafted: int
-    accepted: int
-    gamma_mean: float | None
-    levels_mean: float | None
-    block_efficiency: float | None
-    alpha: float | None
-    alpha_by_position: tuple[float, ...]
-    verified_by_position: tuple[int, ...]
-    steps_by_length: tuple[int, ...]
-    deviation: float | None
-    seconds: float
-    cpu_seconds: float | None
-    draft_seconds: float
-    verify_seconds: float
-
-
-@dataclass(frozen=True)
-class RunSpeed:
-    """Measured speeds and costs of a run: medians over the repeats.
-
-    Attributes:
-        c: Cost coefficient (Definition 3.7): the drafter's time for one token over that of a target call without a
-            draft in the same repeat. The first step of each batch, which reads the prompts, is left out.
-        verify_cost: T(k) / T(0), k = 0, 1, ...: the target's time with a draft of k tokens over that without a
-            draft, measured over all runs of the task, with beams over those with the same `draft_beams`. None for
-            lengths that were measured too rarely.
-        draft_cost: D(k) / T(0), k = 0, 1, ...: the drafter's time for k tokens in this run.
-        tokens_per_second: New tokens per second of wall time.
-        tokens_per_second_min: The same in the slowest repeat.
-        tokens_per_second_max: The same in the fastest repeat.
-        speedup: Tokens per second over those of the baseline in the same repeat. This and the following are None
-            for a run in which a plugin failed.
-        speedup_min: The smallest speed-up of a repeat.
-        speedup_max: The largest speed-up of a repeat.
-        speedup_low: Lower end of the interval for the speed-up: the range of up to eight repeats; of more, the 95%
-            confidence interval of their median. None for a single repeat.
-        speedup_high: Its upper end.
-        speedup_bound: The largest speed-up that is possible if no target call with a draft takes less time than
-            one without: tokens per target call over those of the baseline.
-    """
-
-    c: float | None
-    verify_cost: tuple[float | None, ...]
-    draft_cost: tuple[float | None, ...]
-    tokens_per_second: float | None
-    tokens_per_second_min: float | None
-    tokens_per_second_max: float | None
-    speedup: float | None
-    speedup_min: float | None
-    speedup_max: float | None
-    speedup_low: float | None
-    speedup_high: float | None
-    speedup_bound: float | None
-
-
-@dataclass(frozen=True)
-class RunExpectation:
-    """What theory expects of a run, and why it is as fast as it is.
-
-    Attributes:
-        speedup_expected: Theorem 3.8 with this run's alpha, c and mean draft length. It assumes that verifying a
-            draft takes no longer than a target call without one, and that nothing but the two models takes time.
-        speedup_expected_here: The speed-up to expect on this machine from the drafts as they were: with T(k) of
-            all runs, this drafter's D(k), the framework's overhead, prompts and set-up.
-        gamma_best: The fixed gamma that should be fastest, up to the longest draft of any run of the task; 0 if
-            autoregressive decoding is. For a controller that ends drafts early, the longest draft to allow. None
-            if fewer than 30 steps with a draft were timed.
-        speedup_expected_best: The expected speed-up with that gamma.
-        speedup_by_gamma: The expected speed-up for gamma = 0, 1, ... up to the longest draft of any run of the
-            task.
-        time_shares: Where the wall time went: `target`, up to the time of target calls without a draft;
-            `verifying`, the target beyond that; `drafting`; `framework`, steps outside both models; `outside`,
-            prompts and set-up.
-        diagnosis: Why the run is as fast as it is, in a sentence; None for the baseline and for runs without
-            measurements.
-    """
-
-    speedup_expected: float | None
-    speedup_expected_here: float | None
-    gamma_best: int | None
-    speedup_expected_best: float | None
-    speedup_by_gamma: tuple[float, ...]
-    time_shares: Mapping[str, float] | None
-    diagnosis: str | None
-
 
 _MOST_EXPECTATIONS = 500
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
@@ -178,6 +64,8 @@ class RunSummary:
             draft token one of its levels.
         draft_beams: Number of nodes in each level of the draft, over all beams; None without beams or drafter.
         passes_saved: With beams, the share of the baseline's target calls that the run did without; else None.
+        replayed: What the run was replayed on: its counts and speeds are then expected ones. None if it was
+            decoded and timed, and then `results.jsonl` has no such field.
     """
 
     task: str | None
@@ -202,6 +90,7 @@ class RunSummary:
     beams: int | None = None
     draft_beams: int | None = None
     passes_saved: float | None = None
+    replayed: ReplayedOn | None = None
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
@@ -216,8 +105,10 @@ class RunSummary:
         for name, value in asdict(self).items():
             if name == "error":
                 fields["status"] = self.status
-            if name == "rule" and value is None:
+            if name in ("rule", "replayed") and value is None:
                 continue
+            if name == "replayed":  # the fields of `speed` and `expected` have its speed-ups
+                value = {key: part for key, part in value.items() if not key.startswith("speedup")}
             fields |= value if name in ("counts", "speed", "expected") else {name: value}
         return fields
 
@@ -255,12 +146,14 @@ class _TaskMetrics:
         return self._costs[self._widths.get(name)]
 
     def _cost(self, width: int | None) -> dict[int, dict[int, float]]:
-        """Return T(k) / T(0) in each repeat; with beams, k levels of a width take as long as others of that width."""
+        """Return T(k) / T(0) in each repeat; with beams, k levels of a width take as others of that width."""
         alike = [repeats for name, repeats in self._metrics.items() if self._widths.get(name, width) == width]
-        return {
-            number: verify_cost(baseline, Metrics.total(one[number] for one in alike if number in one).times)
-            for number, baseline in self.of_run(BASELINE).items()
-        }
+        found = {}
+        for number, baseline in self.of_run(BASELINE).items():
+            runs = [one[number] for one in alike if number in one]
+            # A replayed run has no seconds where those of its drafter are not known.
+            found[number] = verify_cost(baseline, Metrics.total(one for one in runs if one.seconds).times)
+        return found
 
     def expectations(self, name: str) -> list[Expectation]:
         """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt.
@@ -268,7 +161,8 @@ class _TaskMetrics:
         Of very many repeats, some hundred spread evenly are enough for their medians.
         """
         cost = self.cost(name)
-        repeats = [(number, metrics) for number, metrics in self.of_run(name).items() if cost[number]]
+        own = self.of_run(name).items()
+        repeats = [(number, metrics) for number, metrics in own if cost[number] and metrics.seconds]
         return [
             Expectation(metrics, self.of_run(BASELINE)[number], cost[number], self.sequences, self.longest)
             for number, metrics in repeats[:: 1 + len(repeats) // _MOST_EXPECTATIONS]
@@ -279,23 +173,25 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
     task = measured.task
     metrics = measured.of_run(run.name)
     repeats = result.of_run(task, run.name)
+    replayed = next((repeat.replayed for repeat in repeats.values()), None)
     failures = tuple(asdict(failure) for repeat in repeats.values() for failure in repeat.failures)
     counts = _counts(repeats.values(), measured.sequences)
-    speed = _speed(run, measured)
+    speed = _speed(run, measured, replayed)
     if failures:
         # Without its plugin a run decodes something else: its speed says nothing about its settings.
         unknown: dict[str, Any] = dict.fromkeys(name for name in vars(speed) if name.startswith("speedup"))
         speed = replace(speed, **unknown)
         expected = _UNKNOWN
     else:
-        expected = _expected(run, counts, speed, measured.expectations(run.name), measured.longest)
+        expected = _expected(run, counts, speed, measured.expectations(run.name), measured.longest, replayed)
     outputs, others = (
         {number: one.outputs for number, one in result.of_run(task, name).items()} for name in (run.name, BASELINE)
     )
     references = [prompt.references for prompt in task.prompts]
     # The baseline does not differ from itself, and greedy outputs are compared exactly: there is nothing to test.
     untested = run.drafter is None or task.sampling.greedy
-    quality = assess_repeats(outputs, others, references, greedy=untested)
+    # No run of a replay has outputs of its own.
+    quality = None if replayed else assess_repeats(outputs, others, references, greedy=untested)
     return RunSummary(
         task=task.name,
         name=run.name,
@@ -319,6 +215,7 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         beams=None if task.generation.beams == 1 else task.generation.beams,
         draft_beams=None if run.drafter is None else _draft_beams(run, task),
         passes_saved=None if task.generation.beams == 1 else _passes_saved(run, measured),
+        replayed=replayed,
     )
 
 
@@ -359,16 +256,19 @@ def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
     )
 
 
-def _speed(run: Run, measured: _TaskMetrics) -> RunSpeed:
+def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> RunSpeed:
     metrics, baseline = measured.of_run(run.name), measured.of_run(BASELINE)
-    speedups = [m.tokens_per_second / baseline[n].tokens_per_second for n, m in metrics.items()]
+    speeds = {n: m.tokens_per_second for n, m in metrics.items() if m.seconds}
+    speedups = [speed / baseline[n].tokens_per_second for n, speed in speeds.items()]
     low, high = median_interval(speedups) or (None, None)
+    if replayed is not None:
+        low, high = replayed.speedup_low, replayed.speedup_high
     drafting = [draft_cost(m, baseline[n]) for n, m in metrics.items()] if run.drafter is not None else []
     return RunSpeed(
         c=_median(_cost_coefficient(m, baseline[n]) for n, m in metrics.items()),
         verify_cost=_by_length(measured.cost(run.name).values()),
         draft_cost=_by_length(drafting),
-        **_spread("tokens_per_second", [m.tokens_per_second for m in metrics.values()]),
+        **_spread("tokens_per_second", list(speeds.values())),
         **_spread("speedup", speedups),
         speedup_low=low,
         speedup_high=high,
@@ -402,20 +302,28 @@ def _cost_coefficient(run: Metrics, baseline: Metrics) -> float | None:
 
 
 def _expected(
-    run: Run, counts: RunCounts, speed: RunSpeed, repeats: Sequence[Expectation], longest: int
+    run: Run,
+    counts: RunCounts,
+    speed: RunSpeed,
+    repeats: Sequence[Expectation],
+    longest: int,
+    replayed: ReplayedOn | None,
 ) -> RunExpectation:
     drafting = [one for one in repeats if one.drafted]
     by_gamma = tuple(median(one.at(gamma) for one in drafting) for gamma in range(longest + 1)) if drafting else ()
+    here = _median(one.here for one in repeats)
     steps = sum(counts.steps_by_length[1:])
+    if replayed is not None:  # nothing is left to estimate
+        here, by_gamma, steps = speed.speedup, replayed.speedup_by_gamma, max(steps, MIN_COUNT)
     best = best_of(by_gamma) if by_gamma and steps >= MIN_COUNT else None
     shares = [asdict(one.shares) for one in repeats]
     expected = RunExpectation(
         speedup_expected=_by_theorem(run, counts, speed),
-        speedup_expected_here=_median(one.here for one in repeats),
+        speedup_expected_here=here,
         gamma_best=best,
         speedup_expected_best=None if best is None else by_gamma[best],
         speedup_by_gamma=by_gamma,
-        time_shares={name: fmean(one[name] for one in shares) for name in shares[0]} if shares else None,
+        time_shares=_time_shares(shares, replayed),
         diagnosis=None,
     )
     if run.drafter is None or speed.speedup is None or counts.gamma_mean is None:
@@ -435,6 +343,20 @@ def _expected(
         trees=counts.levels_mean is not None,
     )
     return replace(expected, diagnosis=diagnose(facts))
+
+
+def _time_shares(
+    repeats: Sequence[Mapping[str, float]], replayed: ReplayedOn | None
+) -> Mapping[str, float] | None:
+    """Return the mean shares over the repeats."""
+    if not repeats:
+        return None
+    shares = {name: fmean(one[name] for one in repeats) for name in repeats[0]}
+    if replayed is None:
+        return shares
+    # No prompt is read in a replay: the first step of a text is like the others.
+    inside = 1 - shares.pop("outside")
+    return {**({name: share / inside for name, share in shares.items()} if inside else shares), "outside": 0.0}
 
 
 def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:

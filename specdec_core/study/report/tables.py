@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from specdec_core.study.report.certainty import certainty_notes, few_steps, few_
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.quality import holm
+from specdec_core.study.report.replayed import replay_of, unknown_in
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
@@ -34,12 +36,20 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
     lossy = lenient or (ruled and not all(summary.lossless for summary in summaries))
     beams = any(summary.beams for summary in summaries)
     shown = {_LENIENCE: lenient, _RULE: ruled, _DEVIATION: lossy, **dict.fromkeys(_BEAMS, beams)}
-    return ReportTable(
+    table = ReportTable(
         columns=tuple(column for column in _RESULTS if shown.get(column, True)),
         rows=tuple(_results_row(summary, lenient, ruled, lossy, beams) for summary in summaries),
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
+    on = replay_of(summaries)
+    return table if on is None else _replayed(table, unknown_in(on))
+
+
+def _replayed(table: ReportTable, unknown: str) -> ReportTable:
+    """Return the table of replayed runs: its speeds are expected ones, and so none is measured."""
+    kept = table.without(_EXPECTED_HERE)
+    return replace(kept, columns=tuple(_OF_REPLAYS.get(one, one) for one in kept.columns), unknown=unknown)
 
 
 _HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
@@ -56,6 +66,9 @@ _BEAMS = (
         note="Passes saved: target calls that the run did without, of those of beam search without a drafter.",
     ),
 )
+_TOKENS_PER_SECOND, _SPEEDUP = Column("tokens/s", spare=1), Column("speed-up")
+_EXPECTED_HERE = Column("expected\nhere", spare=6, note=_HERE)
+_BEST = Column("best\nγ", spare=7, note=_HERE)
 _RESULTS = (
     Column("run", numeric=False),
     Column("drafter", numeric=False, spare=11),
@@ -68,16 +81,22 @@ _RESULTS = (
     Column("c", spare=9),
     Column("block\nefficiency", spare=3),
     _BEAMS[2],
-    Column("tokens/s", spare=1),
-    Column("speed-up"),
-    Column("expected\nhere", spare=6, note=_HERE),
+    _TOKENS_PER_SECOND,
+    _SPEEDUP,
+    _EXPECTED_HERE,
     Column(
         "Theorem\n3.8",
         spare=10,
         note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
     ),
-    Column("best\nγ", spare=7, note=_HERE),
+    _BEST,
 )
+_OF_REPLAYS = {
+    _TOKENS_PER_SECOND: replace(_TOKENS_PER_SECOND, heading="expected\ntokens/s"),
+    _SPEEDUP: replace(_SPEEDUP, heading="expected\nspeed-up"),
+    _BEST: replace(_BEST, note=""),
+}
+"""Columns whose numbers are expected instead of measured."""
 
 
 def quality_table(summaries: Sequence[RunSummary]) -> ReportTable | None:
@@ -160,10 +179,10 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, b
         *([number(counts.deviation, 2)] if lossy else []),
         marked(rate(counts.alpha), few_verified(summary)),
         marked(number(speed.c, 3), few),
-        number(counts.block_efficiency, 2),
+        _efficiency(summary),
         *([UNKNOWN if summary.passes_saved is None else share(summary.passes_saved)] if beams else []),
         with_spread(speed.tokens_per_second, *ends, 1, repeats=summary.repeats),
-        with_spread(speed.speedup, *interval, 2, "×", repeats=summary.repeats),
+        with_spread(speed.speedup, *interval, 2, "×", repeats=2 if summary.replayed else summary.repeats),
         marked(number(expected.speedup_expected_here, 2, "×"), few),
         marked(number(expected.speedup_expected, 2, "×"), few),
         UNKNOWN if expected.gamma_best is None else str(expected.gamma_best),
@@ -172,6 +191,13 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, b
         # The baseline drafts nothing: what describes drafts is not unknown, there is none.
         cells = ["" if cell == UNKNOWN and summary.repeats else cell for cell in cells]
     return Row(tuple(cells), "dim" if summary.name == BASELINE else "" if summary.status == "ok" else "red")
+
+
+def _efficiency(summary: RunSummary) -> str:
+    on = summary.replayed
+    if on is None or summary.name == BASELINE:
+        return number(summary.counts.block_efficiency, 2)
+    return with_spread(summary.counts.block_efficiency, on.low, on.high, 2)
 
 
 def _difference(found: Mapping[str, float | None] | None) -> str:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
+from specdec_core.study.report.replayed import replay_answer, replay_of, replay_warnings
 from specdec_core.study.report.tables import departures
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ def verdict(runs: Sequence[RunSummary]) -> Verdict:
     """
     errors = tuple(f"{one.name} failed: {_sentence(one.error)}" for one in runs if one.error is not None)
     failures = tuple(f"{one.name} failed: {cause}" for one in runs for cause in _causes(one))
+    if (on := replay_of(runs)) is not None:  # nothing was timed
+        return Verdict(replay_answer(runs, on), errors, failures, (), tuple(replay_warnings(runs)))
     noise = (*_unclear(runs), *_unsettled(runs), *_busy(runs))
     overruled = (f"{one.name}: {note}" for one in runs for note in one.notes)
     warnings = (*overruled, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
@@ -85,6 +88,8 @@ def exit_code(summaries: Iterable[RunSummary]) -> int:
 
 def exceeds_bound(one: RunSummary) -> bool:
     """Return whether a run was measured faster than its tokens per target call allow."""
+    if one.replayed is not None:
+        return False  # its speed is not measured
     speedup, bound = one.speed.speedup, one.speed.speedup_bound
     return speedup is not None and bound is not None and speedup > MAX_EXCESS * bound
 

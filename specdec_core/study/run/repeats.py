@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from specdec_core.decoding import Metrics, PluginFailure
 from specdec_core.study.report.quality import Output
+from specdec_core.study.report.run_fields import ReplayedOn
 
 RunKey: TypeAlias = tuple[str | None, str]
 """Names of a task and of a run."""
@@ -33,6 +34,7 @@ class Repeat:
         cpu_seconds: CPU time of the decoding thread, to compare with the wall time; None unless the target is on
             a CPU.
         notes: Where plugins were overruled; see `BatchResult`.
+        replayed: What it was replayed on, with expected metrics; None if it was decoded and timed.
     """
 
     task: str | None
@@ -45,6 +47,7 @@ class Repeat:
     turn: int | None = None
     cpu_seconds: float | None = None
     notes: tuple[str, ...] = ()
+    replayed: ReplayedOn | None = None
 
     @property
     def key(self) -> RepeatKey:
@@ -61,6 +64,8 @@ class Repeat:
             "metrics": asdict(self.metrics),
             "failures": [asdict(one) for one in self.failures],
             "outputs": [{"tokens": one.tokens, "text": one.text} for one in self.outputs],
+            # What was timed is written as before there were replays.
+            **({} if self.replayed is None else {"replayed": asdict(self.replayed)}),
         }
 
     @classmethod
@@ -75,8 +80,15 @@ class Repeat:
             "failures": tuple(PluginFailure(**one) for one in entry["failures"]),
             "outputs": tuple(Output(tuple(one["tokens"]), one["text"]) for one in entry["outputs"]),
             "notes": tuple(entry.get("notes", ())),
+            "replayed": _replayed(entry.get("replayed")),
         }
         return cls(**{**entry, **parsed})
+
+
+def _replayed(plain: Mapping[str, Any] | None) -> ReplayedOn | None:
+    if plain is None:
+        return None
+    return ReplayedOn(**{**plain, "speedup_by_gamma": tuple(plain["speedup_by_gamma"])})
 
 
 class Repeats(Mapping[RepeatKey, Repeat]):

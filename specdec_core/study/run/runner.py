@@ -272,7 +272,7 @@ class _Session:
         except BaseException as error:
             if run.drafter is None:
                 raise  # there is nothing to compare without a baseline, in which no plugin takes part
-            self.failed[task.name, run.name] = str(error) if isinstance(error, SpecdecError) else _located(error)
+            self.failed[task.name, run.name] = failure_text(error)
             if run.name in self._prepared:
                 self._prepared.pop(run.name).close()
 
@@ -318,8 +318,10 @@ class _Session:
             yield batch, [row_seed(task.generation.seed, start + n) for n in range(len(batch))]
 
 
-def _located(error: BaseException) -> str:
-    """Return an exception that nobody expected, with the line that raised it."""
+def failure_text(error: BaseException) -> str:
+    """Return why a run was abandoned; of an exception that nobody expected, with the line that raised it."""
+    if isinstance(error, SpecdecError):
+        return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{exception_text(error)}{place}"

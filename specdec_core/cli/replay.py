@@ -1,0 +1,146 @@
+"""`specdec replay`: what drafters would have done on a record, without the target."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from specdec_core.cli.common import (
+    MaxRuns,
+    PluginTimeout,
+    Quiet,
+    Ray,
+    Settings,
+    Wide,
+    error_console,
+)
+from specdec_core.cli.compare import read_machines, show
+from specdec_core.interface.errors import ConfigError
+from specdec_core.registry import default_registry
+from specdec_core.study import MAX_RUNS
+from specdec_core.study import replay as run_replay
+from specdec_core.study.config.recorded import DEFAULT_GAMMAS, drafters_without_settings, gammas_of
+from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.study.progress import StageProgress
+
+_YAML = (".yaml", ".yml")
+
+
+def replay(
+    record: Annotated[
+        str,
+        typer.Argument(
+            help="The record: a folder that `specdec record` wrote, or a built-in one, such as builtin:code.",
+            metavar="RECORD",
+        ),
+    ],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="A study, as a .yaml file; or drafters: names, or YAML with their settings.  [default: all "
+            "installed drafters that need no settings]",
+            metavar="[STUDY|DRAFTER...]",
+        ),
+    ] = None,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(help="A drafter, as `specdec measure` takes it: a name, or YAML; may be repeated."),
+    ] = None,
+    gamma: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Gamma of each drafter: a number, a range, or a controller as in a study; may be repeated.  "
+            "[default: 1-8]"
+        ),
+    ] = None,
+    machine: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Expect the speeds of this machine: a file of `specdec measure --output`; may be repeated.  "
+            "[default: the machine that recorded]",
+            metavar="FILE",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Folder for results; a stopped replay resumes from it.", metavar="DIR"
+        ),
+    ] = None,
+    settings: Settings = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Discard the results that an earlier replay left in DIR.")
+    ] = False,
+    plugin_timeout: PluginTimeout = None,
+    max_runs: MaxRuns = MAX_RUNS,
+    ray: Ray = None,
+    wide: Wide = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.
+
+    At lenience 1 with token-wise verification the target's texts do not depend on the drafter. So the expected
+    number of accepted tokens follows from a recorded text exactly, for every gamma from one pass of the drafter.
+    The table is that of `specdec compare`, with the interval of block efficiency over texts. Speeds are
+    expected on the machine that recorded, or on those of --machine, without reading prompts.
+
+    With drafters, every part of the record is replayed at every gamma. A study is replayed as it is: its tasks
+    must be among those that were recorded, unless it has `runs` only. What cannot be replayed (lenience,
+    other acceptance rules, trees, beams) is named, and the others continue.
+
+    With --output, the folder receives what `specdec compare` writes, marked as replayed.
+
+    Exit codes: as those of `specdec compare`.
+
+    For example:
+
+    ```
+    specdec replay builtin:code prompt-copy
+    specdec replay builtin:code --gamma 4 \
+        --drafter "{name: transformer, model: builtin:drafter}"
+    specdec replay builtin:code examples/replay.yaml --output results
+    ```
+    """
+    given = [*(what or ()), *(drafter or ())]
+    studies = [text for text in given if text.endswith(_YAML)]
+    if studies and (len(given) > 1 or gamma):
+        raise ConfigError(
+            f"{studies[0]} is a study, which names its drafters and gammas: leave out the others and --gamma, or "
+            "leave out the study."
+        )
+    chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given] or _all_drafters(quiet)
+    with StageProgress(error_console(), quiet=quiet) as progress:
+        result = run_replay(
+            record,
+            chosen,
+            gammas=gammas_of(gamma) if gamma else DEFAULT_GAMMAS,
+            machines=read_machines(machine or ()),
+            output=output,
+            settings=settings or (),
+            fresh=fresh,
+            plugin_timeout=plugin_timeout,
+            max_runs=max_runs,
+            ray=ray,
+            progress=progress,
+        )
+    show(result, quiet, wide)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)
+
+
+def _drafter(text: str) -> Any:
+    """Return a drafter as a study would name it."""
+    found = parse_value(text, "DRAFTER")
+    if not isinstance(found, (str, dict)) or (isinstance(found, dict) and "name" not in found):
+        raise ConfigError(f"DRAFTER: expected a name, or a mapping with `name` and settings; given {text!r}.")
+    return found
+
+
+def _all_drafters(quiet: bool) -> list[str]:
+    """Return the installed drafters that need no settings, and say which need some."""
+    ready, needy = drafters_without_settings(default_registry())
+    if not ready:
+        raise ConfigError("no drafter: name one (`specdec plugins` lists them), or give a study.")
+    if needy and not quiet:
+        error_console().print(f"left out, as they need settings: {', '.join(needy)}.", soft_wrap=True)
+    return ready

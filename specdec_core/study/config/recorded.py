@@ -1,0 +1,134 @@
+"""The tasks of a record, and the study that some drafters and gammas make. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pydantic import ValidationError
+
+from specdec_core.interface.errors import ConfigError
+from specdec_core.registry import Registry
+from specdec_core.study.config.prompt_file import PromptText
+from specdec_core.study.config.schema import PromptsConfig, TargetConfig
+from specdec_core.study.config.study import Task
+
+if TYPE_CHECKING:
+    from specdec_core.interface import PluginConfig
+    from specdec_core.interface.settings import SamplingSettings
+    from specdec_core.record.record import Record, RecordPart
+
+DrafterLike: TypeAlias = str | Mapping[str, Any]
+"""A drafter: its name, or a mapping with `name` and settings."""
+DEFAULT_GAMMAS: tuple[int, ...] = tuple(range(1, 9))
+"""The gammas that a drafter is replayed at."""
+_RANGE = re.compile(r"(\d+)\s*(?:-|\.\.)\s*(\d+)")
+_MOST = 1000
+"""The largest gamma of a range."""
+
+
+def recorded_tasks(record: Record) -> tuple[Task, ...]:
+    """Return the tasks of a record, without runs.
+
+    Prompts are token ids, as the target read them.
+    """
+    return tuple(_task(record, part) for part in record.parts)
+
+
+def _task(record: Record, part: RecordPart) -> Task:
+    header = part.header
+    prompts = {text.number: text.prompt for text in part}
+    texts = tuple(PromptText(str(number + 1), None, tokens=prompt) for number, prompt in sorted(prompts.items()))
+    return Task(
+        name=header.task,
+        target=TargetConfig.model_validate(record.header.target),
+        prompts_config=_prompts(header.prompts.get("settings"), list(prompts.values())),
+        prompts=texts,
+        chat_template=None,
+        sampling=header.sampling,
+        generation=header.generation,
+        runs=(),
+    )
+
+
+def _prompts(settings: object, prompts: Sequence[Sequence[int]]) -> PromptsConfig:
+    """Return where prompts came from; the prompts themselves if the record does not say it as a study would."""
+    try:
+        return PromptsConfig.model_validate(settings)
+    except ValidationError:
+        return PromptsConfig(tokens=tuple(map(tuple, prompts)))
+
+
+def study_of_drafters(drafters: Iterable[DrafterLike], gammas: Iterable[Any] = DEFAULT_GAMMAS) -> dict[str, Any]:
+    """Return a study in which every drafter is a run at every gamma, as a mapping of what its file would hold.
+
+    Args:
+        drafters: The drafters.
+        gammas: What a run takes as `gamma`: numbers, names and mappings of controllers.
+    """
+    named = [dict(one) if isinstance(one, Mapping) else {"name": one} for one in drafters]
+    grid = {"gamma": list(gammas)}
+    return {"runs": [{**_run_name(one, named), "drafter": one, "grid": grid} for one in named]}
+
+
+def _run_name(drafter: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the name of a run if its drafter's alone would not do: with the settings that tell it from others."""
+    same = [one for one in others if one.get("name") == drafter.get("name")]
+    differ = [key for key in drafter if any(one.get(key) != drafter[key] for one in same)]
+    if len(same) == 1 or not differ:
+        return {}
+    return {"name": f"{drafter['name']}({', '.join(f'{key}={drafter[key]}' for key in differ)})"[:100]}
+
+
+def drafters_without_settings(registry: Registry) -> tuple[list[str], list[str]]:
+    """Return the names of the installed drafters that need no settings, and of those that do."""
+    ready = [one.name for one in registry.records() if one.kind == "drafter" and one.state == "ready"]
+    needy = [name for name in ready if _needs_settings(registry, name)]
+    return [name for name in ready if name not in needy], needy
+
+
+def _needs_settings(registry: Registry, name: str) -> bool:
+    try:
+        registry.spec("drafter", name).config()
+    except ValidationError:
+        return True
+    return False
+
+
+def drafter_key(drafter: PluginConfig | None, draft_sampling: SamplingSettings | None) -> str:
+    """Return what tells a drafter from others: its settings, and those of its sampling."""
+    own, sampling = (part and part.model_dump(mode="json") for part in (drafter, draft_sampling))
+    return settings_key(own or {}, sampling)
+
+
+def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:
+    """Return the same for settings that are plain data."""
+    return json.dumps([drafter, draft_sampling], sort_keys=True)
+
+
+def gammas_of(texts: Sequence[str], option: str = "--gamma") -> list[Any]:
+    """Return the gammas that an option names.
+
+    Args:
+        texts: A number, a range such as `1-8`, or a controller as in a study, each.
+        option: The option, for messages.
+
+    Raises:
+        ConfigError: A range has no end, or none of these is given.
+    """
+    from specdec_core.study.config.yaml_source import parse_value
+
+    found: list[Any] = []
+    for text in texts:
+        if (ends := _RANGE.fullmatch(text.strip())) is None:
+            found.append(parse_value(text, option))
+            continue
+        first, last = int(ends[1]), int(ends[2])
+        if not first <= last <= _MOST:
+            raise ConfigError(
+                f"{option}: {text!r} is not a range up to {_MOST:,}; write the smaller first, as 1-8."
+            )
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found)) if all(isinstance(one, (int, str)) for one in found) else found
