@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from math import inf
 from typing import Any
 
 from specdec_core._version import installed_version
@@ -52,11 +51,8 @@ class RayPool:
     def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
         """Return how many jobs run side by side that need so many CPUs and GPUs."""
         cpus = self._fitting(cpus)
-        each = (
-            min(node.get("CPU", 0) // cpus, node.get("GPU", 0) // gpus if gpus else inf)
-            for node in self._machines()
-        )
-        return max(1, int(sum(each)))
+        machines = [(node.get("CPU", 0) // cpus, node.get("GPU", 0)) for node in self._machines()]
+        return max(1, int(sum(min(most, found // gpus) if gpus else most for most, found in machines)))
 
     def map(
         self,

@@ -61,15 +61,22 @@ class PooledReplay:
         threads = torch.get_num_threads()
         self._pool, self._gpus = pool, min(1.0, float(pool.gpus))
         cpus = 1 if self._gpus else threads  # the results may depend on the number of threads
-        own = run.draft_sampling and run.draft_sampling.model_dump(mode="json")
-        where = (str(record.path.absolute()), record.parts.index(part))
-        how = (run.drafter.model_dump(mode="json"), own, max_gamma, str(folder), plugin_timeout)
-        self._job = (threads, *where, *how)
+        own = run.draft_sampling
+        self._asked = _Asked(
+            threads,
+            str(record.path.absolute()),
+            record.parts.index(part),
+            run.drafter.model_dump(mode="json"),
+            None if own is None else own.model_dump(mode="json"),
+            max_gamma,
+            str(folder),
+            plugin_timeout,
+        )
         self._timed = _TIMINGS * max_gamma
         batches = -(-len(part) // _TOGETHER)
         each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * _TOGETHER
         ranges = [(first, min(first + each, len(part))) for first in range(0, len(part), each)]
-        self._found = pool.map(_odds, [(*self._job, *both) for both in ranges], cpus=cpus, gpus=self._gpus)
+        self._found = pool.map(_odds, [(self._asked, *both) for both in ranges], cpus=cpus, gpus=self._gpus)
         self._odds: list[TextOdds] | None = None
         self.notes: tuple[str, ...] = ()
         self.device = ""
@@ -84,7 +91,7 @@ class PooledReplay:
 
     def draft_seconds(self) -> tuple[float, ...]:
         """Return D(k), timed by one worker on a device of its own; see `DrafterReplay.draft_seconds`."""
-        job = (*self._job, list(self.odds()[: self._timed]))
+        job = (self._asked, list(self.odds()[: self._timed]))
         ((seconds, self.device),) = self._pool.map(_draft_seconds, [job], timed=True, gpus=self._gpus)
         timed: tuple[float, ...] = seconds
         return timed
@@ -110,53 +117,53 @@ class _Texts:
         return islice(self.part, self.first, self.last)
 
 
-def _odds(
-    threads: int,
-    record: str,
-    part: int,
-    drafter: Mapping[str, Any],
-    draft_sampling: Mapping[str, Any] | None,
-    max_gamma: int,
-    folder: str,
-    plugin_timeout: float | None,
-    first: int,
-    last: int,
-) -> tuple[list[TextOdds], tuple[str, ...]]:
-    where = (threads, record, part, drafter, draft_sampling, max_gamma, folder, plugin_timeout)
-    replay = _replay(*where, first, last)
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a drafter, in words that any process understands.
+
+    Attributes:
+        threads: Threads of the process that asks.
+        record: The folder of the record.
+        part: Number of the part.
+        drafter: Settings of the drafter.
+        draft_sampling: Its sampling settings, if they differ from the target's.
+        max_gamma: The longest draft.
+        folder: Base for relative paths in plugin settings.
+        plugin_timeout: Seconds that one call into the drafter may take.
+    """
+
+    threads: int
+    record: str
+    part: int
+    drafter: Mapping[str, Any]
+    draft_sampling: Mapping[str, Any] | None
+    max_gamma: int
+    folder: str
+    plugin_timeout: float | None
+
+    def replay(self, first: int, last: int, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+        """Return the drafter along some texts of the part."""
+        torch.set_num_threads(self.threads)
+        record, registry, own = read_record(self.record), default_registry(), self.draft_sampling
+        return DrafterReplay(
+            record,
+            _Texts(record.parts[self.part], first, last),
+            plugin_settings(registry, "drafter", self.drafter),
+            max_gamma=self.max_gamma,
+            draft_sampling=None if own is None else SamplingSettings.model_validate(own),
+            registry=registry,
+            folder=Path(self.folder),
+            batch_size=_TOGETHER,
+            plugin_timeout=self.plugin_timeout,
+            odds=odds,
+        )
+
+
+def _odds(asked: _Asked, first: int, last: int) -> tuple[list[TextOdds], tuple[str, ...]]:
+    replay = asked.replay(first, last)
     return list(replay.odds()), replay.notes
 
 
-def _draft_seconds(*job: Any) -> tuple[tuple[float, ...], str]:
-    *where, odds = job
-    replay = _replay(*where, 0, len(odds), odds)
+def _draft_seconds(asked: _Asked, odds: Sequence[TextOdds]) -> tuple[tuple[float, ...], str]:
+    replay = asked.replay(0, len(odds), odds)
     return replay.draft_seconds(_TIMINGS), replay.device
-
-
-def _replay(
-    threads: int,
-    record: str,
-    part: int,
-    drafter: Mapping[str, Any],
-    draft_sampling: Mapping[str, Any] | None,
-    max_gamma: int,
-    folder: str,
-    plugin_timeout: float | None,
-    first: int,
-    last: int,
-    odds: Sequence[TextOdds] | None = None,
-) -> DrafterReplay:
-    torch.set_num_threads(threads)
-    found, registry = read_record(record), default_registry()
-    return DrafterReplay(
-        found,
-        _Texts(found.parts[part], first, last),
-        plugin_settings(registry, "drafter", drafter),
-        max_gamma=max_gamma,
-        draft_sampling=draft_sampling and SamplingSettings.model_validate(draft_sampling),
-        registry=registry,
-        folder=Path(folder),
-        batch_size=_TOGETHER,
-        plugin_timeout=plugin_timeout,
-        odds=odds,
-    )

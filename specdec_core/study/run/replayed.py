@@ -233,8 +233,10 @@ class _TaskReplay:
         if self._session.pool is not None and self._session.timed_here:
             found = list(found)  # a drafter is timed when no other is asked
         for each in found:
-            for run, gamma in each[0].items() if each is not None else ():
-                self._session.attempt(self._tasks, run, partial(self._expect, run, gamma, each[1]))
+            if each is not None:
+                gammas, drafted = each
+                for run, gamma in gammas.items():
+                    self._session.attempt(self._tasks, run, partial(self._expect, run, gamma, drafted))
 
     def _all_done(self, runs: Sequence[Run]) -> bool:
         return all(self._session.done(own, run) for own in self._tasks for run in runs)
