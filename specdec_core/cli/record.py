@@ -115,11 +115,11 @@ def record(
     fresh: Annotated[bool, Option("--fresh", help="Discard the record that is in the folder.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    r"""Record a target: its texts with the probability of each token, which is all that a drafter is judged by.
+    r"""Record what a target says: its texts, with the probability of each token.
 
     The target decodes the prompts alone, once. From then on `specdec replay` computes what any drafter would have
-    done on these texts, exactly and without the target: on another machine, too. Texts are stored in shards, and
-    the same command resumes where it was stopped.
+    done on these texts, without the target and on any machine. Texts are stored in shards, and the same command
+    resumes where it was stopped.
 
     The texts are those of the baseline of `specdec compare`. With --samples, each prompt has several where the
     target samples, which narrows every interval of a replay.

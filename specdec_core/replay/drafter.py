@@ -43,6 +43,7 @@ class DrafterReplay:
             lacks. It is loaded where it is needed and None is given.
         plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
         odds: The acceptance along each text, if it is known.
+        autoregressive: Whether to ask the drafter once per text, or at every position; None as it declares.
 
     Raises:
         ConfigError: The record does not suit the drafter, or K is not at least 1.
@@ -68,6 +69,7 @@ class DrafterReplay:
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
         odds: Sequence[TextOdds] | None = None,
+        autoregressive: bool | None = None,
     ) -> None:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
             if value < 1:
@@ -80,6 +82,7 @@ class DrafterReplay:
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
         self._odds: tuple[TextOdds, ...] | None = None if odds is None else tuple(odds)
+        self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._seconds: tuple[float, ...] | None = None
 
     @property
@@ -147,7 +150,8 @@ class DrafterReplay:
         return Along(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
 
     def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextOdds]:
-        if self.drafter.autoregressive:
+        """Return the acceptance along some texts."""
+        if self._autoregressive:
             return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
         if not self.drafter.drafts_by_budget:
             return _at_every_position(texts, self._open(texts, watch), self._max_gamma)
@@ -216,7 +220,7 @@ def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> lis
         while any(one.budget for one in found):
             budget = [one.budget for one in found]
             proposal = along.ask(budget)
-            for one, draft in zip(found, along.read(proposal), strict=True):
+            for one, draft in zip(found, along.read(proposal, drawn=True), strict=True):
                 if one.budget and not one.put(draft):
                     along.fail(
                         f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
@@ -246,7 +250,6 @@ class _Chunks:
         self._accept = np.zeros(len(text))
         self._confidence = np.full(len(text), np.nan, dtype=np.float32)
         self._end: int | None = None  # where the drafter can draft no more, such as the end of its context
-        self._done = False
         self.position = 0
 
     @property
@@ -257,8 +260,6 @@ class _Chunks:
     @property
     def budget(self) -> int:
         """Number of tokens to ask for; 0 if nothing is left to find out."""
-        if self._done:
-            return 0
         # The place before the limit is never drafted, whatever a draft begins with.
         return max(min(self._max_gamma, self.left, self._text.room(self.position)), 0)
 
@@ -266,11 +267,10 @@ class _Chunks:
         """Keep a draft; return False if the drafter had already come to its end."""
         at = slice(self.position, self.position + draft.offered)
         self._accept[at], self._confidence[at] = draft.accept, draft.confidence
-        ended_before = self._end is not None
-        if not ended_before and draft.offered < self.budget:
+        if self._end is None and draft.offered < self.budget:
             self._end = self.position + draft.offered
-        self._done = ended_before  # asked once more, it offered nothing
-        return not (ended_before and draft.offered)
+            return True
+        return self._end is None or not draft.offered
 
     def odds(self) -> TextOdds:
         """Return what follows for drafts that begin at any position."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ArgumentError
-from specdec_core.record import Record, read_record
 from specdec_core.study.comparison import Comparison, StudyLike, hold
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.recorded import DEFAULT_GAMMAS, DrafterLike, recorded_tasks, study_of_drafters
@@ -18,7 +17,7 @@ from specdec_core.study.run.recorded import part_for
 
 if TYPE_CHECKING:
     from specdec_core.interface import TrainingObserver
-    from specdec_core.record import RecordPart
+    from specdec_core.record import Record, RecordPart
     from specdec_core.replay import Machine
     from specdec_core.study.run.runner import StudyResult
 
@@ -64,6 +63,8 @@ def replay(
         SpecdecError: The study is invalid, the record is none or does not suit it, or the folder cannot be used. A
             run that cannot be replayed is in the result with the reason, and the others continue.
     """
+    from specdec_core.record import Record, read_record
+
     found = record if isinstance(record, Record) else read_record(record)
     tasks = () if isinstance(what, Study) else recorded_tasks(found)
     study = what if isinstance(what, Study) else _study(what, gammas, settings, max_runs, tasks)

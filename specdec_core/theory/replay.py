@@ -146,7 +146,8 @@ def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
     verifiable = np.minimum(drafted, left)
     known: Floats = _padded([text.accept[:, :gamma] for text in texts], longest)
     accept: Floats = np.where(np.arange(gamma) < verifiable[..., None], known, 0.0)  # [N, L, K]
-    reached = np.cumprod(accept, axis=2)  # the probability that this token and all before it are accepted
+    # The probability that a token and all before it in the draft are accepted.
+    reached: Floats = np.cumprod(accept, axis=2, dtype=np.float64)
     before = np.concatenate([np.ones((*asked.shape, 1)), reached], axis=2)  # [N, L, K + 1]
     begins = _begins(before, accept, left > 0)
 
@@ -155,7 +156,8 @@ def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
         return sums
 
     at, counts = np.arange(gamma), np.arange(gamma + 1)
-    ones = np.ones(accept.shape)
+    wanted: Floats = (at < asked[..., None]).astype(np.float64)
+    verified: Floats = np.where(at < verifiable[..., None], before[..., :gamma], 0.0)
     by_length = begins[..., None] * (drafted[..., None] == counts)
     by_asked = begins[..., None] * (asked[..., None] == counts)
     calls = np.maximum(drafted, asked > 0)
@@ -163,8 +165,8 @@ def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
         steps=begins.sum(axis=1),
         drafted=(begins * drafted).sum(axis=1),
         draft_calls=(begins * calls).sum(axis=1),
-        asked_at=total(np.where(at < asked[..., None], ones, 0.0)),
-        verified_at=total(np.where(at < verifiable[..., None], before[..., :gamma], 0.0)),
+        asked_at=total(wanted),
+        verified_at=total(verified),
         accepted_at=total(reached),
         steps_by_length=by_length[:, 1:].sum(axis=1),
         steps_by_asked=by_asked[:, 1:].sum(axis=1),

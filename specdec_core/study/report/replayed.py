@@ -39,7 +39,7 @@ def replay_notes(runs: Sequence[RunSummary], on: ReplayedOn) -> list[str]:
         notes.append("Block efficiency, speed-up: ± half the 95% confidence interval over texts of other prompts.")
     else:
         notes.append("The texts of one prompt: how much other texts differ is not known.")
-    if any(one.replayed is not None and one.replayed.drawn for one in runs):
+    if any(one.replayed is not None and one.replayed.drawn is not None for one in runs):
         notes.append("Controllers of gamma were replayed with drawn acceptance, which the interval includes.")
     return notes
 

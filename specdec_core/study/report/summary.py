@@ -258,14 +258,15 @@ def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
 
 def _speed(run: Run, measured: _TaskMetrics, replayed: ReplayedOn | None) -> RunSpeed:
     metrics, baseline = measured.of_run(run.name), measured.of_run(BASELINE)
-    speeds = {n: m.tokens_per_second for n, m in metrics.items() if m.seconds}
+    timed = {n: m for n, m in metrics.items() if m.seconds}
+    speeds = {n: m.tokens_per_second for n, m in timed.items()}
     speedups = [speed / baseline[n].tokens_per_second for n, speed in speeds.items()]
     low, high = median_interval(speedups) or (None, None)
     if replayed is not None:
         low, high = replayed.speedup_low, replayed.speedup_high
-    drafting = [draft_cost(m, baseline[n]) for n, m in metrics.items()] if run.drafter is not None else []
+    drafting = [draft_cost(m, baseline[n]) for n, m in timed.items()] if run.drafter is not None else []
     return RunSpeed(
-        c=_median(_cost_coefficient(m, baseline[n]) for n, m in metrics.items()),
+        c=_median(_cost_coefficient(m, baseline[n]) for n, m in timed.items()),
         verify_cost=_by_length(measured.cost(run.name).values()),
         draft_cost=_by_length(drafting),
         **_spread("tokens_per_second", list(speeds.values())),

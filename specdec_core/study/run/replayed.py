@@ -19,7 +19,7 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
-from specdec_core.interface import GammaController, PluginWarning, TrainingObserver
+from specdec_core.interface import FixedGamma, GammaController, PluginWarning, TrainingObserver
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.record import Record, RecordPart
@@ -321,6 +321,11 @@ class _TaskReplay:
             on = self._certain(replayed, timed)
             if timed is not None:
                 on = replace(on, speedup_by_gamma=drafted.speedups(self._texts, timed, seconds))
+            if timed is None and not isinstance(gamma, FixedGamma):
+                notes = (
+                    *notes,
+                    "its controller was told no seconds: one that learns from them decides otherwise.",
+                )
             self._add(own, run, machine, replayed, on, (*drafted.replay.notes, *replayed.notes, *notes))
 
     def _draft_seconds(

@@ -1,0 +1,144 @@
+"""`specdec replay` and `specdec compare --record`: what they print, write and refuse."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from specdec_core.study import load_study
+from specdec_core.study.run.recording import RecordOptions, record_study
+from tests.study.replays import study_of
+from tests.study.test_runner import Recorder
+
+
+@pytest.fixture(scope="module")
+def record(model_folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("records") / "record"
+    record_study(load_study(study_of(model_folder)), path, Recorder(), RecordOptions(gamma=2, timings=2))
+    return path
+
+
+@pytest.fixture
+def specdec(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(app, [str(one) for one in arguments])
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def study(model_folder, tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(json.dumps(study_of(model_folder, {"drafter": "prompt-copy", "grid": {"gamma": [1, 2]}})))
+    return path
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def test_a_drafter_is_replayed_at_several_gammas(specdec, record, tmp_path):
+    result = specdec("replay", record, "prompt-copy", "--gamma", "1-2", "--output", "out", "--wide")
+    for task in ("greedy", "sampled"):
+        assert task in result.stdout.splitlines()
+    assert result.stdout.count("prompt-copy-2  prompt-copy") == 2
+    assert f"Replayed on {record}: no target ran; speeds are expected on cpu" in " ".join(result.stdout.split())
+    assert "Best gamma by drafter: prompt-copy" in " ".join(result.stdout.split())
+    assert "expected here" not in result.stdout
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"results.jsonl", "summary.csv", "outputs.jsonl", "report.html", "repeats.jsonl"} <= files
+    found = lines(tmp_path / "out")
+    assert [line["name"] for line in found[:3]] == ["baseline", "prompt-copy-1", "prompt-copy-2"]
+    assert {line["replayed"]["record"] for line in found} == {str(record)}
+    texts = [json.loads(line) for line in (tmp_path / "out" / "outputs.jsonl").read_text().splitlines()]
+    assert {line["run"] for line in texts} == {"baseline"}
+    assert all(line["text"] for line in texts)
+
+
+def test_gammas_up_to_8_are_the_default(specdec, record):
+    printed = specdec("replay", record, "random", "--quiet").stdout
+    assert [f"random-{gamma}" in printed for gamma in range(1, 10)] == [True] * 8 + [False]
+
+
+def test_drafters_are_given_as_yaml_too(specdec, record):
+    both = ("{name: prompt-copy, min_match: 1}", "--drafter", "{name: prompt-copy, min_match: 3}")
+    printed = specdec("replay", record, *both, "--gamma", "2", "--quiet", "--wide").stdout
+    assert "prompt-copy(min_match=1)-gamma=2" in printed
+    assert "prompt-copy(min_match=3)-gamma=2" in printed
+    controlled = specdec("replay", record, "prompt-copy", "--gamma", "cost-aware", "--quiet").stdout
+    assert "prompt-copy-cost-aware" in controlled
+    assert "replayed with drawn acceptance" in " ".join(controlled.split())
+
+
+def test_without_drafters_those_that_need_no_settings_are_replayed(specdec, record):
+    result = specdec("replay", record, "--gamma", "1")
+    assert "prompt-copy-1" in result.stdout
+    assert "random-1" in result.stdout
+    assert "left out, as they need settings: chain, heads" in " ".join(result.stderr.split())
+
+
+def test_a_study_is_replayed_by_either_command(specdec, record, study, tmp_path):
+    one = specdec("replay", record, study, "--output", "one", "--set", "runs.0.grid.gamma=[2]")
+    two = specdec("compare", study, "--record", record, "--output", "two", "--set", "runs.0.grid.gamma=[2]")
+    rows = [[{**line, "config": None} for line in lines(tmp_path / name)] for name in ("one", "two")]
+    measured = ("speed", "seconds", "_cost", "time_shares", "tokens_per_second", "c")  # the drafter is timed here
+    for first, second in zip(*rows, strict=True):
+        for key in first:
+            if not any(part in key for part in measured) and key not in ("diagnosis", "gamma_best", "replayed"):
+                assert first[key] == second[key], key
+    assert [row["name"] for row in rows[0]] == ["baseline", "prompt-copy-2"] * 2
+    assert "no target ran" in " ".join(one.stdout.split())
+    assert "no target ran" in " ".join(two.stdout.split())
+
+
+def test_what_was_measured_elsewhere_gives_the_speeds(specdec, record, study, tmp_path):
+    measure = ("--tokens", "60", "--timings", "3", "--gamma", "2", "--temperature", "1")
+    for name in ("one", "two"):
+        specdec("measure", study, "--task", "sampled", *measure, "--output", f"{name}.json", "--quiet")
+    machines = ("--machine", "one.json", "--machine", "two.json")
+    specdec("compare", study, "--record", record, *machines, "--output", "out", "--quiet")
+    found = lines(tmp_path / "out")
+    tasks = ["greedy on one", "greedy on two", "sampled on one", "sampled on two"]
+    assert list(dict.fromkeys(line["task"] for line in found)) == tasks
+    assert all(line["speedup"] > 0 for line in found)
+    own = {line["replayed"]["machine"] for line in found if line["task"].endswith("two")}
+    assert own == {"two"}
+
+
+def test_a_run_that_cannot_be_replayed_ends_with_2_after_the_others(specdec, record, study):
+    lenient = ("--set", "runs.0.lenience=0.5", "--quiet")
+    result = specdec("compare", study, "--record", record, *lenient, code=2)
+    assert "prompt-copy-1-lenience=0.5 failed: lenience below 1 cannot be replayed" in " ".join(
+        result.stderr.split()
+    )
+    assert "baseline" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["replay", "{record}", "study.yaml", "prompt-copy"], "study.yaml is a study, which names its drafters"),
+        (["replay", "{record}", "study.yaml", "--gamma", "3"], "study.yaml is a study, which names its drafters"),
+        (["replay", "{record}", "nobody"], "nobody"),
+        (["replay", "{record}", "[1, 2]"], "DRAFTER: expected a name, or a mapping with `name`"),
+        (["replay", "nowhere", "prompt-copy"], "nowhere: there is no such folder"),
+        (["replay", "{record}", "prompt-copy", "--machine", "nothing.json"], "nothing.json"),
+        (["replay", "{record}", "prompt-copy", "--gamma", "4-1"], "is not a range"),
+        (["compare", "study.yaml", "--machine", "one.json"], "--machine: a study that runs is timed here"),
+        (["compare", "study.yaml", "--record", "{record}", "--isolate"], "loads no target"),
+        (
+            ["compare", "study.yaml", "--record", "{record}", "--set", "tasks.greedy.sampling.top_k=2"],
+            "greedy: {record} has no texts with these settings",
+        ),
+    ],
+)
+def test_what_is_refused(specdec, record, study, arguments, said):
+    result = specdec(*(text.format(record=record) for text in arguments), code=2)
+    assert said.format(record=record) in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
