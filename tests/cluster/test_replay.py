@@ -58,3 +58,28 @@ def test_a_replay_is_the_same_bytes(two_workers, record, tmp_path):
     lines = [json.loads(line) for line in found["here"][0].splitlines()]
     assert len(lines) == 2 * 6
     assert sum(line["error"] is not None for line in lines) == 2, "lenience cannot be replayed"
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def test_a_record_is_the_same_bytes(two_workers, record, tmp_path):
+    _run(*RECORD, "--output", tmp_path / "code", "--ray", two_workers)
+    assert _files(tmp_path / "code") == _files(record)
+    assert len(_files(record)) == 1 + 1 + 2 * 3, "a header, a lock, and three shards of each part"
+
+
+def test_hidden_states_and_times_come_from_the_workers(two_workers, tmp_path):
+    options = ("--hidden", "--keep-top", 2, "--temperature", 1)
+    _run(*RECORD, *options, "--output", tmp_path / "here")
+    _run(*RECORD, *options, "--timings", "--gamma", 2, "--output", tmp_path / "there", "--ray", two_workers)
+    here, there = _files(tmp_path / "here"), _files(tmp_path / "there")
+    timed = json.loads(there.pop("record.json"))
+    assert len(timed.pop("times")["verify"]) == 3
+    header = json.loads(here.pop("record.json"))
+    assert header.pop("times") is None
+    assert timed == header
+    assert "features.safetensors" in here
+    assert there == here

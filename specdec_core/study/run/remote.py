@@ -58,10 +58,7 @@ class PooledTargets:
         """Do nothing: a worker frees a target when it loads another."""
 
     def _ask(self, target: TargetConfig, function: Callable[..., Any], *arguments: Any) -> Any:
-        if target.tensor_parallel is not None:
-            raise ConfigError(
-                "a target with 'tensor_parallel' runs under torchrun, which starts its processes; remove --ray."
-            )
+        refuse_shared(target)
         where = (target.model_dump(mode="json"), str(self.folder), torch.get_num_threads())
         (found,) = self._pool.map(function, [(*where, *arguments)], timed=True, gpus=gpus_of(target, self._pool))
         return found
@@ -86,6 +83,18 @@ class PooledRun:
         """Do nothing: a worker frees runs when it prepares those of another task."""
 
 
+def refuse_shared(target: TargetConfig) -> None:
+    """Refuse a target that several processes share.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if target.tensor_parallel is not None:
+        raise ConfigError(
+            "a target with 'tensor_parallel' runs under torchrun, which starts its processes; remove --ray."
+        )
+
+
 def gpus_of(target: TargetConfig, pool: Pool) -> float:
     """Return the number of GPUs that a job with a target needs: all of a machine for a device map, else one."""
     if not pool.gpus or target.device == "cpu":
@@ -105,7 +114,14 @@ _loaded = _Loaded()
 _loaded.runs = {}
 
 
-def _target(plain: Mapping[str, Any], folder: str, threads: int) -> LoadedModel:
+def worker_target(plain: Mapping[str, Any], folder: str, threads: int) -> LoadedModel:
+    """Return a target on this worker, which keeps the last one that it loaded.
+
+    Args:
+        plain: Settings of the target.
+        folder: Base for relative paths.
+        threads: Threads of the process that asks.
+    """
     torch.set_num_threads(threads)
     key = json.dumps([plain, folder])
     if _loaded.target is None or _loaded.target[0] != key:
@@ -115,21 +131,21 @@ def _target(plain: Mapping[str, Any], folder: str, threads: int) -> LoadedModel:
 
 
 def _device(plain: Mapping[str, Any], folder: str, threads: int) -> str:
-    return describe_hardware(_target(plain, folder, threads))
+    return describe_hardware(worker_target(plain, folder, threads))
 
 
 def _prompts(plain: Mapping[str, Any], folder: str, threads: int, prompts: Any, template: str | None) -> Any:
-    return ready_prompts(_target(plain, folder, threads), prompts, template)
+    return ready_prompts(worker_target(plain, folder, threads), prompts, template)
 
 
 def _prepare(plain: Mapping[str, Any], folder: str, threads: int, job: Mapping[str, Any]) -> None:
-    _prepared(_target(plain, folder, threads), job)
+    _prepared(worker_target(plain, folder, threads), job)
 
 
 def _measure(
     plain: Mapping[str, Any], folder: str, threads: int, job: Mapping[str, Any], number: int
 ) -> Mapping[str, Any]:
-    run = _prepared(_target(plain, folder, threads), job)
+    run = _prepared(worker_target(plain, folder, threads), job)
     return run.measure(number, lambda share: None).to_plain()  # noqa: ARG005
 
 
