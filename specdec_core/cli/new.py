@@ -1,6 +1,7 @@
 """`specdec new`: a package for a new plugin."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,9 +21,11 @@ from specdec_core.cli.scaffold import (
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import KIND_LABELS, default_registry
 
-_NEXT = (
+_INSTALL = (
     ("pip install -e '.[test]'", "changes of its files take effect at once"),
     ("specdec plugins", "list it"),
+)
+_TEST = (
     ("pytest", "run the conformance kit and its own test"),
     ("specdec compare study.yaml", "compare it with others"),
 )
@@ -73,13 +76,15 @@ def new(
     folder = output or Path(names.distribution)
     files = package_files(names, kind, style or STYLES[0])
     write_package(folder, files)
-    _print(f"{KIND_LABELS[kind]} {name}", folder, files)
+    replay = (f"specdec replay builtin:code {name}", "how much of its drafts is accepted, in seconds")
+    commands = (*_INSTALL, *((replay,) if kind == "drafter" else ()), *_TEST)
+    _print(f"{KIND_LABELS[kind]} {name}", folder, files, commands)
 
 
-def _print(what: str, folder: Path, files: tuple[File, ...]) -> None:
+def _print(what: str, folder: Path, files: tuple[File, ...], following: Sequence[tuple[str, str]]) -> None:
     """Print the files and the next commands."""
     width = max(len(file.path) for file in files)
-    commands = [(f"cd {shlex.quote(str(folder))}", ""), *_NEXT]
+    commands = [(f"cd {shlex.quote(str(folder))}", ""), *following]
     command_width = max(len(command) for command, _ in commands)
     lines = [f"Wrote the {what} to {folder}:", ""]
     lines += [f"  {file.path:<{width}}  {file.about}" for file in files]

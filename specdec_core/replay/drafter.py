@@ -111,7 +111,7 @@ class DrafterReplay:
                     with watch.interrupting():
                         found += self._along(texts, watch)
                     if self._observer is not None:
-                        self._observer.advance(len(texts))
+                        self._observer.advance(len(found))
             if not found:
                 raise ConfigError("this part of the record holds no texts.")
             self._odds = tuple(found)

@@ -118,7 +118,8 @@ class Comparison:
             yield Prose(f"Verdict: {found.answer}", "bold")
             yield from (Prose(line, "red") for line in (*found.failures, *found.departures))
             yield from (Prose(f"Warning: {line}", "yellow") for line in found.warnings)
-            yield from map(Prose, ("", *diagnoses(task)))
+            if lines := diagnoses(task):
+                yield from map(Prose, ("", *lines))
 
     def _repr_html_(self) -> str:
         from specdec_core.study.report.html_report import report_fragment

@@ -33,6 +33,8 @@ BRIEF = "--inflate-layers 1 --inflate-width 8 --repeats 1"
 SMALL_STUDY = "--set prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4"
 ONE_PROMPT = f"{BRIEF} --threads 1 --prompts 1 --new-tokens 8"
 SMALLER = {
+    # A record has the prompts and lengths that it has.
+    r"^(compare|replay) .*(examples/replay)": "--set runs=[{drafter:prompt-copy,gamma:2}]",
     r"^compare examples/paper/": "--set target=builtin:t5-target --set tasks.ende.prompts.limit=1"
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
@@ -145,7 +147,7 @@ def shown(*commands: str) -> list[Block]:
     return [each for each in outputs() if re.match(rf"specdec ({'|'.join(commands)})\b", each.language)]
 
 
-PRINTED = shown("plugins", "validate", "schema", "theory", "generate")
+PRINTED = shown("plugins", "validate", "schema", "theory", "generate", "replay")
 COMPARED = [words[1:] for output in PRINTED for words in shell_lines(output.language)]
 
 

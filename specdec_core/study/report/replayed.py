@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _MOST_NEAR = 3
 """Runs within the interval of the fastest that the verdict names."""
-_NO_MACHINE = "not known without the seconds of a machine; `--machine FILE` gives them"
 
 
 def replay_of(runs: Sequence[RunSummary]) -> ReplayedOn | None:
@@ -26,7 +25,7 @@ def replay_line(on: ReplayedOn) -> str:
     """Return the line that marks everything that was replayed."""
     what = f"replayed on {on.record}: no target ran"
     if on.machine is None:
-        return f"{what}; speeds are not known"
+        return f"{what}; speeds are not known without the times of a machine"
     return f"{what}; speeds are expected on {on.machine}, without reading prompts"
 
 
@@ -36,17 +35,13 @@ def replay_notes(runs: Sequence[RunSummary], on: ReplayedOn) -> list[str]:
     texts = f"{_count(on.texts, 'text')} of {_count(on.prompts, 'prompt')}, {_count(on.tokens, 'token')}"
     notes = [f"{line[0].upper()}{line[1:]} ({texts})."]
     if on.prompts > 1:
-        notes.append("Block efficiency, speed-up: ± half the 95% confidence interval over texts of other prompts.")
+        what = "Block efficiency" if on.machine is None else "Block efficiency, speed-up"
+        notes.append(f"{what}: ± half the 95% confidence interval over texts of other prompts.")
     else:
         notes.append("The texts of one prompt: how much other texts differ is not known.")
     if any(one.replayed is not None and one.replayed.drawn is not None for one in runs):
         notes.append("Controllers of gamma were replayed with drawn acceptance, which the interval includes.")
     return notes
-
-
-def unknown_in(on: ReplayedOn) -> str:
-    """Return what the mark of an unknown value means in a table of replayed runs."""
-    return _NO_MACHINE if on.machine is None else "not known"
 
 
 def replay_answer(runs: Sequence[RunSummary], on: ReplayedOn) -> str:

@@ -12,7 +12,7 @@ from specdec_core.study.report.certainty import certainty_notes, few_steps, few_
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.quality import holm
-from specdec_core.study.report.replayed import replay_of, unknown_in
+from specdec_core.study.report.replayed import replay_of
 
 if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
@@ -42,14 +42,15 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
-    on = replay_of(summaries)
-    return table if on is None else _replayed(table, unknown_in(on))
+    return table if replay_of(summaries) is None else _replayed(table, summaries)
 
 
-def _replayed(table: ReportTable, unknown: str) -> ReportTable:
-    """Return the table of replayed runs: its speeds are expected ones, and so none is measured."""
-    kept = table.without(_EXPECTED_HERE)
-    return replace(kept, columns=tuple(_OF_REPLAYS.get(one, one) for one in kept.columns), unknown=unknown)
+def _replayed(table: ReportTable, summaries: Sequence[RunSummary]) -> ReportTable:
+    """Return the table of replayed runs: speeds are expected ones, if they are known at all."""
+    timed = any(summary.speed.speedup is not None for summary in summaries)
+    for column in (_EXPECTED_HERE,) if timed else (*_OF_TIMES, _EXPECTED_HERE):
+        table = table.without(column)
+    return replace(table, columns=tuple(_OF_REPLAYS.get(one, one) for one in table.columns), unknown="not known")
 
 
 _HERE = "Expected here, best γ: with the measured time of verifying, drafting and the framework."
@@ -66,8 +67,14 @@ _BEAMS = (
         note="Passes saved: target calls that the run did without, of those of beam search without a drafter.",
     ),
 )
+_C = Column("c", spare=9)
 _TOKENS_PER_SECOND, _SPEEDUP = Column("tokens/s", spare=1), Column("speed-up")
 _EXPECTED_HERE = Column("expected\nhere", spare=6, note=_HERE)
+_THEOREM = Column(
+    "Theorem\n3.8",
+    spare=10,
+    note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
+)
 _BEST = Column("best\nγ", spare=7, note=_HERE)
 _RESULTS = (
     Column("run", numeric=False),
@@ -78,19 +85,17 @@ _RESULTS = (
     _RULE,
     _DEVIATION,
     Column("acceptance\nrate", spare=2),
-    Column("c", spare=9),
+    _C,
     Column("block\nefficiency", spare=3),
     _BEAMS[2],
     _TOKENS_PER_SECOND,
     _SPEEDUP,
     _EXPECTED_HERE,
-    Column(
-        "Theorem\n3.8",
-        spare=10,
-        note="Theorem 3.8: from a run's acceptance rate and c, if verifying took no longer than a baseline step.",
-    ),
+    _THEOREM,
     _BEST,
 )
+_OF_TIMES = (_C, _TOKENS_PER_SECOND, _SPEEDUP, _THEOREM, _BEST)
+"""Columns that need the seconds of a machine."""
 _OF_REPLAYS = {
     _TOKENS_PER_SECOND: replace(_TOKENS_PER_SECOND, heading="expected\ntokens/s"),
     _SPEEDUP: replace(_SPEEDUP, heading="expected\nspeed-up"),
