@@ -4,12 +4,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from specdec_core._version import installed_version
 from specdec_core.cli.check import check
@@ -46,13 +46,15 @@ def _visibly() -> Iterator[None]:
         raise
 
 
-def _with_address(args: Sequence[str]) -> list[str]:
-    """Give `--ray` its default address where none follows; typer has no options whose value may be left out."""
-    after = [*args[1:], ""]
-    return [
-        "--ray=auto" if arg == "--ray" and not _ADDRESS.fullmatch(following) else arg
-        for arg, following in zip(args, after, strict=True)
-    ]
+class _Command(TyperCommand):
+    """Gives `--ray` its default address where none follows; typer has no options whose value may be left out."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Read the options of the command."""
+        pairs = zip(args, [*args[1:], ""], strict=True)
+        lone = [arg == "--ray" and not _ADDRESS.fullmatch(following) for arg, following in pairs]
+        args = ["--ray=auto" if alone else arg for arg, alone in zip(args, lone, strict=True)]
+        return super().parse_args(ctx, args)
 
 
 class _Group(TyperGroup):
@@ -61,11 +63,9 @@ class _Group(TyperGroup):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Accept `--debug` after the command too, where people add it once something went wrong."""
         own = args[: args.index("--")] if "--" in args else args
-        rest = args[len(own) :]
-        own = _with_address(own)
         if "--debug" in own:
-            own = ["--debug", *(arg for arg in own if arg != "--debug")]
-        return super().parse_args(ctx, [*own, *rest])
+            args = ["--debug", *(arg for arg in own if arg != "--debug"), *args[len(own) :]]
+        return super().parse_args(ctx, args)
 
     def make_context(self, *args: Any, **kwargs: Any) -> typer.Context:
         """Read the options of the program; what typer says about wrong ones cannot control the terminal."""
@@ -136,7 +136,7 @@ def _options(
 
 
 for _command in (compare, record, replay, measure, generate, new, check, plugins, validate, schema):
-    app.command()(_command)
+    app.command(cls=_Command)(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -42,7 +43,6 @@ class DrafterReplay:
         target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
             lacks. It is loaded where it is needed and None is given.
         plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
-        odds: The acceptance along each text, if it is known.
         autoregressive: Whether to ask the drafter once per text, or at every position; None as it declares.
 
     Raises:
@@ -68,7 +68,6 @@ class DrafterReplay:
         batch_size: int = 8,
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
-        odds: Sequence[TextOdds] | None = None,
         autoregressive: bool | None = None,
     ) -> None:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
@@ -81,7 +80,7 @@ class DrafterReplay:
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
-        self._odds: tuple[TextOdds, ...] | None = None if odds is None else tuple(odds)
+        self._odds: tuple[TextOdds, ...] | None = None
         self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._seconds: tuple[float, ...] | None = None
 
@@ -89,6 +88,18 @@ class DrafterReplay:
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results should know."""
         return tuple(self._preparation.notes)
+
+    def along(self, texts: RecordPart, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+        """Return the same drafter along some of the texts; nothing is loaded again.
+
+        Args:
+            texts: Texts of the part.
+            odds: The acceptance along each, if it is known.
+        """
+        other = copy(self)
+        other._part, other._odds = texts, None if odds is None else tuple(odds)
+        other._seconds = None
+        return other
 
     @property
     def device(self) -> str:

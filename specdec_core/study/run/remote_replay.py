@@ -142,12 +142,19 @@ class _Asked:
     plugin_timeout: float | None
 
     def replay(self, first: int, last: int, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
-        """Return the drafter along some texts of the part."""
+        """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
         torch.set_num_threads(self.threads)
-        record, registry, own = read_record(self.record), default_registry(), self.draft_sampling
+        part = read_record(self.record).parts[self.part]
+        if _Loaded.last is None or _Loaded.last[0] != self:
+            _Loaded.last = None  # frees memory before the next is loaded
+            _Loaded.last = self, self._load(part)
+        return _Loaded.last[1].along(_Texts(part, first, last), odds)
+
+    def _load(self, part: RecordPart) -> DrafterReplay:
+        registry, own = default_registry(), self.draft_sampling
         return DrafterReplay(
-            record,
-            _Texts(record.parts[self.part], first, last),
+            read_record(self.record),
+            part,
             plugin_settings(registry, "drafter", self.drafter),
             max_gamma=self.max_gamma,
             draft_sampling=None if own is None else SamplingSettings.model_validate(own),
@@ -155,8 +162,13 @@ class _Asked:
             folder=Path(self.folder),
             batch_size=_TOGETHER,
             plugin_timeout=self.plugin_timeout,
-            odds=odds,
         )
+
+
+class _Loaded:
+    """What this worker has loaded."""
+
+    last: tuple[_Asked, DrafterReplay] | None = None
 
 
 def _odds(asked: _Asked, first: int, last: int) -> tuple[list[TextOdds], tuple[str, ...]]:
