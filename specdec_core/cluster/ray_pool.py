@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -69,8 +70,9 @@ class RayPool:
             assert not self._running, "jobs that are not timed must end first: they need the CPUs"
             return self._alone(function, jobs, gpus, return_exceptions)
         self._give_back()
-        needs = {"num_cpus": self._fitting(cpus), "num_gpus": gpus}
-        remote = self._ray.remote(attempt).options(**needs, max_retries=RETRIES)
+        if gpus:
+            return self._on_gpus(function, jobs, gpus, return_exceptions)
+        remote = self._ray.remote(attempt).options(num_cpus=self._fitting(cpus), max_retries=RETRIES)
         running = [remote.remote(installed_version(), function, job) for job in jobs]
         self._running.update(dict.fromkeys(running))
         return self._results(running, return_exceptions)
@@ -82,12 +84,50 @@ class RayPool:
             worker = self._timing(gpus)
             yield self._result(worker.run.remote(installed_version(), function, job), keep)
 
+    def _on_gpus(
+        self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], gpus: float, keep: bool
+    ) -> Iterator[Any]:
+        """Run jobs on one worker for each GPU, which keeps what it has loaded, and frees the GPU at the end."""
+        todo, done, running = deque(enumerate(jobs)), dict[int, Any](), dict[Any, tuple[int, Any]]()
+        workers = [self._worker(1, gpus) for _ in range(min(len(jobs), self.workers(1, gpus)))]
+        idle = list(workers)
+        try:
+            for next_one in range(len(jobs)):
+                while next_one not in done:
+                    while idle and todo:
+                        number, job = todo.popleft()
+                        worker = idle.pop()
+                        running[worker.run.remote(installed_version(), function, job)] = number, worker
+                    (ended,), _ = self._ray.wait(list(running), num_returns=1)
+                    number, worker = running.pop(ended)
+                    done[number] = self._result(ended, keep=True)
+                    if isinstance(getattr(done[number], "__cause__", None), self._ray.exceptions.RayActorError):
+                        worker = self._worker(1, gpus)  # the other has died too often
+                        workers.append(worker)
+                    idle.append(worker)
+                result = done.pop(next_one)
+                if isinstance(result, Exception) and not keep:
+                    raise result
+                yield result
+        finally:
+            for worker in workers:
+                self._end(worker)
+
+    def _worker(self, cpus: float, gpus: float) -> Any:
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": RETRIES, "max_task_retries": RETRIES}
+        return self._ray.remote(_Worker).options(**options).remote()
+
+    def _end(self, worker: Any) -> None:
+        with suppress(Exception):  # it may have died, and the cluster may be gone
+            self._ray.kill(worker)
+
     def _results(self, running: list[Any], keep: bool) -> Iterator[Any]:
         try:
             while running:
-                result = self._result(running[0], keep)
-                del self._running[running.pop(0)]  # frees it
-                yield result
+                first = running.pop(0)
+                del self._running[first]
+                yield self._result(first, keep)
+                del first  # frees what it returned
         finally:
             self._cancel(running)
 
@@ -95,7 +135,8 @@ class RayPool:
         for each in running:
             self._running.pop(each, None)
             with suppress(Exception):  # the cluster may be gone
-                self._ray.cancel(each, force=True)
+                # With force=True, Ray 2.60 may abort this process if the job ends at that moment.
+                self._ray.cancel(each)
 
     def close(self) -> None:
         """Give back what the pool holds, and leave the cluster. One that the pool started ends."""
@@ -132,17 +173,14 @@ class RayPool:
             able = [node.get("CPU", 0) for node in self._machines() if node.get("GPU", 0) >= gpus]
             if not able:
                 raise ConfigError(f"--ray {self._address}: no machine of the cluster has {gpus:g} GPUs.")
-            kind = self._ray.remote(_Device)
-            options = {"num_cpus": max(able), "num_gpus": gpus}
-            self._device = gpus, kind.options(**options, max_restarts=RETRIES, max_task_retries=RETRIES).remote()
+            self._device = gpus, self._worker(max(able), gpus)
         return self._device[1]
 
     def _give_back(self) -> None:
         """End the worker of timed jobs, and free its device."""
         device, self._device = self._device, None
         if device is not None:
-            with suppress(Exception):  # it may have died, and the cluster may be gone
-                self._ray.kill(device[1])
+            self._end(device[1])
 
     def _result(self, running: Any, keep: bool) -> Any:
         """Wait for a job; return its result, or what it raised if that is to be kept."""
@@ -151,7 +189,8 @@ class RayPool:
         except self._ray.exceptions.RayError as error:
             problem = self._lost(error)
         except BaseException:
-            self._give_back()  # Ctrl-C: it is in the middle of a job
+            self._cancel([running])  # Ctrl-C
+            self._give_back()
             raise
         else:
             if failure is None:
@@ -177,8 +216,8 @@ class RayPool:
         return problem
 
 
-class _Device:
-    """The worker of timed jobs: what a job keeps in its process, the next one finds."""
+class _Worker:
+    """A worker for many jobs: what one of them keeps in its process, the next one finds."""
 
     def run(self, version: str, function: Callable[..., Any], job: tuple[Any, ...]) -> tuple[Any, Failure | None]:
         """Run a job."""

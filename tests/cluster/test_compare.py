@@ -113,7 +113,7 @@ def _workers() -> list[int]:
             title = (process / "cmdline").read_text()
         except OSError:
             continue
-        found += [int(process.name)] * title.startswith("ray::_Device")
+        found += [int(process.name)] * title.startswith("ray::_Worker")
     return found
 
 

@@ -68,6 +68,41 @@ def test_gpus_are_left_to_ray(pool):
         list(pool.map(jobs.square, [(1,)], timed=True, gpus=1))
 
 
+def test_each_gpu_has_a_worker_that_keeps_it(tmp_path):
+    """Ray takes our word for two GPUs, and gives each job the number of its own."""
+    code = (
+        "import sys, ray; from specdec_core.cluster import open_pool; from tests.cluster import jobs\n"
+        "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)\n"
+        "pool = open_pool('auto')\n"
+        "places = list(pool.map(jobs.device, [()] * 6, gpus=1))\n"
+        "assert sorted(gpu for _, gpu in set(places)) == ['0', '1'], places\n"
+        "folder = sys.argv[1]\n"
+        "assert list(pool.map(jobs.die_once, [(folder, n) for n in range(5)], gpus=1)) == list(range(5))\n"
+        "found = list(pool.map(jobs.divide, [(1,), (0,), (2,)], gpus=1, return_exceptions=True))\n"
+        "assert [type(one).__name__ for one in found] == ['float', 'JobError', 'float'], found\n"
+        "found = list(pool.map(jobs.die, [()], gpus=1, return_exceptions=True))\n"
+        "assert 'died' in str(found[0])\n"
+        "assert pool.gpus == 2 and pool.workers(1, 1) == 2\n"
+        "(place,) = pool.map(jobs.device, [()], timed=True, gpus=1)\n"
+        "assert place[1] in ('0', '1')\n"
+    )
+    _python(code, tmp_path)
+
+
+def _python(code: str, *arguments: object) -> str:
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path):
     code = (
         "from specdec_core.cluster import open_pool\n"
@@ -75,8 +110,7 @@ def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path):
         "try: open_pool('nonsense')\n"
         "except ConfigError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("--ray nonsense: the cluster cannot be reached: ")
+    assert _python(code).startswith("--ray nonsense: the cluster cannot be reached: ")
 
 
 def test_ctrl_c_cancels_the_jobs(two_workers, tmp_path):
