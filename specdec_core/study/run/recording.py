@@ -19,7 +19,7 @@ from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.record.record import Record
 from specdec_core.record.recorder import TextJob
 from specdec_core.record.target import is_builtin, save_tokenizer
-from specdec_core.record.writer import RecordWriter
+from specdec_core.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.schema import TargetConfig
@@ -104,7 +104,8 @@ def record_tasks(
     """
     _check_tasks(tasks)
     config = tasks[0].target
-    with exclusive_lock(output):
+    check_folder(output)
+    with exclusive_lock(output, "recording"):
         observer.stage(f"loading {config.model}")
         target: RecordedTarget = (
             TargetHere(partial(load_target, config, folder), registry)
@@ -217,7 +218,7 @@ def time_record(output: Path, observer: TrainingObserver, gamma: int, timings: i
         ConfigError: It is no record, or the target is not the one that was recorded.
         ModelError: The target cannot be loaded.
     """
-    with exclusive_lock(output):
+    with exclusive_lock(output, "recording"):
         record = read_record(output)
         header = record.header
         config = TargetConfig.model_validate(header.target)
