@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
 from specdec_core.interface import SpecdecError
+from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, write_measurement
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
 
 COMMANDS = typer.main.get_command(app)
@@ -34,7 +35,7 @@ SMALL_STUDY = "--set prompts.limit=1 --set repeats=1 --set generation.max_new_to
 ONE_PROMPT = f"{BRIEF} --threads 1 --prompts 1 --new-tokens 8"
 SMALLER = {
     # A record has the prompts and lengths that it has.
-    r"^(compare|replay) .*(examples/replay)": "--set runs=[{drafter:prompt-copy,gamma:2}]",
+    r"^(compare|replay) .*(examples/replay)": "--set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
     r"^compare examples/paper/": "--set target=builtin:t5-target --set tasks.ende.prompts.limit=1"
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
@@ -67,9 +68,11 @@ SMALLER = {
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams)|docs|study)|^measure|^train (tr|h)|^benchmarks"
     r"|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
+    r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
 OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
+SECONDS = StepSeconds(draft=(0.0,) * 9, verify=(1.0,) * 9, step=(1.0,) * 9)
 STUDY = """\
 target: builtin:target
 prompts: [import os]
@@ -122,6 +125,10 @@ def place(tmp_path, monkeypatch, installed):
     line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
     (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
+    measured = DrafterMeasurement(name="prompt-copy", settings={}, acceptance=(), seconds=SECONDS, c=0.0)
+    elsewhere = {"target": "builtin:target", "device": "cuda", "batch_size": 1, "seed": 0}
+    measurement = Measurement(**elsewhere, sampling={}, versions={}, drafters=(measured,))
+    write_measurement(tmp_path / "gpu.json", measurement)
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
     return tmp_path

@@ -103,6 +103,11 @@ class LiveAndReplayed:
     live: NDArray[np.float64]
     replayed: NDArray[np.float64]
 
+    @property
+    def certain(self) -> bool:
+        """Whether nothing was drawn: what a replay expects is then what happens."""
+        return bool((self.replayed == self.replayed.round()).all())
+
     def farthest(self) -> tuple[float, int]:
         """Return the largest distance of two means in standard errors, and its column.
 
