@@ -52,6 +52,16 @@ PluginTimeout: TypeAlias = Annotated[
 MaxRuns: TypeAlias = Annotated[
     int, typer.Option(min=1, help="The most runs that a study may have, with grids expanded, over all tasks.")
 ]
+Ray: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        help="Load models and decode on the workers of a Ray cluster: HOST:PORT, ray://HOST:PORT, or local for a "
+        "new one on this machine. Without ADDRESS, the one that RAY_ADDRESS names or that runs here, else a new "
+        "one. What is timed is run one at a time, on a device of its own. Needs specdec-core[ray].",
+        metavar="[ADDRESS]",
+    ),
+]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Wide: TypeAlias = Annotated[
     bool, typer.Option("--wide", help="Show all columns of the tables, however narrow the terminal is.")

@@ -13,6 +13,7 @@ from specdec_core.cli.common import (
     MaxRuns,
     PluginTimeout,
     Quiet,
+    Ray,
     Settings,
     StudyFile,
     Wide,
@@ -48,6 +49,7 @@ def compare(
             "target, so memory is needed for one target more than there are drafters.",
         ),
     ] = False,
+    ray: Ray = None,
     record: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +91,7 @@ def compare(
     specdec compare examples/quickstart.yaml
     specdec compare study.yaml --output results
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
+    specdec compare study.yaml --ray
     specdec compare study.yaml --record my-record
     ```
     """
@@ -101,6 +104,7 @@ def compare(
             output,
             fresh=fresh,
             isolate=isolate,
+            ray=ray,
             record=record,
             machines=read_machines(machine or ()),
             progress=progress,

@@ -1,6 +1,7 @@
 """The command `specdec`: its sub-commands and error handling."""
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from specdec_core._version import installed_version
 from specdec_core.cli.check import check
@@ -31,6 +32,10 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises about arguments; it exports no name for it."""
 
 
+_ADDRESS = re.compile(r"auto|local|(ray://)?[^\s/\\]+:\d+")
+"""What follows `--ray` if it is an address, and not a path."""
+
+
 @contextmanager
 def _visibly() -> Iterator[None]:
     """Make typer's own messages visible, which quote what was given."""
@@ -39,6 +44,17 @@ def _visibly() -> Iterator[None]:
     except _UsageError as error:
         vars(error)["message"] = visible(str(vars(error)["message"]))
         raise
+
+
+class _Command(TyperCommand):
+    """Gives `--ray` its default address where none follows; typer has no options whose value may be left out."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Read the options of the command."""
+        pairs = zip(args, [*args[1:], ""], strict=True)
+        lone = [arg == "--ray" and not _ADDRESS.fullmatch(following) for arg, following in pairs]
+        args = ["--ray=auto" if alone else arg for arg, alone in zip(args, lone, strict=True)]
+        return super().parse_args(ctx, args)
 
 
 class _Group(TyperGroup):
@@ -120,7 +136,7 @@ def _options(
 
 
 for _command in (compare, record, replay, measure, generate, new, check, plugins, validate, schema):
-    app.command()(_command)
+    app.command(cls=_Command)(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")
 

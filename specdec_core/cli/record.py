@@ -11,6 +11,7 @@ from typer import Argument, Option
 from specdec_core.cli.common import (
     MinP,
     Quiet,
+    Ray,
     Settings,
     TopK,
     TopP,
@@ -21,6 +22,7 @@ from specdec_core.cli.common import (
     validated,
 )
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
+from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models.resolve import model_folder
@@ -119,6 +121,7 @@ def record(
         list[str] | None, Option(help="Task of the study to record; may be repeated.  [default: all]")
     ] = None,
     fresh: Annotated[bool, Option("--fresh", help="Discard the record that is in the folder.")] = False,
+    ray: Ray = None,
     quiet: Quiet = False,
 ) -> None:
     r"""Record what a target says: its texts, with the probability of each token.
@@ -153,6 +156,10 @@ def record(
     if import_file is not None:
         found = _imported(import_file, output, given, fresh, quiet)
     elif timings and study is None and not from_options and (output / "record.json").is_file() and not fresh:
+        if ray is not None:
+            raise ConfigError(
+                "--ray: T(k) that is added to a finished record is that of this machine; leave it out."
+            )
         found = _timed(output, gamma or _GAMMA, quiet)
     else:
         tasks, folder = (
@@ -255,7 +262,8 @@ def _recorded(
         from specdec_core.study.run.recording import record_tasks
 
         quieten_libraries()
-        return record_tasks(tasks, output, progress, _options(given), folder=folder, fresh=fresh)
+        with pooled(given.get("ray"), progress) as pool:
+            return record_tasks(tasks, output, progress, _options(given), folder=folder, fresh=fresh, pool=pool)
 
 
 def _options(given: Mapping[str, Any]) -> RecordOptions:
@@ -288,8 +296,8 @@ def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool,
         if name in given:
             option = "the study" if name == "study" else option_of((name,))
             raise ConfigError(f"{option}: not with --import, which reads prompts and texts from its file.")
-    for name in ("hidden", "keep_top", "timings"):
-        if given[name]:
+    for name in ("hidden", "keep_top", "timings", "ray"):
+        if given.get(name):
             raise ConfigError(f"{option_of((name,))}: not with --import, as the target is not loaded.")
     temperatures = given.get("temperature", ())
     if len(temperatures) != 1:

@@ -9,6 +9,7 @@ from specdec_core.cli.common import (
     MaxRuns,
     PluginTimeout,
     Quiet,
+    Ray,
     Settings,
     Wide,
     error_console,
@@ -72,6 +73,7 @@ def replay(
     ] = False,
     plugin_timeout: PluginTimeout = None,
     max_runs: MaxRuns = MAX_RUNS,
+    ray: Ray = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -118,6 +120,7 @@ def replay(
             fresh=fresh,
             plugin_timeout=plugin_timeout,
             max_runs=max_runs,
+            ray=ray,
             progress=progress,
         )
     show(result, quiet, wide)

@@ -31,7 +31,7 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
 )
-from specdec_core.models import LoadedModel, ModelSession
+from specdec_core.models import LoadedModel, open_session
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceRule, SpeculativeSampling
@@ -98,7 +98,7 @@ def open_batch(
         with context.guard.calling(drafter):
             keep_hidden = bool(drafter.needs_hidden_states)
             drafts_trees = trees and bool(drafter.drafts_trees)
-    session = ModelSession(
+    session = open_session(
         model,
         info.batch_size,
         info.capacity + (info.max_gamma if drafts_trees else 0),  # a tree has more nodes than its paths are long

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
     from specdec_core.models.loaded import LoadedModel
     from specdec_core.models.packing import pack
+    from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
     from specdec_core.models.session import ModelSession
 
@@ -27,6 +28,7 @@ __all__ = [
     "load_model",
     "load_outline",
     "load_vocabulary",
+    "open_session",
     "pack",
     "without_progress_bar",
     "wrap_model",
@@ -47,6 +49,7 @@ lazy_attributes(
         ),
         "specdec_core.models.loaded": ("LoadedModel",),
         "specdec_core.models.packing": ("pack",),
+        "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.session": ("ModelSession",),
     },

@@ -18,6 +18,7 @@ from transformers import (
     GenerationConfig,
     PreTrainedModel,
 )
+from transformers.distributed import DistributedConfig
 
 from specdec_core.interface.errors import ModelError, unknown_name
 from specdec_core.interface.inputs import input_path
@@ -37,6 +38,7 @@ from specdec_core.models.packages import require
 from specdec_core.models.packing import pack_as_set
 from specdec_core.models.probe import probe_model
 from specdec_core.models.quantization import quantization_settings, require_packages
+from specdec_core.models.ranks import Share, check_sharing, sharing
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Packages of attention implementations that PyTorch does not have."""
@@ -58,8 +60,14 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
     Raises:
         ModelError: The model cannot be decoded exactly. The message states the reason.
     """
-    name = name or type(model).__name__
+    return probe_model(_wrapped(model, tokenizer, name or type(model).__name__))
+
+
+def _wrapped(model: Any, tokenizer: Any, name: str, share: Share | None = None) -> LoadedModel:
+    """Return a model with the properties that decoding needs; see `wrap_model`."""
     model = without_wrapper(model).eval()
+    if share is not None:
+        share.free_with(model)
     _check_usable(model, name)
     family = inspect_family(model)
     text_config = model.config.get_text_config(decoder=True)
@@ -69,7 +77,7 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
     head = model.get_output_embeddings()
     if family.encoder_decoder and start is None:
         raise ModelError(f"{name}: its config has no decoder_start_token_id; add one.")
-    loaded = LoadedModel(
+    return LoadedModel(
         model=model,
         tokenizer=tokenizer,
         name=name,
@@ -77,10 +85,11 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
         vocab_size=_vocab_size(head, text_config),
         eos_ids=_ids(eos),
         start_id=start if family.encoder_decoder else None,
-        features=features_of(model),
+        # A share of the embeddings is of no use to drafters.
+        features=None if share is not None else features_of(model),
         lock=nullcontext() if family.rotary_switch is None else RLock(),
+        share=share,
     )
-    return probe_model(loaded)
 
 
 def _check_usable(model: Any, name: str) -> None:
@@ -134,6 +143,7 @@ def load_model(
     attn_implementation: str | None = None,
     quantization_config: Any = None,
     adapter: str | Path | None = None,
+    tensor_parallel: int | None = None,
     trust_remote_code: bool = False,
     packed: bool | Literal["auto"] = "auto",
     folder: Path = Path(),
@@ -154,6 +164,8 @@ def load_model(
             default.
         quantization_config: A quantization config of transformers, or a mapping as in a study.
         adapter: A PEFT adapter, a folder or a hub name; merged into the weights unless they are quantized.
+        tensor_parallel: Share the weights among this number of processes, started by torchrun. It returns on rank
+            0 alone: the others compute their share until rank 0 ends, and then end, too. Needs accelerate.
         trust_remote_code: Run code from the model's repository.
         packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows.
         folder: Base for relative paths.
@@ -163,35 +175,63 @@ def load_model(
             needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
-    location, options = locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
-    if revision is not None:
-        options["revision"] = revision
-    torch_device = parse_device(device)
-    torch_dtype = parse_dtype(dtype, torch_device)
-    found = None if adapter is None else read_adapter(str(adapter), folder)
-    _check_attention(attn_implementation, torch_device, torch_dtype)
-    settings: dict[str, Any] = {
-        "dtype": torch_dtype,
-        "device_map": device_map,
-        "max_memory": max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()},
-        "offload_folder": None if offload_folder is None else str(input_path(offload_folder, folder, ModelError)),
-        "attn_implementation": attn_implementation,
-        "quantization_config": quantization_settings(quantization_config),
-    }
-    with reading_model(str(model), location):
-        if location == str(model):  # a local one was refused when it was located
+    alone = {"device": device, "device_map": device_map, "adapter": adapter, "packed": packed}
+    check_sharing(tensor_parallel, **alone, quantization_config=quantization_config)
+    told: dict[str, Any] = {"model": str(model), "dtype": dtype, "revision": revision, "subfolder": subfolder}
+    told |= {"attn_implementation": attn_implementation, "tensor_parallel": tensor_parallel}
+    told |= {"trust_remote_code": trust_remote_code, "folder": folder.absolute()}
+    with sharing(tensor_parallel, told) as share:
+        location, options = locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
+        if revision is not None:
+            options["revision"] = revision
+        torch_device = parse_device(device)
+        torch_dtype = parse_dtype(dtype, torch_device)
+        found = None if adapter is None else read_adapter(str(adapter), folder)
+        _check_attention(attn_implementation, torch_device, torch_dtype)
+        memory = max_memory and {int(k) if str(k).isdecimal() else k: v for k, v in max_memory.items()}
+        offloaded = None if offload_folder is None else str(input_path(offload_folder, folder, ModelError))
+        settings: dict[str, Any] = {
+            "dtype": torch_dtype,
+            "device_map": device_map,
+            "max_memory": memory,
+            "offload_folder": offloaded,
+            "attn_implementation": attn_implementation,
+            "quantization_config": quantization_settings(quantization_config),
+            "distributed_config": None if tensor_parallel is None else DistributedConfig(tp_size=tensor_parallel),
+        }
+        loaded, placed = _read(str(model), location, options, settings, torch_device)
+        name = str(model)
+        if found is not None:
+            loaded = with_adapter(loaded, found)
+            name = f"{name} + {found.name}"
+        if not placed:
+            loaded = loaded.to(torch_device)
+        wrapped = _wrapped(loaded, read_tokenizer(location, options, subfolder), name, share)
+    if tensor_parallel is not None and share is None:
+        return wrapped  # rank 0 tests it, with all ranks
+    return pack_as_set(probe_model(wrapped), packed)
+
+
+def _read(
+    model: str, location: str, options: Mapping[str, Any], settings: dict[str, Any], device: torch.device
+) -> tuple[Any, bool]:
+    """Read a model with `from_pretrained`; return it, and whether its weights are where they will be."""
+    quantization, dtype = settings["quantization_config"], settings["dtype"]
+    with reading_model(model, location):
+        if location == model:  # a local one was refused when it was located
             refuse_adapter_on_hub(location, options)
         config = AutoConfig.from_pretrained(location, **options)
-        if attn_implementation is None:
+        if settings["attn_implementation"] is None:
             # A config may name an implementation, too. The hub's are code.
-            _check_attention(config._attn_implementation, torch_device, torch_dtype)
-        _check_quantization(str(model), config, quantization_config)
-        if _is_quantized(config) or quantization_config is not None:
+            _check_attention(config._attn_implementation, device, dtype)
+        _check_quantization(model, config, quantization)
+        if _is_quantized(config) or quantization is not None:
             # Most methods quantize on the device where the weights will be.
-            settings["device_map"] = device_map or (str(torch_device) if find_spec("accelerate") else None)
+            where = str(device) if find_spec("accelerate") else None
+            settings = {**settings, "device_map": settings["device_map"] or where}
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         given = {name: value for name, value in settings.items() if value is not None}
-        check_weight_files(str(model), location, config, options)
+        check_weight_files(model, location, config, options)
         with without_progress_bar(), quiet_loading():
             loaded, info = auto_class.from_pretrained(
                 location,
@@ -201,15 +241,8 @@ def load_model(
                 **given,
                 **options,
             )
-    check_complete(str(model), info)
-    name = str(model)
-    if found is not None:
-        loaded = with_adapter(loaded, found)
-        name = f"{name} + {found.name}"
-    if "device_map" not in given:
-        loaded = loaded.to(torch_device)
-    wrapped = wrap_model(loaded, read_tokenizer(location, options, subfolder), name)
-    return pack_as_set(wrapped, packed)
+    check_complete(model, info)
+    return loaded, "device_map" in given or "distributed_config" in given
 
 
 def _check_devices(device: str, device_map: Any, max_memory: Any, offload_folder: Any) -> None:

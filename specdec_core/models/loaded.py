@@ -15,6 +15,7 @@ from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.features import ModelFeatures
 from specdec_core.models.positions import position_patch
+from specdec_core.models.ranks import Share
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 TESTED_ATTENTION = ("sdpa", "eager")
@@ -67,6 +68,7 @@ class LoadedModel:
         start_id: The decoder's first token for encoder-decoder models, else None.
         features: Embeddings and hidden states for drafters, or None if it has no output embedding.
         lock: Held during a forward pass of a model that keeps its rotary frequencies, which change, in itself.
+        share: Where the rest of its weights is, if the processes of torchrun share them; else None.
     """
 
     model: Any
@@ -78,6 +80,7 @@ class LoadedModel:
     start_id: int | None
     features: ModelFeatures | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
+    share: Share | None = None
 
     @property
     def device(self) -> torch.device:
@@ -97,6 +100,8 @@ class LoadedModel:
     @property
     def spread(self) -> bool:
         """Whether its weights are on several devices, or offloaded to a disk."""
+        if self.share is not None:
+            return True
         places = set(getattr(self.model, "hf_device_map", {}).values())
         return len(places) > 1 or "disk" in places
 

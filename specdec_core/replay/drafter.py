@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specdec_core.decoding.watch import CallWatch, watched
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, SamplingSettings, TrainingObserver
 from specdec_core.models import LoadedModel
+from specdec_core.models.device import describe_device
 from specdec_core.record.record import Record, RecordedText, RecordPart
 from specdec_core.registry import Registry
 from specdec_core.replay.along import Along, ForcedDraft, ForcedText
@@ -77,14 +80,31 @@ class DrafterReplay:
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
-        self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._odds: tuple[TextOdds, ...] | None = None
+        self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._seconds: tuple[float, ...] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the results should know."""
         return tuple(self._preparation.notes)
+
+    def along(self, texts: RecordPart, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+        """Return the same drafter along some of the texts; nothing is loaded again.
+
+        Args:
+            texts: Texts of the part.
+            odds: The acceptance along each, if it is known.
+        """
+        other = copy(self)
+        other._part, other._odds = texts, None if odds is None else tuple(odds)
+        other._seconds = None
+        return other
+
+    @property
+    def device(self) -> str:
+        """Device of the drafter, with its hardware."""
+        return describe_device(torch.device(self.drafter.target.device))
 
     def odds(self) -> Sequence[TextOdds]:
         """Return the acceptance along each text, in the order of the part. It is computed once.

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
-from specdec_core.models import LoadedModel, ModelSession, inflate, load_model
+from specdec_core.models import LoadedModel, inflate, load_model, open_session
 from specdec_core.models.packing import pack_as_set
 from specdec_core.record.record import PartHeader, Record, RecordedText
 from specdec_core.record.target import target_info
@@ -184,7 +184,7 @@ def read_hidden(target: LoadedModel, text: RecordedText) -> Tensor:
     begin = list(text.prompt) if target.start_id is None else [target.start_id]
     read = text.tokens[:-1]
     sources = [list(text.prompt)] if target.encoder_decoder else None
-    session = ModelSession(target, 1, len(begin) + len(read), sources, keep_hidden=True)
+    session = open_session(target, 1, len(begin) + len(read), sources, keep_hidden=True)
     parts = []
     try:
         for first in range(0, max(len(read), 1), _CHUNK):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ArgumentError, ConfigError, SpecdecError
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
@@ -144,6 +145,7 @@ def compare(
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
+    ray: str | None = None,
     record: Record | Path | str | None = None,
     machines: Sequence[Machine] = (),
     progress: bool | TrainingObserver = True,
@@ -158,6 +160,8 @@ def compare(
         max_runs: The most runs that the study may have, with grids expanded, over all tasks.
         isolate: Give each run a process of its own, so that a plugin that crashes its process costs that run only.
             Each process loads the target, and all of them are in memory together.
+        ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
+            `ray://HOST:PORT`; None for this process. Runs are timed one at a time, on a device of their own.
         record: Replay the study on this record instead of running its target: see `specdec_core.study.replay`.
         machines: Of a replay, the machines whose seconds are expected; by default the one that recorded.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
@@ -178,6 +182,10 @@ def compare(
             f"study: an object of type {type(study).__name__} was given; pass the path of a YAML file, or a "
             "mapping of what it would hold."
         )
+    if isolate and ray is not None:
+        raise ConfigError(
+            "isolate and ray are both given; a worker of Ray is a process of its own. Use one of them."
+        )
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
     if record is not None:
@@ -185,14 +193,15 @@ def compare(
             raise ConfigError("isolate: a replay loads no target to isolate runs from. Leave it out, or `record`.")
         from specdec_core.study.replaying import replay
 
-        return replay(record, study, machines=machines, output=output, fresh=fresh, progress=progress)
+        return replay(record, study, machines=machines, output=output, fresh=fresh, ray=ray, progress=progress)
     if machines:
         raise ConfigError("machines: a study that runs is timed here. Give a record too, or leave them out.")
 
     def run(observer: TrainingObserver, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.runner import run_study
 
-        return run_study(study, observer, output=folder, fresh=fresh, isolate=isolate)
+        with pooled(ray, observer) as pool:
+            return run_study(study, observer, output=folder, fresh=fresh, isolate=isolate, pool=pool)
 
     return hold(run, output, progress)
 

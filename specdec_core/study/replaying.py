@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.study.comparison import Comparison, StudyLike, hold
 from specdec_core.study.config.loader import MAX_RUNS, load_study
@@ -34,6 +35,7 @@ def replay(
     fresh: bool = False,
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
+    ray: str | None = None,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Replay a study or drafters on a record: what they would have done on the target's texts, without the target.
@@ -53,6 +55,7 @@ def replay(
         fresh: As for `compare`.
         plugin_timeout: Seconds that one call into a plugin may take.
         max_runs: The most runs of the study.
+        ray: Address of a Ray cluster whose workers ask the drafters, as for `compare`; None for this process.
         progress: As for `compare`.
 
     Raises:
@@ -72,16 +75,18 @@ def replay(
     def run(observer: TrainingObserver, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.replayed import replay_study
 
-        return replay_study(
-            study,
-            found,
-            parts,
-            observer,
-            name=str(found.path) if isinstance(record, Record) else str(record),
-            machines=machines,
-            output=folder,
-            fresh=fresh,
-        )
+        with pooled(ray, observer) as pool:
+            return replay_study(
+                study,
+                found,
+                parts,
+                observer,
+                name=str(found.path) if isinstance(record, Record) else str(record),
+                machines=machines,
+                output=folder,
+                fresh=fresh,
+                pool=pool,
+            )
 
     return hold(run, output, progress)
 

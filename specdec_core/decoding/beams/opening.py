@@ -21,7 +21,7 @@ from specdec_core.interface import (
     ModelError,
     SessionInfo,
 )
-from specdec_core.models import LoadedModel, ModelSession
+from specdec_core.models import LoadedModel, open_session
 from specdec_core.sampling.logits import LogitsToProbs
 
 
@@ -79,7 +79,7 @@ def open_beams(
             keep_hidden = bool(drafter.needs_hidden_states)
         batch = BatchInfo(len(rows), levels, room, greedy=True)
         rows_gamma = BeamGamma(gamma, levels, beams, width, batch, context.guard)
-    session = ModelSession(
+    session = open_session(
         target,
         len(rows),
         # The beams of a prompt may have no token in common.

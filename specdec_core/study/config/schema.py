@@ -48,6 +48,19 @@ class TargetConfig(ModelSettings):
 
     inflate: InflateConfig | None = None
     """Make the model slower without changing its distribution, to study speed."""
+    tensor_parallel: Annotated[int, Field(ge=2)] | None = None
+    """Share the weights among this number of processes, each with a GPU of its own, started by `torchrun`. Needs
+    accelerate."""
+
+    @model_validator(mode="after")
+    def _check_sharing(self) -> TargetConfig:
+        if self.tensor_parallel is not None:
+            alone = {"device": "auto", "device_map": None, "quantization_config": None, "adapter": None}
+            alone |= {"inflate": None, "packed": "auto"}
+            given = [name for name, value in alone.items() if getattr(self, name) != value]
+            if given:
+                raise ValueError(f"'tensor_parallel' and {given[0]!r} are both given; use one of them")
+        return self
 
 
 class ColumnsConfig(_Part):

@@ -136,6 +136,8 @@ class Task:
             "generation": self.generation,
         }
         plain = {key: part.model_dump(mode="json") for key, part in parts.items()}
+        if self.target.tensor_parallel is None:  # results without it stay as they were
+            del plain["target"]["tensor_parallel"]
         if self.generation.beams == 1:  # results without beams stay as they were
             for name in ("beams", *BEAM_SETTINGS):
                 del plain["generation"][name]

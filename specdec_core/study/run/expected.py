@@ -10,6 +10,7 @@ from specdec_core.interface import GammaController
 from specdec_core.record import RecordedText, RecordPart
 from specdec_core.replay import DrafterReplay, Machine, Replayed, TextOdds, expected_metrics
 from specdec_core.study.report.run_fields import ReplayedOn
+from specdec_core.study.run.remote_replay import PooledReplay
 from specdec_core.theory.intervals import ratio_interval
 
 
@@ -88,7 +89,7 @@ class Drafted:
         SpecdecError: The drafter fails, or cannot be replayed.
     """
 
-    def __init__(self, replay: DrafterReplay, longest: int, greedy: bool, seed: int) -> None:
+    def __init__(self, replay: DrafterReplay | PooledReplay, longest: int, greedy: bool, seed: int) -> None:
         self.replay = replay
         self._odds: Sequence[TextOdds] = replay.odds()
         self._longest, self._greedy, self._seed = longest, greedy, seed

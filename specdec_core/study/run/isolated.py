@@ -64,7 +64,7 @@ class IsolatedRun:
         self._doing = "loading and warming up"
         try:
             threads = torch.get_num_threads()
-            self._ask({"target": target.model_dump(mode="json"), "threads": threads, **_plain(job)})
+            self._ask({"target": target.model_dump(mode="json"), "threads": threads, **job_to_plain(job)})
             self._answer()
         except BaseException:
             self.close()
@@ -128,7 +128,7 @@ def _signal(number: int) -> str:
         return str(number)
 
 
-def _plain(job: RunJob) -> dict[str, Any]:
+def job_to_plain(job: RunJob) -> dict[str, Any]:
     """Return a job as plain data."""
     return {
         "task": job.task,
@@ -142,8 +142,8 @@ def _plain(job: RunJob) -> dict[str, Any]:
     }
 
 
-def _job(plain: Mapping[str, Any]) -> RunJob:
-    """Return the job that `_plain` wrote."""
+def job_from_plain(plain: Mapping[str, Any]) -> RunJob:
+    """Return the job that `job_to_plain` wrote."""
     registry, run = default_registry(), plain["run"]
     kinds: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")
     drafter, gamma, lenience, rule = (
@@ -191,7 +191,7 @@ def main() -> None:
             warnings.simplefilter("ignore", PluginWarning)  # the study reports failures of plugins
             plain = study.questions.get()
             torch.set_num_threads(plain["threads"])
-            job = _job(plain)
+            job = job_from_plain(plain)
             target = load_target(TargetConfig.model_validate(plain["target"]), job.folder)
             prepared = PreparedRun(target, job, default_registry())
             study.answer(ready=True)

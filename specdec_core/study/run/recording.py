@@ -7,77 +7,46 @@ with the batch that it was decoding.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from specdec_core.decoding import Decoder
-from specdec_core.decoding.prompt import encode_prompt
-from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
+from specdec_core.cluster import Pool
 from specdec_core.interface import TrainingObserver
-from specdec_core.interface.errors import ConfigError, ModelError, PromptError
-from specdec_core.models import LoadedModel
-from specdec_core.models.packing import describe_hardware
+from specdec_core.interface.errors import ConfigError
 from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
-from specdec_core.record.record import PartHeader, Record, RecordHeader, VerifyTimes
-from specdec_core.record.recorder import HiddenType, Kept, TextJob, record_texts
-from specdec_core.record.target import fingerprint_tokenizer, is_builtin, save_features, save_tokenizer
+from specdec_core.record.record import Record
+from specdec_core.record.recorder import TextJob
+from specdec_core.record.target import is_builtin, save_tokenizer
 from specdec_core.record.writer import RecordWriter, check_folder
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry import Registry
 from specdec_core.sampling.generators import row_seed
-from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Study, Task
-from specdec_core.study.run.factory import load_target, ready_prompts
+from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.folder import exclusive_lock
-from specdec_core.study.run.provenance import LIBRARIES, versions
-from specdec_core.study.run.recorded import fingerprint_ids
+from specdec_core.study.run.recorded_target import (
+    Outline,
+    Part,
+    RecordedTarget,
+    RecordOptions,
+    TargetHere,
+    fingerprint_weights,
+    verify_times,
+)
+from specdec_core.study.run.remote_recording import PooledTarget
 
+__all__ = ["RecordOptions", "record_study", "record_tasks", "time_record"]
 
-@dataclass(frozen=True)
-class RecordOptions:
-    """What to record, and how.
-
-    Attributes:
-        rows: Number of texts that are decoded together.
-        samples: Number of texts of each prompt where the target samples; greedy decoding has one.
-        hidden: Whether to store the hidden states, which drafters such as heads read.
-        hidden_type: Their number format; None for float32 where the target computes in it, else float16.
-        top_k: Number of most probable tokens to store at each position, with their probabilities.
-        gamma: The longest draft whose verification is timed, for T(k); None times nothing.
-        timings: Number of timings of each draft length.
-    """
-
-    rows: int = 8
-    samples: int = 1
-    hidden: bool = False
-    hidden_type: HiddenType | None = None
-    top_k: int = 0
-    gamma: int | None = None
-    timings: int = 20
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A task with its prompts as token ids."""
-
-    task: Task
-    prompts: tuple[tuple[int, ...], ...]
-    samples: int
-
-    @property
-    def texts(self) -> int:
-        return len(self.prompts) * self.samples
+_DEFAULTS = RecordOptions()
 
 
 def record_study(
     study: Study,
     output: Path,
     observer: TrainingObserver,
-    options: RecordOptions = RecordOptions(),
+    options: RecordOptions = _DEFAULTS,
     *,
     fresh: bool = False,
     registry: Registry | None = None,
@@ -105,10 +74,11 @@ def record_tasks(
     tasks: Sequence[Task],
     output: Path,
     observer: TrainingObserver,
-    options: RecordOptions = RecordOptions(),
+    options: RecordOptions = _DEFAULTS,
     *,
     folder: Path = Path(),
     fresh: bool = False,
+    pool: Pool | None = None,
     registry: Registry | None = None,
 ) -> Record:
     """Record a target on the prompts of some tasks; each becomes a part of the record.
@@ -124,6 +94,7 @@ def record_tasks(
         options: What to record, and how.
         folder: Base for relative paths.
         fresh: Discard the record that is in the folder.
+        pool: Workers that load the target and decode; by default this process.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
@@ -132,20 +103,25 @@ def record_tasks(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     _check_tasks(tasks)
+    config = tasks[0].target
     check_folder(output)
     with exclusive_lock(output, "recording"):
-        observer.stage(f"loading {tasks[0].target.model}")
-        target = load_target(tasks[0].target, folder)
-        parts = [_part(task, target, options) for task in tasks]
-        writer = RecordWriter(output, _header(parts, target, options, registry or default_registry()), fresh=fresh)
-        _save_target(writer, target)
+        observer.stage(f"loading {config.model}")
+        target: RecordedTarget = (
+            TargetHere(partial(load_target, config, folder), registry)
+            if pool is None
+            else PooledTarget(pool, config, folder)
+        )
+        outline = target.outline(tasks, options)
+        parts = outline.parts
+        writer = RecordWriter(output, outline.header, fresh=fresh)
+        _save_target(writer, target, outline)
         try:
-            for number, part in enumerate(parts):
-                _record_part(writer, number, part, target, options, observer)
+            for number in range(len(parts)):
+                _record_part(writer, number, target, outline, options, observer)
             if options.gamma is not None:
                 hottest = max(parts, key=lambda part: part.task.sampling.temperature)
-                settings = (hottest.prompts, _part_header(hottest), options.gamma, options.timings)
-                writer.add_times(_verify_times(target, *settings, observer))
+                writer.add_times(target.verify_times(hottest, options, observer))
         except KeyboardInterrupt as stopped:
             done, total = sum(writer.done), sum(part.texts for part in parts)
             stopped.args = (
@@ -173,119 +149,49 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
             )
 
 
-def _part(task: Task, target: LoadedModel, options: RecordOptions) -> _Part:
-    try:
-        ready = ready_prompts(target, task.prompts, task.chat_template)
-    except PromptError as error:
-        raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
-    prompts = tuple(tuple(encode_prompt(target, prompt, str(n))) for n, prompt in enumerate(ready))
-    return _Part(task, prompts, 1 if task.sampling.greedy else options.samples)
-
-
-def _header(
-    parts: Sequence[_Part], target: LoadedModel, options: RecordOptions, registry: Registry
-) -> RecordHeader:
-    """Return the header of a record.
-
-    Raises:
-        ModelError: Hidden states are asked for, and the target has no output embedding.
-    """
-    if options.hidden and target.features is None:
-        raise ModelError(f"{target.name} has no output embedding, so there are no hidden states to record.")
-    every = versions(registry)
-    switched = any(target.begins_long(len(prompt)) for part in parts for prompt in part.prompts)
-    return RecordHeader(
-        target=parts[0].task.target.model_dump(mode="json"),
-        fingerprint=_fingerprint(target),
-        tokenizer=None if target.tokenizer is None else fingerprint_tokenizer(target.tokenizer),
-        vocab_size=target.vocab_size,
-        eos_ids=target.eos_ids,
-        start_id=target.start_id,
-        max_length=target.family.max_positions if switched else target.max_positions,
-        hidden_size=target.features.hidden_size if options.hidden and target.features is not None else None,
-        top_k=min(options.top_k, target.vocab_size),
-        versions={name: every[name] for name in LIBRARIES},
-        parts=tuple(_part_header(part) for part in parts),
-    )
-
-
-def _part_header(part: _Part) -> PartHeader:
-    task = part.task
-    return PartHeader(
-        task=task.name,
-        sampling=task.sampling,
-        generation=task.generation,
-        prompts={
-            "settings": task.prompts_config.model_dump(mode="json", exclude_defaults=True),
-            "count": len(part.prompts),
-            "sha256": fingerprint_prompts(task.prompts, task.chat_template),
-            "tokens_sha256": fingerprint_ids(part.prompts),
-        },
-        texts=part.texts,
-    )
-
-
-def _fingerprint(target: LoadedModel) -> str | None:
-    """Return the digest of the target's weights; None if they cannot be read."""
-    try:
-        return None if target.features is None else target.features.fingerprint()
-    except ModelError:
-        return None
-
-
-def _save_target(writer: RecordWriter, target: LoadedModel) -> None:
+def _save_target(writer: RecordWriter, target: RecordedTarget, outline: Outline) -> None:
     """Write the tokenizer, and the embeddings where hidden states are recorded, unless they are there."""
     path, header = writer.path, writer.header
     model = str(header.target["model"])
-    if target.tokenizer is not None and not is_builtin(model) and not (path / TOKENIZER).is_dir():
-        save_tokenizer(path, target.tokenizer)
+    if outline.tokenizer is not None and not is_builtin(model) and not (path / TOKENIZER).is_dir():
+        save_tokenizer(path, outline.tokenizer)
     if header.hidden_size is not None and not (path / FEATURES).is_file():
-        save_features(path, target, header.fingerprint)
+        target.save_features(path, header)
 
 
 def _record_part(
     writer: RecordWriter,
     number: int,
-    part: _Part,
-    target: LoadedModel,
+    target: RecordedTarget,
+    outline: Outline,
     options: RecordOptions,
     observer: TrainingObserver,
 ) -> None:
     """Decode the texts of a part that are not stored."""
+    part = outline.parts[number]
     if writer.done[number] == part.texts:
         return
-    task = part.task
-    observer.stage(task.with_task("recording"), part.texts)
+    jobs = list(_jobs(part, options.rows, writer.done[number]))
+    observer.stage(part.task.with_task("recording"), part.texts)
     observer.advance(writer.done[number])
-    kept = Kept(_hidden_type(target, options), writer.header.top_k)
-    for job in _jobs(part, target, options.rows, writer.done[number]):
-        done = writer.done[number]
-        texts = record_texts(
-            target,
-            job,
-            task.sampling,
-            task.generation,
-            kept,
-            lambda share, done=done, job=job: observer.advance(done + share * len(job.seeds)),  # type: ignore[misc]
-        )
-        writer.append(number, texts)
-        observer.advance(writer.done[number])
+
+    def advance(share: float) -> None:
+        observer.advance(writer.done[number] + share * options.rows)
+
+    with closing(target.texts(part.task, outline.kept, jobs, advance)) as found:
+        for texts in found:
+            writer.append(number, texts)
+            observer.advance(writer.done[number])
 
 
-def _hidden_type(target: LoadedModel, options: RecordOptions) -> HiddenType | None:
-    if not options.hidden:
-        return None
-    return options.hidden_type or ("float32" if target.model.dtype == torch.float32 else "float16")
-
-
-def _jobs(part: _Part, target: LoadedModel, rows: int, start: int) -> Iterator[TextJob]:
+def _jobs(part: Part, rows: int, start: int) -> Iterator[TextJob]:
     """Yield the batches of texts from number `start` on.
 
     A batch has prompts on one side of the target's rotary switch, as its forward pass has one set of frequencies.
     """
     count = len(part.prompts)
     places = (divmod(text, part.samples) for text in range(start, part.texts))
-    for _, same in groupby(places, key=lambda place: target.begins_long(len(part.prompts[place[0]]))):
+    for _, same in groupby(places, key=lambda place: part.begins_long[place[0]]):
         alike = list(same)
         for first in range(0, len(alike), rows):
             batch = alike[first : first + rows]
@@ -318,44 +224,13 @@ def time_record(output: Path, observer: TrainingObserver, gamma: int, timings: i
         config = TargetConfig.model_validate(header.target)
         observer.stage(f"loading {config.model}")
         target = load_target(config)
-        if header.fingerprint not in (None, _fingerprint(target)):
+        if header.fingerprint not in (None, fingerprint_weights(target)):
             raise ConfigError(
                 f"{config.model} has other weights now than when {output} was recorded; record it anew."
             )
         part = max(record.parts, key=lambda part: part.header.sampling.temperature)
         prompts = tuple(dict.fromkeys(text.prompt for text in part))
-        times = _verify_times(target, prompts, part.header, gamma, timings, observer)
+        times = verify_times(target, prompts, part.header, gamma, timings, observer)
         writer = RecordWriter(output, header)
         writer.add_times(times)
         return writer.record()
-
-
-def _verify_times(
-    target: LoadedModel,
-    prompts: Sequence[Sequence[int]],
-    settings: PartHeader,
-    gamma: int,
-    timings: int,
-    observer: TrainingObserver,
-) -> VerifyTimes:
-    """Time the target's forward pass with drafts of each length."""
-    generation = settings.generation
-    observer.stage("timing the target", (timings + 1) * (gamma + 1))
-    decoder = Decoder(
-        target,
-        RepeatLastToken(target.info()),
-        gamma=CyclingGamma(gamma, np.random.default_rng(generation.seed)),
-        sampling=settings.sampling,
-        strict=True,
-    )
-    reports = watch_steps(
-        decoder,
-        prompts,
-        gamma=gamma,
-        timings=timings,
-        max_new_tokens=generation.max_new_tokens,
-        seed=generation.seed,
-        advance=observer.advance,
-    )
-    medians = Medians.of(reports, min_count=min(3, timings))
-    return VerifyTimes(device=describe_hardware(target), verify=medians.verify_times(gamma), overhead=medians.rest)

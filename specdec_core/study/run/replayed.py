@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from specdec_core.cluster import Pool
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import FixedGamma, GammaController, PluginWarning, TrainingObserver
 from specdec_core.interface.errors import ConfigError
@@ -33,10 +34,13 @@ from specdec_core.study.run.expected import Drafted, RecordedTexts
 from specdec_core.study.run.folder import StorageError, exclusive_lock
 from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.provenance import study_provenance
+from specdec_core.study.run.remote_replay import PooledReplay
 from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 from specdec_core.study.run.runner import StudyResult, failure_lines, failure_text
 
 _Found = TypeVar("_Found")
+_Gammas: TypeAlias = tuple[dict[Run, GammaController], Drafted]
+"""The runs of a drafter with their controllers, and what it drafted."""
 _ONLY = 1
 """Number of the only repeat: an expectation needs no other."""
 
@@ -51,6 +55,7 @@ def replay_study(
     machines: Sequence[Machine] = (),
     output: Path | None = None,
     fresh: bool = False,
+    pool: Pool | None = None,
     registry: Registry | None = None,
 ) -> StudyResult:
     """Replay a study, or resume a replay that was stopped.
@@ -65,6 +70,7 @@ def replay_study(
             default the machine that recorded, if its T(k) was recorded, with the time of the drafters here.
         output: Folder that stores finished runs; without it, a stopped replay cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
+        pool: Workers that ask the drafters, with the installed plugins; by default this process.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
@@ -80,7 +86,7 @@ def replay_study(
     with exclusive_lock(output) if output is not None else nullcontext():
         provenance = _provenance(study, record, parts, name, machines, registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, record, name, machines, registry, observer, journal)
+        session = _Session(study, record, name, machines, registry, observer, journal, pool)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
@@ -142,7 +148,9 @@ class _Session:
         registry: Registry,
         observer: TrainingObserver,
         journal: Journal | None,
+        pool: Pool | None,
     ) -> None:
+        self.pool = pool
         self.study, self.record, self.registry, self.observer = study, record, registry, observer
         self.timed_here = not machines
         self.machines: Sequence[Machine | None] = machines or [machine_of(record)]
@@ -220,24 +228,40 @@ class _TaskReplay:
                 self._add(
                     own, baseline, machine, alone, self._certain(alone, machine), self._gaps(), self._outputs()
                 )
-        for runs in _by_drafter(self._task):
-            if any(not self._session.done(own, run) for own in self._tasks for run in runs):
-                self._replay(runs)
+        drafts = [self._begin(runs) for runs in _by_drafter(self._task) if not self._all_done(runs)]
+        found: Iterable[_Gammas | None] = (draft() for draft in drafts)
+        if self._session.pool is not None and self._session.timed_here:
+            found = list(found)  # a drafter is timed when no other is asked
+        for each in found:
+            if each is not None:
+                gammas, drafted = each
+                for run, gamma in gammas.items():
+                    self._session.attempt(self._tasks, run, partial(self._expect, run, gamma, drafted))
 
-    def _replay(self, runs: Sequence[Run]) -> None:
-        """Replay the runs of one drafter, which is asked for its drafts once."""
+    def _all_done(self, runs: Sequence[Run]) -> bool:
+        return all(self._session.done(own, run) for own in self._tasks for run in runs)
+
+    def _begin(self, runs: Sequence[Run]) -> Callable[[], _Gammas | None]:
+        """Return a function that asks the drafter of some runs for its drafts, once; workers begin at once.
+
+        It returns None where there is nothing to expect, as no run can be replayed.
+        """
         found = {run: self._session.attempt(self._tasks, run, partial(self._gamma, run)) for run in runs}
         gammas = {run: gamma for run, gamma in found.items() if gamma is not None}
         if not gammas:
-            return
+            return lambda: None
         longest = max(1, *(gamma.max_gamma for gamma in gammas.values()))
         first, *others = gammas
-        drafted = self._session.attempt(self._tasks, first, partial(self._drafted, first, longest))
-        if drafted is None:  # what is wrong with the drafter ends all runs that have it
-            self._session.fail(self._tasks, others, like=first)
-            return
-        for run, gamma in gammas.items():
-            self._session.attempt(self._tasks, run, partial(self._expect, run, gamma, drafted))
+        started = self._started(first, longest)
+
+        def ask() -> _Gammas | None:
+            drafted = self._session.attempt(self._tasks, first, partial(self._drafted, started, longest))
+            if drafted is None:  # what is wrong with the drafter ends all runs that have it
+                self._session.fail(self._tasks, others, like=first)
+                return None
+            return gammas, drafted
+
+        return ask
 
     def _gamma(self, run: Run) -> GammaController:
         """Return the gamma controller of a run that can be replayed.
@@ -252,22 +276,39 @@ class _TaskReplay:
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
         return make_gamma(run.gamma, registry)
 
-    def _drafted(self, run: Run, longest: int) -> Drafted:
-        """Return the drafter of a run, after it was asked for drafts along all texts."""
+    def _started(self, run: Run, longest: int) -> Callable[[], DrafterReplay | PooledReplay]:
+        """Return a function that loads the drafter of a run; with workers, they ask it from now on."""
         assert run.drafter is not None, "the baseline drafts nothing"
-        session, task = self._session, self._task
-        replay = DrafterReplay(
+        session = self._session
+        folder, timeout = session.study.folder.absolute(), session.study.plugin_timeout
+        if session.pool is not None:
+            pooled = PooledReplay(
+                session.pool,
+                session.record,
+                self._part,
+                run,
+                max_gamma=longest,
+                folder=folder,
+                plugin_timeout=timeout,
+            )
+            return lambda: pooled
+        return partial(
+            DrafterReplay,
             session.record,
             self._part,
             run.drafter,
             max_gamma=longest,
             draft_sampling=run.draft_sampling,
             registry=session.registry,
-            folder=session.study.folder.absolute(),
+            folder=folder,
             observer=session.observer,
-            plugin_timeout=session.study.plugin_timeout,
+            plugin_timeout=timeout,
         )
-        return Drafted(replay, longest, task.sampling.greedy, task.generation.seed)
+
+    def _drafted(self, started: Callable[[], DrafterReplay | PooledReplay], longest: int) -> Drafted:
+        """Return a drafter after it was asked for drafts along all texts."""
+        task = self._task
+        return Drafted(started(), longest, task.sampling.greedy, task.generation.seed)
 
     def _expect(self, run: Run, gamma: GammaController, drafted: Drafted) -> None:
         """Compute what follows for a run on each machine."""
@@ -296,7 +337,7 @@ class _TaskReplay:
         notes: tuple[str, ...] = ()
         if self._session.timed_here:
             seconds = drafted.replay.draft_seconds()
-            here = describe_device(torch.device(drafted.replay.drafter.target.device))
+            here = drafted.replay.device
             if not machine.device.startswith(here):
                 notes = (f"T(k) was recorded on {machine.device}; the drafter was timed here, on {here}.",)
         else:

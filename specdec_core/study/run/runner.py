@@ -17,8 +17,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from specdec_core.cluster import Pool
 from specdec_core.interface import PluginWarning, TrainingObserver
-from specdec_core.interface.errors import PromptError, SpecdecError, exception_text
+from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry, default_registry
@@ -31,6 +32,7 @@ from specdec_core.study.run.isolated import IsolatedRun
 from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.prepared import Batch, PreparedRun, RunJob
 from specdec_core.study.run.provenance import study_provenance
+from specdec_core.study.run.remote import PooledRun, PooledTargets
 from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 from specdec_core.theory.intervals import relative_spread
 
@@ -63,6 +65,7 @@ def run_study(
     output: Path | None = None,
     fresh: bool = False,
     isolate: bool = False,
+    pool: Pool | None = None,
     registry: Registry | None = None,
 ) -> StudyResult:
     """Run a study, or resume one that was stopped.
@@ -73,6 +76,7 @@ def run_study(
         output: Folder that stores finished repeats; without it, a stopped study cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
         isolate: Give each run a process of its own, which loads the target again, with the installed plugins.
+        pool: Workers that load the targets and time the runs, with the installed plugins; by default this process.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
@@ -82,11 +86,14 @@ def run_study(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     registry = registry or default_registry()
-    targets = _Targets(study.folder.absolute(), observer)  # wherever a plugin changes to
+    folder = study.folder.absolute()  # wherever a plugin changes to
+    targets = _Targets(folder, registry, observer, isolate) if pool is None else PooledTargets(pool, folder)
+    if isolate and any(task.target.tensor_parallel for task in study.tasks):
+        raise ConfigError("a target with 'tensor_parallel' runs in the processes of torchrun; remove --isolate.")
     with exclusive_lock(output) if output is not None else nullcontext():
-        provenance = study_provenance(study, describe_hardware(targets.of(study.tasks[0])), registry)
+        provenance = study_provenance(study, targets.device(study.tasks[0]), registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, targets, registry, observer, journal, isolate)
+        session = _Session(study, targets, observer, journal)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
@@ -120,14 +127,37 @@ def failure_lines(failed: Mapping[RunKey, str]) -> list[str]:
 
 
 class _Targets:
-    """The targets of a study's tasks, one of them in memory at a time."""
+    """The targets of a study's tasks in this process, one of them in memory at a time.
 
-    def __init__(self, folder: Path, observer: TrainingObserver) -> None:
+    Args:
+        folder: Base for relative paths.
+        registry: Where plugins come from.
+        observer: Receives the progress.
+        isolate: Give each run a process of its own.
+    """
+
+    def __init__(self, folder: Path, registry: Registry, observer: TrainingObserver, isolate: bool) -> None:
         self.folder = folder
+        self._registry = registry
         self._observer = observer
+        self._isolate = isolate
         self._loaded: tuple[TargetConfig, LoadedModel] | None = None
 
-    def of(self, task: Task) -> LoadedModel:
+    def device(self, task: Task) -> str:
+        """Return the device of a task's target, with its hardware."""
+        return describe_hardware(self._of(task))
+
+    def prompts(self, task: Task) -> list[str | list[int]]:
+        """Return the prompts of a task in the form that a decoder takes, after checking all of them."""
+        return ready_prompts(self._of(task), task.prompts, task.chat_template)
+
+    def prepare(self, task: Task, job: RunJob) -> PreparedRun | IsolatedRun:
+        """Load and warm up a run."""
+        if self._isolate:
+            return IsolatedRun(task.target, job)
+        return PreparedRun(self._of(task), job, self._registry)
+
+    def _of(self, task: Task) -> LoadedModel:
         if self._loaded is None or self._loaded[0] != task.target:
             self._loaded = None  # frees memory before the next target is loaded
             self._observer.stage(f"loading {task.target.model}")
@@ -135,7 +165,9 @@ class _Targets:
         return self._loaded[1]
 
     def release(self) -> None:
-        self._loaded = None
+        """Free the memory of a target that only processes of runs will need."""
+        if self._isolate:
+            self._loaded = None
 
 
 class _Session:
@@ -144,19 +176,15 @@ class _Session:
     def __init__(
         self,
         study: Study,
-        targets: _Targets,
-        registry: Registry,
+        targets: _Targets | PooledTargets,
         observer: TrainingObserver,
         journal: Journal | None,
-        isolate: bool,
     ) -> None:
         self._study = study
-        self._isolate = isolate
         self._targets = targets
-        self._registry = registry
         self._observer = observer
         self._journal = journal
-        self._prepared: dict[str, PreparedRun | IsolatedRun] = {}
+        self._prepared: dict[str, PreparedRun | IsolatedRun | PooledRun] = {}
         repeats = study.config.repeats
         self._total = sum(len(task.runs) for task in study.tasks) * repeats.max
         self._most = "" if repeats.min == repeats.max else "at most "
@@ -170,8 +198,7 @@ class _Session:
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
             # The prompts of all tasks with this target are checked before the first task takes its time.
             ready = [(task, list(self._batches(task))) for task in tasks]
-            if self._isolate:
-                self._targets.release()  # each process has its own
+            self._targets.release()
             for task, batches in ready:
                 self._run_task(task, batches)
                 self.close()
@@ -260,11 +287,7 @@ class _Session:
             self._targets.folder,
             self._study.plugin_timeout,
         )
-        self._prepared[run.name] = (
-            IsolatedRun(task.target, job)
-            if self._isolate
-            else PreparedRun(self._targets.of(task), job, self._registry)
-        )
+        self._prepared[run.name] = self._targets.prepare(task, job)
 
     def _measure(self, task: Task, run: Run, number: int) -> None:
         def progress(share: float) -> None:
@@ -286,7 +309,7 @@ class _Session:
             PromptError: If the target cannot take some of the prompts; every line begins with the task's name.
         """
         try:
-            prompts = ready_prompts(self._targets.of(task), task.prompts, task.chat_template)
+            prompts = self._targets.prompts(task)
         except PromptError as error:
             raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
         size = self._study.config.batch_size

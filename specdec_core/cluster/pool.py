@@ -1,0 +1,193 @@
+"""Jobs in this process, or on the workers of a Ray cluster.
+
+A job is a function and its arguments. It must be importable by its name, and its arguments and its result plain
+data, so that any worker can run it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from specdec_core._version import installed_version
+from specdec_core.interface import TrainingObserver, errors
+from specdec_core.interface.errors import SpecdecError, exception_text
+
+
+class JobError(SpecdecError):
+    """A job failed, and not by an error that the user can fix; or its worker died again and again."""
+
+
+class Pool(Protocol):
+    """Runs jobs. Results come back in the order of the jobs, whichever ends first."""
+
+    @property
+    def gpus(self) -> int:
+        """The most GPUs of one machine; 0 where jobs use what the process sees."""
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        jobs: Sequence[tuple[Any, ...]],
+        *,
+        timed: bool = False,
+        cpus: int = 1,
+        gpus: float = 0.0,
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """Start jobs; yield what a function returns for each.
+
+        Args:
+            function: Called with the arguments of a job.
+            jobs: The arguments of each.
+            timed: Run one job at a time, always on the same device, which nothing else uses.
+            cpus: Number of CPUs that a job which is not timed needs: those of one machine, if that has less.
+            gpus: Number of GPUs that a job needs.
+            return_exceptions: Yield what a job raises, and go on with the others.
+
+        Raises:
+            SpecdecError: What a job raised; `JobError` for all that is no `SpecdecError`. The other jobs are
+                cancelled.
+        """
+
+    def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
+        """Return how many jobs run side by side that need so many CPUs and GPUs."""
+
+    def close(self) -> None:
+        """Give back what the pool holds."""
+
+
+class LocalPool:
+    """Runs jobs in this process, one after the other."""
+
+    gpus = 0
+
+    def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:  # noqa: ARG002
+        """Return 1."""
+        return 1
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        jobs: Sequence[tuple[Any, ...]],
+        *,
+        timed: bool = False,  # noqa: ARG002  # they are all alone
+        cpus: int = 1,  # noqa: ARG002
+        gpus: float = 0.0,  # noqa: ARG002  # they share what this process sees
+        return_exceptions: bool = False,
+    ) -> Iterator[Any]:
+        """Yield what a function returns for each job; see `Pool.map`. What jobs raise is not changed."""
+        for job in jobs:
+            try:
+                yield function(*job)
+            except Exception as error:
+                if not return_exceptions:
+                    raise
+                yield error
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def open_pool(address: str | None = None) -> Pool:
+    """Return a pool.
+
+    Args:
+        address: A Ray cluster, as in `RayPool`; None for this process.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no such cluster.
+    """
+    if address is None:
+        return LocalPool()
+    from specdec_core.cluster.ray_pool import RayPool
+
+    return RayPool(address)
+
+
+@contextmanager
+def pooled(address: str | None, observer: TrainingObserver) -> Iterator[Pool | None]:
+    """Yield the workers of a Ray cluster, and leave it at the end; None without an address.
+
+    Args:
+        address: The cluster, as in `RayPool`.
+        observer: Receives the progress.
+
+    Raises:
+        ConfigError: Ray is not installed, or there is no such cluster.
+    """
+    if address is None:
+        yield None
+        return
+    observer.stage("joining the Ray cluster")
+    pool = open_pool(address)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a job raised, in a form that any process can read.
+
+    Attributes:
+        kind: Name of the class of `specdec_core.interface.errors`; empty for any other exception.
+        message: What it says.
+        trace: The traceback on the worker.
+    """
+
+    kind: str
+    message: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Return an exception that a job raised."""
+        trace = "".join(traceback.format_exception(error))
+        for known in type(error).__mro__:
+            if issubclass(known, SpecdecError) and getattr(errors, known.__name__, None) is known:
+                return cls(known.__name__, str(error), trace)
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+        return cls("", f"{exception_text(error)}{place}", trace)
+
+    def error(self) -> SpecdecError:
+        """Return the exception, with the traceback of the worker as its cause."""
+        kind: type[SpecdecError] = getattr(errors, self.kind, JobError)
+        error = kind(self.message)
+        error.__cause__ = _WorkerError(self.trace)
+        return error
+
+
+class _WorkerError(Exception):
+    """Shows the traceback of another process."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(f'\n"""\n{trace}"""')
+
+
+def attempt(version: str, function: Callable[..., Any], job: tuple[Any, ...]) -> tuple[Any, Failure | None]:
+    """Run a job on a worker.
+
+    Args:
+        version: Version of specdec where the job comes from.
+        function: The function.
+        job: Its arguments.
+
+    Returns:
+        What the function returned, and what it raised.
+    """
+    if version != installed_version():
+        here = f"a worker has specdec {installed_version()}, and this process {version}"
+        return None, Failure("ConfigError", f"{here}; install the same version on every machine.", "")
+    try:
+        return function(*job), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # sys.exit, too: the worker goes on
+        return None, Failure.of(error)

@@ -1,0 +1,158 @@
+"""Runs on the workers of a pool: the study's process loads no model, and keeps the results.
+
+A worker keeps the target and the runs that it has loaded, so that timing a run again loads nothing. What it is
+asked says everything that it needs, so that another worker can take over when it dies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_core.cluster import Pool
+from specdec_core.interface.errors import ConfigError
+from specdec_core.models import LoadedModel
+from specdec_core.models.packing import describe_hardware
+from specdec_core.registry import default_registry
+from specdec_core.study.config.schema import TargetConfig
+from specdec_core.study.config.study import Task
+from specdec_core.study.run.factory import load_target, ready_prompts
+from specdec_core.study.run.isolated import job_from_plain, job_to_plain
+from specdec_core.study.run.prepared import PreparedRun, RunJob
+from specdec_core.study.run.repeats import Repeat
+
+
+class PooledTargets:
+    """The targets of a study's tasks, on the workers of a pool. See `Targets` of the runner.
+
+    Args:
+        pool: Runs what is asked of a target.
+        folder: Base for relative paths, which must lead to the same files on every worker.
+    """
+
+    def __init__(self, pool: Pool, folder: Path) -> None:
+        self.folder = folder
+        self._pool = pool
+
+    def device(self, task: Task) -> str:
+        """Return the device that times a task, with its hardware."""
+        found: str = self._ask(task.target, _device)
+        return found
+
+    def prompts(self, task: Task) -> list[str | list[int]]:
+        """Return the prompts of a task in the form that a decoder takes, after checking all of them."""
+        ready: list[str | list[int]] = self._ask(task.target, _prompts, task.prompts, task.chat_template)
+        return ready
+
+    def prepare(self, task: Task, job: RunJob) -> PooledRun:
+        """Load and warm up a run."""
+        plain = job_to_plain(job)
+        self._ask(task.target, _prepare, plain)
+        return PooledRun(lambda number: self._ask(task.target, _measure, plain, number))
+
+    def release(self) -> None:
+        """Do nothing: a worker frees a target when it loads another."""
+
+    def _ask(self, target: TargetConfig, function: Callable[..., Any], *arguments: Any) -> Any:
+        refuse_shared(target)
+        where = (target.model_dump(mode="json"), str(self.folder), torch.get_num_threads())
+        (found,) = self._pool.map(function, [(*where, *arguments)], timed=True, gpus=gpus_of(target, self._pool))
+        return found
+
+
+class PooledRun:
+    """A run on a worker.
+
+    Args:
+        measure: Returns the repeat with a number, as plain data.
+    """
+
+    def __init__(self, measure: Callable[[int], Mapping[str, Any]]) -> None:
+        self._measure = measure
+
+    def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:  # noqa: ARG002
+        """Decode all prompts once; see `PreparedRun.measure`."""
+        # Through JSON, as the journal does it, so that a repeat is the same now and when it is read again.
+        return Repeat.from_plain(json.loads(json.dumps(self._measure(number))))
+
+    def close(self) -> None:
+        """Do nothing: a worker frees runs when it prepares those of another task."""
+
+
+def refuse_shared(target: TargetConfig) -> None:
+    """Refuse a target that several processes share.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    if target.tensor_parallel is not None:
+        raise ConfigError(
+            "a target with 'tensor_parallel' runs under torchrun, which starts its processes; remove --ray."
+        )
+
+
+def gpus_of(target: TargetConfig, pool: Pool) -> float:
+    """Return the number of GPUs that a job with a target needs: all of a machine for a device map, else one."""
+    if not pool.gpus or target.device == "cpu":
+        return 0.0
+    return float(pool.gpus) if target.device_map is not None else 1.0
+
+
+class _Loaded:
+    """What this worker has loaded."""
+
+    target: tuple[str, LoadedModel] | None = None
+    task: str | None = None
+    runs: dict[str, PreparedRun]
+
+
+_loaded = _Loaded()
+_loaded.runs = {}
+
+
+def worker_target(plain: Mapping[str, Any], folder: str, threads: int) -> LoadedModel:
+    """Return a target on this worker, which keeps the last one that it loaded.
+
+    Args:
+        plain: Settings of the target.
+        folder: Base for relative paths.
+        threads: Threads of the process that asks.
+    """
+    torch.set_num_threads(threads)
+    key = json.dumps([plain, folder])
+    if _loaded.target is None or _loaded.target[0] != key:
+        _loaded.target, _loaded.task, _loaded.runs = None, None, {}  # frees memory before the next is loaded
+        _loaded.target = key, load_target(TargetConfig.model_validate(plain), Path(folder))
+    return _loaded.target[1]
+
+
+def _device(plain: Mapping[str, Any], folder: str, threads: int) -> str:
+    return describe_hardware(worker_target(plain, folder, threads))
+
+
+def _prompts(plain: Mapping[str, Any], folder: str, threads: int, prompts: Any, template: str | None) -> Any:
+    return ready_prompts(worker_target(plain, folder, threads), prompts, template)
+
+
+def _prepare(plain: Mapping[str, Any], folder: str, threads: int, job: Mapping[str, Any]) -> None:
+    _prepared(worker_target(plain, folder, threads), job)
+
+
+def _measure(
+    plain: Mapping[str, Any], folder: str, threads: int, job: Mapping[str, Any], number: int
+) -> Mapping[str, Any]:
+    run = _prepared(worker_target(plain, folder, threads), job)
+    return run.measure(number, lambda share: None).to_plain()  # noqa: ARG005
+
+
+def _prepared(target: LoadedModel, plain: Mapping[str, Any]) -> PreparedRun:
+    task, run = (json.dumps(part) for part in ({**plain, "run": None}, plain["run"]))
+    if _loaded.task != task:
+        _loaded.task, _loaded.runs = task, {}
+    if run not in _loaded.runs:
+        _loaded.runs[run] = PreparedRun(target, job_from_plain(plain), default_registry())
+    return _loaded.runs[run]

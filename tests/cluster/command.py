@@ -1,0 +1,6 @@
+"""The command `specdec`, as a script that torchrun can start with the Python of the tests."""
+
+from specdec_core.cli.start import main
+
+if __name__ == "__main__":
+    main()
