@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -40,6 +40,10 @@ class RaceSettings:
     seed: int = 0
 
 
+Outcome: TypeAlias = Literal["finalist", "stopped", "beyond", "refused"]
+"""What became of a candidate; see `Tried`."""
+
+
 @dataclass(frozen=True)
 class Tried:
     """What became of a candidate.
@@ -52,8 +56,9 @@ class Tried:
             replayed.
         slower: Its expected seconds over those of the leader of its last round, with the interval that decided.
         leader: That leader.
-        finalist: Whether it is left at the end.
-        reason: Why it is not, in a few words; None for a finalist.
+        outcome: `finalist`; `stopped`, since it is clearly slower; `beyond`, if it is not, but there are enough
+            finalists that are expected to be faster; or `refused`, if it cannot be replayed.
+        reason: The same in a few words; None for a finalist.
     """
 
     name: str
@@ -62,7 +67,7 @@ class Tried:
     speed: Ratio | None = None
     slower: Ratio | None = None
     leader: str | None = None
-    finalist: bool = False
+    outcome: Outcome = "finalist"
     reason: str | None = None
 
 
@@ -160,7 +165,7 @@ class _Field:
         for name in list(self.left):
             one = found[name]
             if isinstance(one, str):
-                self._leave(name, one)
+                self._leave(name, "refused", one)
             else:
                 self._seconds[name] += self._by_prompt(one, prompts)
         self._tokens += self._by_prompt(np.array([self._all_tokens[text] for text in texts], float), prompts)
@@ -184,7 +189,7 @@ class _Field:
                 leader=found.leader,
             )
         for name in found.stopped:
-            self._leave(name, f"slower than {found.leader}")
+            self._leave(name, "stopped", f"slower than {found.leader}")
 
     def order(self) -> list[str]:
         """Return those still in the race, the fastest first."""
@@ -194,13 +199,13 @@ class _Field:
         """Return what became of each, given the finalists."""
         beyond = f"not told from the finalists, but {len(kept)} are expected to be faster"
         for name in self.left:
-            here = name in kept
-            self._tried[name] = replace(self._tried[name], finalist=here, reason=None if here else beyond)
+            if name not in kept:
+                self._tried[name] = replace(self._tried[name], outcome="beyond", reason=beyond)
         return tuple(self._tried.values())
 
-    def _leave(self, name: str, reason: str) -> None:
+    def _leave(self, name: str, outcome: Outcome, reason: str) -> None:
         self.left.remove(name)
-        self._tried[name] = replace(self._tried[name], reason=reason)
+        self._tried[name] = replace(self._tried[name], outcome=outcome, reason=reason)
 
     def _by_prompt(self, values: NDArray[np.float64], prompts: Sequence[int]) -> list[float]:
         """Return the sum over the texts of each prompt; the values are in the order of the prompts."""

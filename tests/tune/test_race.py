@@ -50,12 +50,12 @@ def test_only_survivors_see_more_texts_and_each_text_once():
 def test_what_became_of_each_is_told():
     given = Given({"slow": 2.0, "good": 1.0, "close": 1.005, "broken": 0.1}, broken=("broken",))
     slow, good, close, broken = run(given).tried
-    assert (slow.rounds, slow.texts, slow.finalist, slow.reason) == (1, 16, False, "slower than good")
+    assert (slow.rounds, slow.texts, slow.outcome, slow.reason) == (1, 16, "stopped", "slower than good")
     assert slow.slower.low > 1.02
     assert slow.slower.value == pytest.approx(2, rel=0.05)
-    assert (good.rounds, good.texts, good.finalist, good.reason) == (3, 48, True, None)
-    assert (close.rounds, close.finalist) == (3, True)
-    assert (broken.rounds, broken.speed, broken.reason) == (0, None, given.reason)
+    assert (good.rounds, good.texts, good.outcome, good.reason) == (3, 48, "finalist", None)
+    assert (close.rounds, close.outcome) == (3, "finalist")
+    assert (broken.rounds, broken.speed, broken.outcome, broken.reason) == (0, None, "refused", given.reason)
 
 
 def test_the_speed_is_tokens_over_seconds_of_the_texts_seen():
@@ -69,7 +69,7 @@ def test_finalists_are_the_fastest_of_those_that_are_left():
     given = Given({f"c{n}": 1 + 0.001 * n for n in range(6)}, noise=0)
     found = run(given, finalists=2)
     assert found.finalists == ("c0", "c1")
-    assert found.tried[5].rounds == 3
+    assert (found.tried[5].rounds, found.tried[5].outcome) == (3, "beyond")
     assert found.tried[5].reason == "not told from the finalists, but 2 are expected to be faster"
 
 
