@@ -49,6 +49,19 @@ def builtin_heads(model: str) -> Path:
     return _by_folder("built-in heads", model, "heads.safetensors")
 
 
+def builtin_record(name: str) -> Path:
+    """Return the folder of a built-in record.
+
+    Args:
+        name: Its name, such as `builtin:code`.
+
+    Raises:
+        ModelError: There is no such record. The message lists the built-in records.
+    """
+    folders = [path.parent for path in sorted(_FOLDER.glob("records/*/record.json"))]
+    return _lookup("built-in record", name, {BUILTIN_PREFIX + folder.name: folder for folder in folders})
+
+
 def builtin_arpa(model: str) -> Path:
     """Return the ARPA file of a built-in n-gram model.
 

@@ -173,10 +173,14 @@ class DraftRecorder:
         for index, row in enumerate(rows):
             if row is not None and self._left[index]:
                 at = drawn_from[index] = tempered_row(row, temperature)
-                tokens[index], confidence[index] = at.draw(numbers[index][place])
+                tokens[index], confidence[index] = self._draw_row(at, index, numbers[index][place])
         self._record.add_backoff(tokens, drawn_from)
         self._advance(confidence)
         return list(tokens)
+
+    def _draw_row(self, row: TemperedRow, index: int, number: float) -> tuple[int, float]:  # noqa: ARG002
+        """Return a token drawn from a back-off distribution of a sequence, and its probability."""
+        return row.draw(number)
 
     def _draw_best(self, rows: Sequence[BackoffRow | None]) -> list[int]:
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
@@ -289,20 +293,25 @@ class DraftRecorder:
                 f"from 0 to the request's own: {list(self._budget)}."
             )
         if self._forked == len(self._forks):
-            batch, max_gamma, vocab = self._shape
-            self._forks.append(
-                DraftRecorder(self._to_probs, self._generators, batch, vocab, max_gamma, self._device)
-            )
+            self._forks.append(self._another())
         fork = self._forks[self._forked]
         self._forked += 1
         fork.start(self._tokens, budget, self._hidden, self._keep_drafting)
         return fork
 
+    def _another(self) -> DraftRecorder:
+        """Return a recorder for a fork of this request."""
+        return DraftRecorder(self._to_probs, self._generators, self._shape[0], self._shape[2], self._shape[1], self._device)
+
     def _draw(self, q: Tensor) -> Tensor:
-        token = draw(q, self._step_uniforms()[:, len(self._record)])
+        token = self._pick(q)
         self._record.add_written(token)
         self._advance(None if self._keep_drafting is None else _at(q, token))
         return token
+
+    def _pick(self, q: Tensor) -> Tensor:
+        """Return a token `[B]` drawn from q `[B, V]`."""
+        return draw(q, self._step_uniforms()[:, len(self._record)])
 
     def _advance(self, confidence: Tensor | Sequence[float] | None) -> None:
         """Count the token that every row has just taken, and ask the controller which rows draft another."""

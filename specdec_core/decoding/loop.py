@@ -29,6 +29,7 @@ from specdec_core.interface import (
     Outcome,
     Proposal,
     SessionInfo,
+    StepReport,
 )
 from specdec_core.models import LoadedModel, ModelSession
 from specdec_core.sampling.generators import RowGenerators
@@ -117,8 +118,9 @@ class InnerLoop:
         context: Shared with the loop above.
         above: What drafters know about the batch above.
         model: The model in the middle.
-        drafter: Drafts for it.
-        gamma: Decides how many tokens that drafter drafts.
+        drafter: Drafts for it; None to draft with the model alone.
+        gamma: Decides how many tokens that drafter drafts; None without a drafter.
+        rule: Verifies what it drafts; None for Algorithm 1.
     """
 
     def __init__(
@@ -126,8 +128,9 @@ class InnerLoop:
         context: LoopContext,
         above: SessionInfo,
         model: LoadedModel,
-        drafter: Drafter,
-        gamma: GammaController,
+        drafter: Drafter | None,
+        gamma: GammaController | None,
+        rule: AcceptanceRule | None = None,
     ) -> None:
         # A row holds drafted tokens before the level above has verified them.
         capacity = above.capacity + above.max_gamma
@@ -137,12 +140,14 @@ class InnerLoop:
             replace(context, guard=context.guard.child()),
             model,
             self._rows,
-            replace(above, capacity=capacity, max_gamma=gamma.max_gamma, device=model.device),
+            replace(
+                above, capacity=capacity, max_gamma=0 if gamma is None else gamma.max_gamma, device=model.device
+            ),
             drafter,
             gamma,
             to_probs=context.draft_to_probs,
             stops=StopRule(frozenset()),  # the target decides when a sequence ends
-            rule=SpeculativeSampling(),
+            rule=rule or SpeculativeSampling(),
         )
         for row in self._rows:
             row.reason = "length"  # until the first request
@@ -159,10 +164,14 @@ class InnerLoop:
             extend = partial(request.extend, drawn_by_core=True)
         while not self._batch.done:
             report = self._batch.step()
-            wanted = extend(report.outcome.committed, self._batch.p)
+            wanted = extend(self._drawn(report), self._batch.p)
             for row, more in zip(self._rows, wanted, strict=True):
                 row.reason = row.reason if more else "length"
         return request.proposal()
+
+    def _drawn(self, report: StepReport) -> Sequence[Sequence[int]]:
+        """Return the tokens of a step that become draft tokens of the level above."""
+        return report.outcome.committed
 
     def commit(self, outcome: Outcome) -> None:
         """Roll back rejected tokens and append the committed ones, here and below."""

@@ -323,6 +323,15 @@ class Drafter(ABC):
     drafts_trees: bool = False
     """Whether it drafts a tree where `DraftRequest.tree` asks for one. If not, it is asked for a line instead."""
 
+    autoregressive: bool = False
+    """Whether q of a draft token depends on the tokens before it alone, not on where the draft began, and its
+    drafts are as long as asked, or as its context allows. A replay then asks it once per text, not at every token;
+    the tokens come from the request."""
+
+    drafts_by_budget: bool = False
+    """Whether a smaller budget gives another draft than the beginning of the one for a larger budget. A replay
+    then asks it for every budget."""
+
     def __init__(self, config: Any, target: TargetInfo) -> None:
         self.config = config
         self.target = target

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from specdec_core._time_limit import TimeLimitExceeded
 
@@ -95,6 +97,28 @@ def shortened(text: str, length: int = 120) -> str:
         length: The most characters to return.
     """
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def differences(before: Any, now: Any, where: str = "") -> list[str]:
+    """Return a line for each value in which two pieces of plain data differ.
+
+    Args:
+        before: What is there.
+        now: What it is compared with.
+        where: Dotted key of both.
+    """
+    if isinstance(before, dict) and isinstance(now, dict):
+        keys = dict.fromkeys([*before, *now])
+        inside = f"{where}." if where else ""
+        return [d for key in keys for d in differences(before.get(key), now.get(key), f"{inside}{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = enumerate(zip(before, now, strict=True))
+        return [d for place, pair in pairs for d in differences(*pair, f"{where}[{place}]")]
+    if isinstance(before, list) and isinstance(now, list):
+        return [f"{where}: {len(before)} entries there, {len(now)} now"]
+    if before == now:
+        return []
+    return [f"{where}: {shortened(json.dumps(before), 40)} there, {shortened(json.dumps(now), 40)} now"]
 
 
 @contextmanager

@@ -83,6 +83,7 @@ class AutoregressiveDrafter(Drafter):
     """
 
     drafts_trees: bool = True
+    autoregressive: bool = True
 
     @abstractmethod
     def logits(self, prefix: Sequence[int]) -> Tensor:

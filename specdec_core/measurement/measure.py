@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from specdec_core.decoding import Decoder, Prompt, make_drafter
+from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
 from specdec_core.interface import Drafter, TrainingObserver
 from specdec_core.interface.errors import ConfigError, PluginError
 from specdec_core.interface.settings import SamplingSettings
@@ -26,14 +27,7 @@ from specdec_core.measurement.file import (
 from specdec_core.measurement.ranks import Siblings, measure_ranks
 from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import take_samples
-from specdec_core.measurement.timing import (
-    CyclingGamma,
-    Medians,
-    RepeatLastToken,
-    Timing,
-    synchronized,
-    watch_steps,
-)
+from specdec_core.measurement.timing import Timing, synchronized, timing_of
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry
@@ -233,7 +227,7 @@ def measure_times(
     gamma = context.settings.gamma
     medians = _medians(context, synchronized(drafter, context.target.device), entry.draft_sampling, advance)
     others = _medians(context, RepeatLastToken(context.target.info())).verify if medians.lacks(gamma) else None
-    return medians.timing(gamma, others)
+    return timing_of(medians, gamma, others)
 
 
 def _medians(
@@ -252,7 +246,16 @@ def _medians(
         strict=True,
         plugin_timeout=context.plugin_timeout,
     )
-    reports = watch_steps(decoder, context.prompts, settings, advance)
+    reports = watch_steps(
+        decoder,
+        context.prompts,
+        gamma=settings.gamma,
+        timings=settings.timings,
+        batch_size=settings.batch_size,
+        max_new_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        advance=advance,
+    )
     return Medians.of(reports, min_count=min(3, settings.timings))
 
 

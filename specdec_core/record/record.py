@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
+"""Why a text ended: at an end of sequence, a stop string, the length limit, or the end of the target's context."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A time in seconds."""
 
@@ -46,7 +48,7 @@ class RecordedText:
     sample: int
     tokens: NDArray[np.int64]
     probabilities: NDArray[np.float32]
-    finish_reason: Literal["eos", "stop", "length", "context"]
+    finish_reason: FinishReason
     hidden: NDArray[np.floating[Any]] | None = None
     top_tokens: NDArray[np.int64] | None = None
     top_probabilities: NDArray[np.float32] | None = None

@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 
 from specdec_core.decoding import Decoder
+from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
 from specdec_core.interface import BatchInfo, GenerationSettings, Outcome, StepReport
 from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_times
-from specdec_core.measurement.timing import (
-    CyclingGamma,
-    Medians,
-    RepeatLastToken,
-    SynchronizedDrafter,
-    watch_steps,
-)
+from specdec_core.measurement.timing import SynchronizedDrafter, timing_of
 from tests.lossless import PROMPT, VOCAB, small_target
 from tests.measurement.support import context
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, TableDrafter
@@ -53,7 +48,7 @@ def test_medians_by_the_longest_draft_that_was_made():
 
 
 def test_lengths_that_did_not_occur_are_read_off_a_line():
-    found = Medians({0: 0.0, 2: 2.0, 3: 5.0}, {0: 4.0, 2: 6.0, 3: 6.5}, 0.5).timing(5)
+    found = timing_of(Medians({0: 0.0, 2: 2.0, 3: 5.0}, {0: 4.0, 2: 6.0, 3: 6.5}, 0.5), 5)
     assert found.seconds.draft == pytest.approx((0, 1, 2, 5, 8, 11))
     assert found.seconds.verify == pytest.approx((4, 5, 6, 6.5, 7, 7.5))
     assert found.seconds.step == pytest.approx((4.5, 6.5, 8.5, 12, 15.5, 19))
@@ -63,18 +58,18 @@ def test_lengths_that_did_not_occur_are_read_off_a_line():
 
 
 def test_a_falling_end_is_not_drawn_out():
-    found = Medians({0: 0.0, 1: 3.0, 2: 2.0}, {0: 4.0, 1: 5.0, 2: 4.5}, 0.0).timing(4)
+    found = timing_of(Medians({0: 0.0, 1: 3.0, 2: 2.0}, {0: 4.0, 1: 5.0, 2: 4.5}, 0.0), 4)
     assert found.seconds.draft[2:] == (2.0, 2.0, 2.0)
     assert found.seconds.verify[2:] == (4.5, 4.5, 4.5)
 
 
 def test_verification_of_missing_lengths_is_that_of_other_drafts():
-    found = Medians({0: 0.0, 1: 1.0}, {0: 4.0, 1: 5.0}, 0.0).timing(3, {0: 40.0, 1: 50.0, 2: 6.0, 3: 8.0})
+    found = timing_of(Medians({0: 0.0, 1: 1.0}, {0: 4.0, 1: 5.0}, 0.0), 3, {0: 40.0, 1: 50.0, 2: 6.0, 3: 8.0})
     assert found.seconds.verify == (4.0, 5.0, 6.0, 8.0)
 
 
 def test_a_drafter_that_never_proposes_costs_nothing():
-    found = Medians({0: 0.0}, {0: 4.0}, 0.5).timing(2)
+    found = timing_of(Medians({0: 0.0}, {0: 4.0}, 0.5), 2)
     assert found.c == 0
     assert found.seconds.step == (4.5, 4.5, 4.5)
 
@@ -97,12 +92,16 @@ def target(device):
     return small_target(device)
 
 
+def timed(settings):
+    return settings.model_dump(include={"gamma", "timings", "batch_size", "max_new_tokens", "seed"})
+
+
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_steps_of_all_lengths_are_watched(target, batch_size):
     plan = context(target, timings=3, batch_size=batch_size, max_new_tokens=16)
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=CyclingGamma(3, np.random.default_rng(0)), strict=True)
     done = []
-    reports = watch_steps(decoder, plan.prompts, plan.settings, done.append)
+    reports = watch_steps(decoder, plan.prompts, **timed(plan.settings), advance=done.append)
     assert len(reports) == 3 * 4
     assert all(one.step > 0 and len(one.outcome.drafted) == batch_size for one in reports)
     assert {max(one.outcome.drafted) for one in reports} == {0, 1, 2, 3}
@@ -113,9 +112,9 @@ def test_steps_of_all_lengths_are_watched(target, batch_size):
 def test_a_plain_step_is_timed_however_few_steps_are(target, seed):
     plan = context(target, timings=1, gamma=1, max_new_tokens=16)
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=CyclingGamma(1, np.random.default_rng(seed)), strict=True)
-    reports = watch_steps(decoder, plan.prompts, plan.settings, lambda _: None)
+    reports = watch_steps(decoder, plan.prompts, **timed(plan.settings))
     assert len(reports) >= 2
-    assert Medians.of(reports, min_count=1).timing(1).seconds.verify[0] > 0
+    assert timing_of(Medians.of(reports, min_count=1), 1).seconds.verify[0] > 0
 
 
 class Short(CountingDrafter):

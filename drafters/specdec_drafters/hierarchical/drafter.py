@@ -38,6 +38,7 @@ class HierarchicalDrafter(Drafter):
     """
 
     Config = HierarchicalConfig
+    autoregressive = True
 
     def __init__(self, config: HierarchicalConfig, target: TargetInfo) -> None:
         super().__init__(config, target)

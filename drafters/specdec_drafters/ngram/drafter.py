@@ -50,6 +50,7 @@ class NgramDrafter(Drafter):
 
     Config = NgramConfig
     drafts_trees = True
+    autoregressive = True
 
     def __init__(self, config: NgramConfig, target: TargetInfo) -> None:
         super().__init__(config, target)

@@ -21,6 +21,7 @@ class RandomDrafter(Drafter):
     """
 
     Config = RandomConfig
+    autoregressive = True
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch."""

@@ -32,6 +32,7 @@ class TransformerDrafter(Drafter):
 
     Config = TransformerConfig
     drafts_trees = True
+    autoregressive = True
 
     def __init__(self, config: TransformerConfig, target: TargetInfo) -> None:
         super().__init__(config, target)

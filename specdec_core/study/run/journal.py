@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.study.run.folder import StorageError, cannot_store, make_folder
 from specdec_core.study.run.repeats import Repeat, Repeats
 
@@ -129,7 +129,7 @@ class Journal:
             )
         if head is not None and head.get("fingerprint") != self._fingerprint:
             now = json.loads(json.dumps(provenance))
-            changes = "; ".join(_differences(head.get("study"), now)[:3]) or "the file has another format"
+            changes = "; ".join(differences(head.get("study"), now)[:3]) or "the file has another format"
             raise ConfigError(
                 f"{self.path.parent} holds the results of another study ({changes}). "
                 "Choose another --output, or pass --fresh to start over there."
@@ -185,21 +185,3 @@ def _left_out(path: Path, lines: list[int]) -> str:
         f"{path}: {number} cannot be used ({named}): damaged, of another study, or the second of a repeat. "
         "Repeats that no other line holds are timed again."
     )
-
-
-def _differences(before: Any, now: Any, where: str = "") -> list[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        keys = dict.fromkeys([*before, *now])
-        inside = f"{where}." if where else ""
-        return [d for key in keys for d in _differences(before.get(key), now.get(key), f"{inside}{key}")]
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        pairs = enumerate(zip(before, now, strict=True))
-        return [d for place, pair in pairs for d in _differences(*pair, f"{where}[{place}]")]
-    if isinstance(before, list) and isinstance(now, list):
-        return [f"{where}: {len(before)} entries there, {len(now)} now"]
-    return [] if before == now else [f"{where}: {_short(before)} there, {_short(now)} now"]
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."

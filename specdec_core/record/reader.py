@@ -1,0 +1,124 @@
+"""Read a record: its header at once, its texts as they are iterated. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from specdec_core.builtin import BUILTIN_PREFIX, builtin_record
+from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.record.shards import ShardInfo, damaged, read_info, read_shard, shard_name
+
+HEADER = "record.json"
+"""Name of the file with the header."""
+TOKENIZER = "tokenizer"
+"""Name of the folder with the target's tokenizer."""
+FEATURES = "features.safetensors"
+"""Name of the file with the target's embeddings."""
+_MAX_HEADER = 10_000_000
+"""The most bytes of a header."""
+
+
+def part_folder(record: Path, number: int) -> Path:
+    """Return the folder of a part's shards."""
+    return record / f"part-{number}"
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """The texts of one task, in shards on the disk; see `RecordPart`.
+
+    Attributes:
+        header: Settings of the texts.
+        record: Header of the record.
+        shards: What the metadata of its shards says.
+    """
+
+    header: PartHeader
+    record: RecordHeader
+    shards: tuple[ShardInfo, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of all texts."""
+        return sum(shard.tokens for shard in self.shards)
+
+    def __len__(self) -> int:
+        return sum(shard.texts for shard in self.shards)
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        for shard in self.shards:
+            yield from read_shard(shard, self.record)
+
+
+def read_record(path: Path | str) -> Record:
+    """Read a record; its texts are read when its parts are iterated.
+
+    Args:
+        path: Its folder, or a built-in one such as `builtin:code`.
+
+    Raises:
+        ConfigError: It is no record, or damaged, or of another version of the format. Iterating a part raises it
+            too, where a shard turns out to be damaged.
+    """
+    built_in = str(path).startswith(BUILTIN_PREFIX)
+    folder = builtin_record(str(path)) if built_in else input_path(path)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{path}: there is no such folder; `specdec record --output {path}` writes a record, and "
+            "builtin:code is one that ships."
+        )
+    header = read_header(folder)
+    parts = tuple(
+        StoredPart(part, header, _shards(part_folder(folder, number), part))
+        for number, part in enumerate(header.parts)
+    )
+    return Record(folder, header, parts)
+
+
+def read_header(folder: Path) -> RecordHeader:
+    """Read the header of a record.
+
+    Raises:
+        ConfigError: There is none, or it is damaged, or of another version.
+    """
+    path = folder / HEADER
+    try:
+        with reading(path, ConfigError, "the header of a record"), open_input(path, _MAX_HEADER) as file:
+            return RecordHeader.model_validate_json(file.read())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        if where == "specdec_record":
+            raise ConfigError(
+                f"{path}: this is version {first['input']!r} of the format of records, and this version of "
+                "specdec reads 1; install the version of specdec that wrote it."
+            ) from error
+        raise damaged(path, f"{where}: {first['msg']}") from error
+
+
+def shards_of(folder: Path) -> Sequence[Path]:
+    """Return the shards in the folder of a part, in order."""
+    return sorted(folder.glob("shard-*.safetensors"))
+
+
+def _shards(folder: Path, part: PartHeader) -> tuple[ShardInfo, ...]:
+    """Return the shards of a part, which must follow each other without a gap."""
+    found: list[ShardInfo] = []
+    texts = 0
+    for number, path in enumerate(shards_of(folder)):
+        if path.name != shard_name(number):
+            raise damaged(folder / shard_name(number), "it is missing, and a later one is there")
+        info = read_info(path)
+        if info.first != texts:
+            raise damaged(path, f"its first text has number {info.first}, and {texts} texts are before it")
+        texts += info.texts
+        found.append(info)
+    if texts > part.texts:
+        raise damaged(folder, f"it has {texts} texts, and its header says {part.texts}")
+    return tuple(found)

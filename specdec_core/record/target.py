@@ -1,0 +1,182 @@
+"""What a record keeps of its target: the tokenizer, and the embeddings where it holds hidden states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec_core.builtin import BUILTIN_PREFIX
+from specdec_core.interface import TargetInfo
+from specdec_core.interface.errors import ConfigError, ModelError
+from specdec_core.interface.files import writing_file, writing_folder
+from specdec_core.models import LoadedModel, load_vocabulary
+from specdec_core.models.device import parse_device
+from specdec_core.record.reader import FEATURES, TOKENIZER
+from specdec_core.record.record import Record
+from specdec_core.record.shards import damaged
+
+_INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
+
+
+class RecordedFeatures:
+    """The embeddings of a target that was recorded with its hidden states; see `TargetFeatures`.
+
+    Args:
+        path: The file with the embeddings.
+        device: Where they go.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._path = path
+        self._device = device
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata: dict[str, str] = file.metadata() or {}
+                self._stored = {str(name) for name in file.keys()}  # noqa: SIM118
+                self.hidden_size = int(file.get_slice(_OUTPUT).get_shape()[1])
+            self._fingerprint = metadata.get("fingerprint")
+        except (OSError, SafetensorError) as error:
+            raise damaged(path, str(error)) from error
+
+    @cached_property
+    def output_embeddings(self) -> Tensor:
+        """Weights `[V, D]` of the language-model head."""
+        return self._read(_OUTPUT)
+
+    @cached_property
+    def input_embeddings(self) -> Tensor:
+        """Weights `[V', E]` of the (decoder's) input embedding."""
+        # Tied embeddings are stored once.
+        return self._read(_INPUT) if _INPUT in self._stored else self.output_embeddings
+
+    def fingerprint(self) -> str:
+        """Return the digest of the target's weights.
+
+        Raises:
+            ModelError: They could not be read when the target was recorded.
+        """
+        if self._fingerprint is None:
+            raise ModelError(
+                f"{self._path}: the weights of this target could not be identified when it was recorded."
+            )
+        return self._fingerprint
+
+    def _read(self, name: str) -> Tensor:
+        with safe_open(self._path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor.to(self._device)
+
+
+def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> TargetInfo:
+    """Return what drafters see of the target of a record; the target is not loaded.
+
+    Args:
+        record: The record.
+        folder: Base for relative paths in plugin settings.
+        device: Where drafters compute: `auto` is a GPU where there is one.
+
+    Raises:
+        ConfigError: The tokenizer is not the one that was recorded.
+        ModelError: The tokenizer cannot be read, or there is no such device.
+    """
+    header = record.header
+    where = parse_device(device)
+    features = record.path / FEATURES
+    return TargetInfo(
+        vocab_size=header.vocab_size,
+        eos_ids=header.eos_ids,
+        device=where,
+        tokenizer=recorded_tokenizer(record),
+        encoder_decoder=header.encoder_decoder,
+        folder=folder,
+        features=RecordedFeatures(features, where) if features.is_file() else None,
+    )
+
+
+def recorded_tokenizer(record: Record) -> Any:
+    """Return the tokenizer of a record's target, or None without one.
+
+    That of a built-in target is not in the record: it comes with this package, as the target does.
+
+    Raises:
+        ConfigError: It is not the one that was recorded.
+        ModelError: It cannot be read.
+    """
+    header = record.header
+    if header.tokenizer is None:
+        return None
+    model = str(header.target["model"])
+    place: str | Path = record.path / TOKENIZER
+    if is_builtin(model):
+        place = model
+    elif not (record.path / TOKENIZER).is_dir():
+        raise ConfigError(f"{record.path} has lost its folder `{TOKENIZER}`. Copy the record again.")
+    tokenizer = _load(place)
+    if tokenizer is None or fingerprint_tokenizer(tokenizer) != header.tokenizer:
+        raise ConfigError(
+            f"{record.path}: the tokenizer in {place} is not the one of the recorded texts; copy the record "
+            "again, or record the target anew."
+        )
+    return tokenizer
+
+
+def is_builtin(model: str) -> bool:
+    """Whether a target comes with this package."""
+    return model.startswith(BUILTIN_PREFIX)
+
+
+def _load(place: str | Path) -> Any:
+    if isinstance(place, str):
+        return load_vocabulary(place)[0]
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(place), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a broken file may raise anything
+        raise ModelError(f"{place}: the tokenizer cannot be loaded: {str(error)[:400]}") from error
+
+
+def fingerprint_tokenizer(tokenizer: Any) -> str:
+    """Return a digest of what a tokenizer makes of texts: its vocabulary and its special tokens.
+
+    It is the same for a tokenizer that was saved and loaded again.
+    """
+    parts = [sorted(tokenizer.get_vocab().items()), sorted(map(str, tokenizer.all_special_tokens))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def save_tokenizer(path: Path, tokenizer: Any) -> None:
+    """Write a tokenizer into the folder of a record.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with writing_folder(path / TOKENIZER) as place:
+        tokenizer.save_pretrained(place)
+
+
+def save_features(path: Path, target: LoadedModel, fingerprint: str | None) -> None:
+    """Write the embeddings of a target into the folder of a record, in the number format of its weights.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    features = target.features
+    assert features is not None, "a target without an output embedding has no hidden states to record"
+    output, read = features.output_embeddings, features.input_embeddings
+    tied = output.shape == read.shape and output.data_ptr() == read.data_ptr()
+    stored = {_OUTPUT: output} if tied else {_OUTPUT: output, _INPUT: read}
+    metadata = {} if fingerprint is None else {"fingerprint": fingerprint}
+    with writing_file(path / FEATURES) as place:
+        save_file({name: weight.cpu().contiguous() for name, weight in stored.items()}, place, metadata)

@@ -1,0 +1,294 @@
+"""A drafter's session along recorded texts: what it is asked, what it answers, and what it is told was committed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.loop import LoopContext
+from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.tokens import TokenView
+from specdec_core.decoding.validation import BAD_TOKEN, FAULTS
+from specdec_core.decoding.watch import CallWatch
+from specdec_core.interface import (
+    BatchInfo,
+    Drafter,
+    GammaController,
+    GammaSession,
+    Outcome,
+    PluginConfig,
+    PluginError,
+    PointMass,
+    Proposal,
+    SamplingSettings,
+    SessionInfo,
+)
+from specdec_core.models import inference_only
+from specdec_core.record.record import RecordedText
+from specdec_core.replay.forced import ForcedContext, ForcedRecorder
+from specdec_core.sampling.generators import RowGenerators, row_seed
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification.distributions import density
+
+_CERTAIN = 1 - 1e-6
+"""q of a draft token from here on is that of a point mass."""
+
+
+@dataclass(frozen=True, eq=False)
+class ForcedText:
+    """A recorded text as a sequence to decode.
+
+    Attributes:
+        text: The text.
+        begin: The tokens before it: the prompt, or the start token where there is an encoder.
+        limit: The most tokens that the text could have had.
+        hidden: `[L, D]` float, what each token was predicted from; None if no drafter needs it.
+    """
+
+    text: RecordedText
+    begin: tuple[int, ...]
+    limit: int
+    hidden: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.text.tokens)
+
+    def room(self, position: int) -> int:
+        """Return how many tokens may be drafted at a position: the last place is for the target's own token."""
+        return self.limit - position - 1
+
+
+@dataclass(frozen=True, eq=False)
+class ForcedDraft:
+    """A drafter's answer for one sequence.
+
+    Attributes:
+        accept: `[n]` float64, the probability that each token is accepted, given the text and that those before it
+            were; as far as the text goes.
+        confidence: `[n]` float32, what `keep_drafting` would be told after each token; NaN where it would not be
+            asked.
+        offered: Number of tokens, beyond the text too.
+    """
+
+    accept: NDArray[np.float64]
+    confidence: NDArray[np.float32]
+    offered: int
+
+
+class _Watcher(GammaController):
+    """Lets the drafter draft on, and notes what a controller would be told after each token."""
+
+    def __init__(self, max_gamma: int) -> None:
+        super().__init__(PluginConfig())
+        self._max_gamma = max_gamma
+        self.told: list[list[float]] = []
+
+    @property
+    def max_gamma(self) -> int:
+        """The longest draft."""
+        return self._max_gamma
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        """Begin a batch."""
+        return _WatchingSession(self, batch.batch_size)
+
+
+class _WatchingSession(GammaSession):
+    uses_confidence = True
+
+    def __init__(self, controller: _Watcher, batch_size: int) -> None:
+        self._controller, self._batch_size = controller, batch_size
+
+    def gamma(self) -> Sequence[int]:
+        self._controller.told = [[] for _ in range(self._batch_size)]
+        return [self._controller.max_gamma] * self._batch_size
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        for row, value in zip(self._controller.told, confidence, strict=True):
+            if not math.isnan(value):
+                row.append(value)
+        return [True] * len(confidence)
+
+
+class Along:
+    """A session of a drafter along a batch of recorded texts.
+
+    Args:
+        drafter: The drafter.
+        sequences: The texts.
+        max_gamma: The longest draft.
+        sampling: The target's sampling settings.
+        draft_sampling: Those of drafts.
+        watch: Watches the calls into the drafter.
+        seed: Seed of the free draws, beyond the end of a text.
+        live: Open inner loops as they are, which draw for themselves; those of hierarchies are forced otherwise.
+
+    Raises:
+        PluginError: The drafter fails. So do `ask` and `commit`.
+
+    Attributes:
+        proposer: Asks the drafter.
+        recorder: The request.
+        device: Where drafts are verified.
+        position: The position of each sequence in its text.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        sequences: Sequence[ForcedText],
+        max_gamma: int,
+        sampling: SamplingSettings,
+        draft_sampling: SamplingSettings | None,
+        watch: CallWatch,
+        *,
+        seed: int = 0,
+        live: bool = False,
+    ) -> None:
+        self._drafter, self._sequences = drafter, sequences
+        self._guard = PluginGuard(strict=True, watch=watch)
+        self._greedy = sampling.greedy
+        self.position = [0] * len(sequences)
+        self._rows = [list(one.begin) for one in sequences]
+        self._views = tuple(map(TokenView, self._rows))
+        self._whole = [[*one.begin, *one.text.tokens.tolist()] for one in sequences]
+        self._probabilities = [one.text.probabilities.astype(np.float64) for one in sequences]
+        self._limits = [len(one.begin) + one.limit for one in sequences]
+        capacity = max(self._limits)
+        to_probs = LogitsToProbs(draft_sampling or sampling)
+        generators = RowGenerators([row_seed(seed, one.text.number) for one in sequences])
+        encoder = drafter.target.encoder_decoder
+        info = SessionInfo(
+            batch_size=len(sequences),
+            vocab_size=drafter.target.vocab_size,
+            capacity=capacity,
+            max_gamma=min(max_gamma, capacity),
+            device=drafter.target.device,
+            sources=tuple(one.text.prompt for one in sequences) if encoder else None,
+        )
+        self.device = torch.device(info.device)
+        make = LoopContext if live else partial(ForcedContext, texts=self._whole)
+        context = make(to_probs, generators, self._guard)
+        sizes = info.batch_size, info.vocab_size, info.max_gamma, info.device
+        self.recorder = ForcedRecorder(self._whole, to_probs, generators, *sizes)
+        self._watcher = _Watcher(max_gamma)
+        room = tuple(one.limit for one in sequences)
+        batch = BatchInfo(info.batch_size, max_gamma, room, self._greedy)
+        recorder: DraftRecorder = self.recorder
+        self.proposer = Proposer(
+            drafter, self._watcher, None, recorder, context.with_loop(info), batch, self._guard
+        )
+
+    @inference_only
+    def ask(self, budget: Sequence[int]) -> Proposal:
+        """Ask for drafts of at most so many tokens for each sequence; return them on the target's device."""
+        hidden = self._hidden() if self._drafter.needs_hidden_states else None
+        proposal, faults = self.proposer.propose(self._views, budget, hidden)
+        codes = [] if faults is None else faults.tolist()
+        # That q gives nothing to a token of the text is no fault here: it would not have been drafted.
+        wrong = [code for code in codes if code not in (0, BAD_TOKEN)]
+        if wrong:
+            self.fail(FAULTS[wrong[0]].format(last=self._drafter.target.vocab_size - 1))
+        return proposal
+
+    def commit(self, accepted: Sequence[int], count: Sequence[int], drafted: Sequence[int]) -> None:
+        """Report that the next tokens of each text were committed.
+
+        Args:
+            accepted: How many of the draft tokens were accepted.
+            count: How many tokens were committed, the recovered or bonus token included; 0 for texts that ended.
+            drafted: The lengths of the drafts.
+        """
+        new = []
+        for row, whole, more in zip(self._rows, self._whole, count, strict=True):
+            new.append(tuple(whole[len(row) : len(row) + more]))
+            row += new[-1]
+        self.position = [at + len(one) for at, one in zip(self.position, new, strict=True)]
+        ended = tuple(at >= len(one) for at, one in zip(self.position, self._sequences, strict=True))
+        used = any(drafted)
+        self.proposer.commit(Outcome(tuple(drafted), tuple(accepted), tuple(new), ended, used=used))
+        self._guard.step += 1
+
+    def close(self) -> None:
+        """Close the drafter's session."""
+        self.proposer.close()
+
+    def read(self, proposal: Proposal) -> list[ForcedDraft]:
+        """Return the acceptance of drafts that `ask` returned, before their `commit`.
+
+        Raises:
+            PluginError: The drafter drew tokens itself, or q is no number.
+        """
+        if self._drafter.autoregressive and not self.recorder.drew(proposal):
+            self.fail(
+                "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with the "
+                "request's methods, or set `autoregressive = False`."
+            )
+        width = proposal.tokens.shape[1]
+        tokens = proposal.tokens.cpu()
+        y, p = self._ahead(tokens)
+        if isinstance(proposal.q, PointMass):
+            q = (tokens == y).double()
+            certain = torch.ones_like(q)
+        else:
+            on_device = y.to(proposal.tokens.device)
+            both = torch.stack([density(proposal.q, on_device), density(proposal.q, proposal.tokens)])
+            q, certain = both.double().cpu()
+        left = [len(one) - at for one, at in zip(self._sequences, self.position, strict=True)]
+        drafts = []
+        for index, length in enumerate(proposal.lengths):
+            count = max(min(length, left[index]), 0)
+            odds = (q[index, :count] / p[index, :count]).clamp(max=1).numpy()
+            other = (tokens[index, :count] != y[index, :count]).numpy()
+            if other.any():
+                self._refuse_own(certain[index], int(other.argmax()))
+                odds = np.where(other, 0.0, odds)
+            if np.isnan(odds).any():
+                self.fail("q of a token is NaN: its logits or probabilities are.")
+            told = np.full(count, math.nan, dtype=np.float32)
+            heard = self._watcher.told[index][:count] if width else []
+            told[: len(heard)] = heard
+            drafts.append(ForcedDraft(odds, told, length))
+        return drafts
+
+    def _ahead(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the texts' next tokens `[B, K]` and the target's p of them; the draft's own and 1 beyond."""
+        y, p = tokens.clone(), torch.ones(tokens.shape, dtype=torch.float64)
+        for index, (row, whole) in enumerate(zip(self._rows, self._whole, strict=True)):
+            known = whole[len(row) : len(row) + tokens.shape[1]]
+            y[index, : len(known)] = torch.tensor(known, dtype=torch.long)
+            if not self._greedy:
+                at = self.position[index]
+                p[index, : len(known)] = torch.from_numpy(self._probabilities[index][at : at + len(known)])
+        return y, p
+
+    def _hidden(self) -> Tensor | None:
+        """Return what the last committed token of each sequence was predicted from; None in the first step."""
+        if not all(self.position):
+            return None
+        rows = []
+        for one, at in zip(self._sequences, self.position, strict=True):
+            assert one.hidden is not None, "hidden states were not read"
+            rows.append(one.hidden[min(at, len(one)) - 1])
+        return torch.stack(rows).to(self.device)
+
+    def _refuse_own(self, certain: Tensor, place: int) -> None:
+        """Refuse a token that differs from the text's, unless it was certain, as a copied one is."""
+        if not float(certain[place]) >= _CERTAIN:
+            self.fail(
+                "it draws its tokens itself, and returned others than the request's methods did. A replay needs q "
+                "of the text's tokens: draw with the request's sample(), draw() or sample_backoff()."
+            )
+
+    def fail(self, message: str) -> None:
+        """Raise a `PluginError` that names the drafter."""
+        self._guard.fail(self._drafter, PluginError(message))

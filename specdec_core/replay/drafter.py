@@ -1,0 +1,285 @@
+"""Replaying a drafter: it is asked for drafts along recorded texts, and its acceptance is read off them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from specdec_core.decoding.watch import CallWatch, watched
+from specdec_core.interface import ConfigError, Drafter, PluginConfig, SamplingSettings, TrainingObserver
+from specdec_core.models import LoadedModel
+from specdec_core.record.record import Record, RecordedText, RecordPart
+from specdec_core.registry import Registry
+from specdec_core.replay.along import Along, ForcedDraft, ForcedText
+from specdec_core.replay.odds import TextOdds
+from specdec_core.replay.preparing import Preparation
+from specdec_core.replay.timing import draft_seconds
+
+
+class DrafterReplay:
+    """A drafter along the texts of a part of a record.
+
+    Args:
+        record: The record.
+        part: The part.
+        drafter: The drafter, or its validated settings with its name.
+        max_gamma: The longest draft, K. All gammas up to K follow from one pass.
+        draft_sampling: The drafter's sampling settings if they differ from the target's (section 6).
+        registry: Where plugins come from; by default the installed ones.
+        folder: Base for relative paths in the drafter's settings.
+        observer: Receives the progress.
+        batch_size: Number of texts asked for together, which only affects the speed.
+        target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
+            lacks. It is loaded where it is needed and None is given.
+        plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
+
+    Raises:
+        ConfigError: The record does not suit the drafter, or K is not at least 1.
+        PluginError: The drafter cannot be loaded.
+
+    Attributes:
+        drafter: The drafter.
+        notes: What a reader of the results should know, such as that the target was run for hidden states.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        part: RecordPart,
+        drafter: PluginConfig | Drafter,
+        *,
+        max_gamma: int,
+        draft_sampling: SamplingSettings | None = None,
+        registry: Registry | None = None,
+        folder: Path = Path(),
+        observer: TrainingObserver | None = None,
+        batch_size: int = 8,
+        target: LoadedModel | None = None,
+        plugin_timeout: float | None = None,
+    ) -> None:
+        for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least 1.")
+        self._part = part
+        self._max_gamma = max_gamma
+        self._draft_sampling = draft_sampling
+        self._observer = observer
+        self._timeout = plugin_timeout
+        self._preparation = Preparation(record, part.header, registry, folder, target)
+        self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
+        self._odds: tuple[TextOdds, ...] | None = None
+        self._seconds: tuple[float, ...] | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know."""
+        return tuple(self._preparation.notes)
+
+    def odds(self) -> Sequence[TextOdds]:
+        """Return the acceptance along each text, in the order of the part. It is computed once.
+
+        Raises:
+            PluginError: The drafter fails, draws its tokens itself, or is not what it declares.
+            ConfigError: The part holds no texts, or their probabilities are no probabilities.
+        """
+        if self._odds is None:
+            if self._observer is not None:
+                self._observer.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
+            found: list[TextOdds] = []
+            with watched(self._timeout) as watch:
+                for texts in self._batches(self._batch_size):
+                    with watch.interrupting():
+                        found += self._along(texts, watch)
+                    if self._observer is not None:
+                        self._observer.advance(len(texts))
+            if not found:
+                raise ConfigError("this part of the record holds no texts.")
+            self._odds = tuple(found)
+        return self._odds
+
+    def draft_seconds(self, timings: int = 20) -> tuple[float, ...]:
+        """Return D(k), the median seconds of a step in the drafter by the length k = 0, 1, ... K of its draft.
+
+        They are measured on this machine, once, with drafts of all lengths in turn along the first texts, one text
+        at a time; see `specdec_core.replay.timing`.
+
+        Args:
+            timings: Number of timings of each length.
+        """
+        if self._seconds is None:
+            odds = iter(self.odds())
+            texts = ((texts[0], next(odds)) for texts in self._batches(1))
+            with watched(self._timeout) as watch, watch.interrupting():
+                self._seconds = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
+        return self._seconds
+
+    def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
+        """Yield the texts, some at a time."""
+        needs_hidden = self.drafter.needs_hidden_states
+        batch: list[RecordedText] = []
+        for text in self._part:
+            batch.append(text)
+            if len(batch) == size:
+                yield self._preparation.forced(batch, hidden=needs_hidden)
+                batch = []
+        if batch:
+            yield self._preparation.forced(batch, hidden=needs_hidden)
+
+    def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> Along:
+        sampling = self._part.header.sampling
+        return Along(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
+
+    def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextOdds]:
+        if self.drafter.autoregressive:
+            return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
+        if not self.drafter.drafts_by_budget:
+            return _at_every_position(texts, self._open(texts, watch), self._max_gamma)
+        budgets = range(1, self._max_gamma + 1)
+        passes = [
+            _at_every_position(texts, self._open(texts, watch), budget, self._max_gamma) for budget in budgets
+        ]
+        return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
+
+
+def _at_every_position(
+    texts: Sequence[ForcedText], along: Along, budget: int, width: int | None = None
+) -> list[TextOdds]:
+    """Ask for a draft of a number of tokens at each position of each text.
+
+    Args:
+        texts: The texts.
+        along: The session.
+        budget: The number of tokens.
+        width: K of the result; the budget by default.
+    """
+    found = [_Found(text, width or budget) for text in texts]
+    try:
+        for position in range(max(map(len, texts))):
+            inside = [position < len(text) for text in texts]
+            rows = zip(texts, inside, strict=True)
+            proposal = along.ask([min(budget, text.room(position)) if more else 0 for text, more in rows])
+            for one, draft, more in zip(found, along.read(proposal), inside, strict=True):
+                if more:
+                    one.put(position, draft)
+            # No draft token counts as accepted, not even one that equals the text's: a draft begins at the next.
+            along.commit([0] * len(texts), [int(more) for more in inside], proposal.lengths)
+    finally:
+        along.close()
+    return [one.odds() for one in found]
+
+
+class _Found:
+    """What is found out about one text, position by position."""
+
+    def __init__(self, text: ForcedText, width: int) -> None:
+        self._text = text
+        self._accept = np.zeros((len(text), width))
+        self._confidence = np.full((len(text), width), np.nan, dtype=np.float32)
+        self._offered = np.zeros(len(text), dtype=np.int64)
+
+    def put(self, position: int, draft: ForcedDraft) -> None:
+        """Keep the draft that began at a position."""
+        self._accept[position, : len(draft.accept)] = draft.accept
+        self._confidence[position, : len(draft.accept)] = draft.confidence
+        self._offered[position] = draft.offered
+
+    def odds(self) -> TextOdds:
+        """Return all of it."""
+        return _odds(self._text, self._accept, self._offered, self._confidence)
+
+
+def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> list[TextOdds]:
+    """Ask an autoregressive drafter once for each token of each text, in drafts of up to K tokens.
+
+    All but the last token of a draft are committed as accepted, and the last as recovered with the same token: the
+    next draft begins after it, and every token is drafted once.
+    """
+    found = [_Chunks(text, max_gamma) for text in texts]
+    try:
+        while any(one.budget for one in found):
+            budget = [one.budget for one in found]
+            proposal = along.ask(budget)
+            for one, draft in zip(found, along.read(proposal), strict=True):
+                if one.budget and not one.put(draft):
+                    along.fail(
+                        f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
+                        "and some later. Set `autoregressive = False` where the length of drafts varies."
+                    )
+            drafted = proposal.lengths
+            # A text that is done is committed to its end; one without a draft goes on by a token.
+            each = zip(found, budget, drafted, strict=True)
+            count = [max(n, 1) if asked else one.left for one, asked, n in each]
+            for one, more in zip(found, count, strict=True):
+                one.position += more
+            along.commit([max(n - 1, 0) for n in drafted], count, drafted)
+    finally:
+        along.close()
+    return [one.odds() for one in found]
+
+
+class _Chunks:
+    """What is found out about one text, chunk by chunk.
+
+    Attributes:
+        position: Where the next chunk begins.
+    """
+
+    def __init__(self, text: ForcedText, max_gamma: int) -> None:
+        self._text, self._max_gamma = text, max_gamma
+        self._accept = np.zeros(len(text))
+        self._confidence = np.full(len(text), np.nan, dtype=np.float32)
+        self._end: int | None = None  # where the drafter can draft no more, such as the end of its context
+        self._done = False
+        self.position = 0
+
+    @property
+    def left(self) -> int:
+        """Number of tokens from the position on."""
+        return len(self._text) - self.position
+
+    @property
+    def budget(self) -> int:
+        """Number of tokens to ask for; 0 if nothing is left to find out."""
+        if self._done:
+            return 0
+        # The place before the limit is never drafted, whatever a draft begins with.
+        return max(min(self._max_gamma, self.left, self._text.room(self.position)), 0)
+
+    def put(self, draft: ForcedDraft) -> bool:
+        """Keep a draft; return False if the drafter had already come to its end."""
+        at = slice(self.position, self.position + draft.offered)
+        self._accept[at], self._confidence[at] = draft.accept, draft.confidence
+        ended_before = self._end is not None
+        if not ended_before and draft.offered < self.budget:
+            self._end = self.position + draft.offered
+        self._done = ended_before  # asked once more, it offered nothing
+        return not (ended_before and draft.offered)
+
+    def odds(self) -> TextOdds:
+        """Return what follows for drafts that begin at any position."""
+        starts = np.arange(len(self._text))
+        offered = np.minimum(self._max_gamma, self._text.limit - starts - 1)
+        if self._end is not None:
+            offered = np.minimum(offered, self._end - starts)
+        accept, confidence = self._windows(self._accept, 0), self._windows(self._confidence, np.nan)
+        return _odds(self._text, accept, np.maximum(offered, 0), confidence)
+
+    def _windows(self, values: NDArray[np.floating], beyond: float) -> NDArray[np.floating]:
+        """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
+        padded = np.concatenate([values, np.full(self._max_gamma - 1, beyond, dtype=values.dtype)])
+        return sliding_window_view(padded, self._max_gamma)
+
+
+def _odds(
+    text: ForcedText,
+    accept: NDArray[np.float64],
+    offered: NDArray[np.int64],
+    confidence: NDArray[np.float32],
+) -> TextOdds:
+    own = text.text
+    return TextOdds(accept, offered, confidence, own.tokens, text.limit, own.number, own.sample)

@@ -1,0 +1,92 @@
+"""Find the part of a record that a task of a study asks for. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.interface.errors import ConfigError, differences
+from specdec_core.study.config.prompts import encode_prompts, fingerprint_prompts
+
+if TYPE_CHECKING:
+    from specdec_core.record.record import PartHeader, Record, RecordPart
+    from specdec_core.study.config.study import Task
+
+_IDENTITY = ("model", "revision", "subfolder", "adapter", "quantization_config")
+"""Settings that decide what a target says; the others decide how fast."""
+
+
+def part_for(record: Record, task: Task) -> RecordPart:
+    """Return the texts of a record that the target of a task says, with the settings of the task.
+
+    The seed plays no part: a record stands for what the target says, whichever texts those are.
+
+    Args:
+        record: The record.
+        task: A task of a study.
+
+    Raises:
+        ConfigError: The record is of another target, or has no texts with these settings; the message says what
+            differs.
+    """
+    wanted = task.target.model_dump(mode="json", include=set(_IDENTITY))
+    there = {name: record.header.target.get(name) for name in _IDENTITY}
+    if changes := differences(there, wanted):
+        raise ConfigError(
+            task.with_task(
+                f"{record.path} is a record of another target ({'; '.join(changes)}). Record this one, or change "
+                "the study."
+            )
+        )
+    problems = [list(_problems(record, part.header, task)) for part in record.parts]
+    fitting = [part for part, found in zip(record.parts, problems, strict=True) if not found]
+    if not fitting:
+        nearest = min(problems, key=len)
+        raise ConfigError(
+            task.with_task(
+                f"{record.path} has no texts with these settings; in the nearest of its {len(problems)} parts "
+                f"differ {'; '.join(nearest)}. Record the study (`specdec record STUDY --output DIR`), or change it."
+            )
+        )
+    return next((part for part in fitting if part.header.task == task.name), fitting[0])
+
+
+def fingerprint_ids(prompts: Sequence[Sequence[int]]) -> str:
+    """Return a short hash of prompts as token ids."""
+    return hashlib.sha256(json.dumps([list(prompt) for prompt in prompts]).encode()).hexdigest()[:16]
+
+
+def _problems(record: Record, part: PartHeader, task: Task) -> Iterator[str]:
+    """Yield what differs between the settings of a part and of a task."""
+    for name in ("sampling", "generation"):
+        there, wanted = (getattr(one, name).model_dump(mode="json", exclude={"seed"}) for one in (part, task))
+        yield from differences(there, wanted, name)
+    if not _same_prompts(record, part.prompts, task):
+        count = part.prompts.get("count")
+        yield (
+            f"the prompts ({count} there, {len(task.prompts)} now)"
+            if count != len(task.prompts)
+            else "the prompts"
+        )
+
+
+def _same_prompts(record: Record, recorded: dict[str, Any], task: Task) -> bool:
+    if recorded.get("sha256") == fingerprint_prompts(task.prompts, task.chat_template):
+        return True
+    if recorded.get("count") != len(task.prompts):
+        return False
+    # An import knows token ids only, and a study may give as ids what was recorded as texts.
+    ids: list[Sequence[int]] = [prompt.tokens or () for prompt in task.prompts]
+    if not all(ids):
+        from specdec_core.record.target import recorded_tokenizer
+
+        tokenizer = recorded_tokenizer(record)
+        if tokenizer is None:
+            return False
+        texts = encode_prompts(
+            task.prompts, tokenizer, model=str(record.header.target["model"]), chat_template=task.chat_template
+        )
+        ids = [tokenizer(one)["input_ids"] if isinstance(one, str) else one for one in texts]
+    return recorded.get("tokens_sha256") == fingerprint_ids(ids)

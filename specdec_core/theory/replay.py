@@ -1,0 +1,194 @@
+"""What a drafter would have done on given texts: the expected counts of decoding, given each text.
+
+With token-wise verification and l = 1 the emitted text has the target's law whatever is drafted. Given the text, a
+draft token at a position where the drafter has q and the target emitted y is accepted with probability
+min(1, q(y) / p(y)), independently of all that came before. Steps are therefore a Markov chain along the text: one
+that begins at position i accepts n tokens with a probability that depends on i alone, and the next begins at
+i + n + 1. Expectations follow by dynamic programming over the positions; docs/replay.md has the proof.
+
+References:
+    Leviathan, Kalman, Matias 2023, Algorithm 1 and appendix A.1 (arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats: TypeAlias = NDArray[np.float64]
+
+_CELLS = 4_000_000
+"""The most numbers of an array of probabilities; texts beyond are computed in turn."""
+
+
+@dataclass(frozen=True, eq=False)
+class TextLaw:
+    """What is known of drafts along one text of L tokens, whose sequence may have had up to `limit` tokens.
+
+    Attributes:
+        accept: `[L, K]` float64. `accept[i, j]` is the probability that token j of a draft that begins at position
+            i of the text is accepted, given the text and that the tokens before it in the draft were. Entries
+            beyond the text or the draft are not read.
+        offered: `[L]` int64, the tokens of the draft that begins at each position when as many as possible are
+            asked for, which may reach beyond the text.
+        limit: The most tokens that the text could have had: `max_new_tokens`, or what the context holds. At least
+            L; L itself for a text that ended there.
+    """
+
+    accept: Floats
+    offered: NDArray[np.int64]
+    limit: int
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedCounts:
+    """Expected counts of decoding N texts one at a time, float64, as `Metrics` counts them. K is gamma.
+
+    Attributes:
+        steps: `[N]`, forward passes of the target.
+        drafted: `[N]`, draft tokens.
+        draft_calls: `[N]`, lengths of the drafts; 1 for one that was asked for and empty.
+        asked_at: `[N, K]`, draft tokens asked for at each position of the draft.
+        verified_at: `[N, K]`, draft tokens verified at each position: up to the first rejection, or the text's end.
+        accepted_at: `[N, K]`, draft tokens accepted at each position.
+        steps_by_length: `[N, K + 1]`, steps whose draft had 0, 1, ... K tokens, without the first of each text.
+        steps_by_asked: `[N, K + 1]`, steps that asked for 0, 1, ... K tokens, without the first of each text.
+        first_length: `[N, K + 1]`, the same for the first steps alone, by the length of their draft.
+        first_asked: `[N, K + 1]`, by what they asked for.
+    """
+
+    steps: Floats
+    drafted: Floats
+    draft_calls: Floats
+    asked_at: Floats
+    verified_at: Floats
+    accepted_at: Floats
+    steps_by_length: Floats
+    steps_by_asked: Floats
+    first_length: Floats
+    first_asked: Floats
+
+    @property
+    def accepted(self) -> Floats:
+        """`[N]`, accepted draft tokens."""
+        return self.accepted_at.sum(axis=1)
+
+    @property
+    def rejected(self) -> Floats:
+        """`[N]`, drafts cut short by a rejection."""
+        return self.verified_at.sum(axis=1) - self.accepted
+
+    @property
+    def first_draft_calls(self) -> Floats:
+        """`[N]`, the part of `draft_calls` that belongs to the first steps."""
+        length = self.first_length @ np.arange(self.first_length.shape[1])
+        return np.maximum(length, 1 - self.first_asked[:, 0])
+
+
+def expected_counts(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
+    """Return the expected counts of decoding texts with a fixed gamma, each in a batch of its own.
+
+    Args:
+        texts: What is known of drafts along each text; their K is at least gamma.
+        gamma: Tokens asked for in every step, at least 0.
+
+    Raises:
+        ValueError: `gamma` is out of range, or a text is empty or has more tokens than its limit.
+    """
+    _check(texts, gamma)
+    parts = [_counts_of(part, gamma) for part in _parts(texts, gamma)]
+    names = [field.name for field in fields(ExpectedCounts)]
+    return ExpectedCounts(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
+
+
+def _check(texts: Sequence[TextLaw], gamma: int) -> None:
+    if not texts:
+        raise ValueError("no text was given")
+    most = min(text.accept.shape[1] for text in texts)
+    if not 0 <= gamma <= most:
+        raise ValueError(f"gamma must be from 0 to {most}, the longest draft that is known; given {gamma!r}")
+    for number, text in enumerate(texts):
+        length = len(text.accept)
+        if not 1 <= length <= text.limit:
+            raise ValueError(f"text {number} has {length} tokens; expected from 1 to its limit, {text.limit}")
+
+
+def _parts(texts: Sequence[TextLaw], gamma: int) -> Iterator[Sequence[TextLaw]]:
+    """Yield the texts in parts whose arrays fit in memory."""
+    first, longest = 0, 0
+    for number, text in enumerate(texts):
+        longest = max(longest, len(text.accept))
+        if number > first and (number + 1 - first) * longest * (gamma + 1) > _CELLS:
+            yield texts[first:number]
+            first, longest = number, len(text.accept)
+    yield texts[first:]
+
+
+def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
+    lengths = np.array([len(text.accept) for text in texts])
+    longest = int(lengths.max())
+    position = np.arange(longest)
+    left = lengths[:, None] - position  # tokens of the text from each position on, [N, L]; below 1 beyond its end
+    # The last place before the limit is never drafted: it is for the recovered or bonus token.
+    room = np.array([text.limit for text in texts])[:, None] - position - 1
+    asked = np.clip(room, 0, gamma)
+    drafted = np.minimum(asked, _padded([text.offered for text in texts], longest))
+    # An end of sequence ends the text wherever it comes in the draft: nothing beyond it is verified.
+    verifiable = np.minimum(drafted, left)
+    accept = _padded([text.accept[:, :gamma] for text in texts], longest)
+    accept = np.where(np.arange(gamma) < verifiable[..., None], accept, 0.0)  # [N, L, K]
+    reached = np.cumprod(accept, axis=2)  # the probability that this token and all before it are accepted
+    before = np.concatenate([np.ones_like(reached[..., :1]), reached], axis=2)  # [N, L, K + 1]
+    begins = _begins(before, accept, left > 0)
+
+    def total(values: Floats) -> Floats:
+        return np.einsum("nl,nlk->nk", begins, values)
+
+    at, counts = np.arange(gamma), np.arange(gamma + 1)
+    by_length = begins[..., None] * (drafted[..., None] == counts)
+    by_asked = begins[..., None] * (asked[..., None] == counts)
+    calls = np.maximum(drafted, asked > 0)
+    return ExpectedCounts(
+        steps=begins.sum(axis=1),
+        drafted=(begins * drafted).sum(axis=1),
+        draft_calls=(begins * calls).sum(axis=1),
+        asked_at=total((at < asked[..., None]).astype(np.float64)),
+        verified_at=total(np.where(at < verifiable[..., None], before[..., :gamma], 0.0)),
+        accepted_at=total(reached),
+        steps_by_length=by_length[:, 1:].sum(axis=1),
+        steps_by_asked=by_asked[:, 1:].sum(axis=1),
+        first_length=by_length[:, 0],
+        first_asked=by_asked[:, 0],
+    )
+
+
+def _begins(before: Floats, accept: Floats, inside: NDArray[np.bool_]) -> Floats:
+    """Return the probability that a step begins at each position, `[N, L]`.
+
+    Args:
+        before: `[N, L, K + 1]`, the probability that a draft's first 0, 1, ... K tokens are accepted.
+        accept: `[N, L, K]`, the probability of each token, given those before it; 0 beyond the draft.
+        inside: `[N, L]`, which positions belong to a text.
+    """
+    number, longest, width = before.shape
+    ends = np.concatenate([1 - accept, np.ones((number, longest, 1))], axis=2)
+    moves = before * ends * inside[..., None]  # the probability that n tokens are accepted: the next is i + n + 1
+    begins = np.zeros((number, longest + width))
+    begins[:, 0] = 1.0
+    for i in range(longest):
+        begins[:, i + 1 : i + 1 + width] += begins[:, i, None] * moves[:, i]
+    return np.where(inside, begins[:, :longest], 0.0)
+
+
+def _padded(arrays: Sequence[NDArray[np.generic]], longest: int) -> NDArray[np.generic]:
+    """Return arrays `[L, ...]` of different lengths as one, `[N, longest, ...]`, zero beyond the end of each."""
+    whole = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
+    for row, array in zip(whole, arrays, strict=True):
+        row[: len(array)] = array
+    return whole
