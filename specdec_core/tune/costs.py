@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -38,10 +38,17 @@ class Costs:
     Attributes:
         machine: Gives T(k) and the overhead of a step.
         missing: Why the times of some drafters are not known, by `drafter_key`.
+        rows: Number of texts that were decoded together in these steps.
     """
 
     machine: Machine
     missing: Mapping[str, str]
+    rows: int = 1
+
+    @property
+    def plain_speed(self) -> float:
+        """Tokens per second without a drafter, prompts not counted."""
+        return self.rows / (self.machine.verify[0] + self.machine.overhead)
 
     def draft_seconds(self, run: Run) -> tuple[float, ...]:
         """Return D(k) of a run's drafter.
@@ -183,4 +190,4 @@ def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str
         overhead=max(0.0, overhead),
         draft={key: known[key] for key in wanted if key in known},
     )
-    return Costs(machine, {key: absent for key in wanted if key not in known})
+    return Costs(machine, {key: absent for key in wanted if key not in known}, measurement.batch_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,4 +165,4 @@ class Replays:
         except SpecdecError as error:
             return str(error)
         assert replayed.seconds_by_text is not None, "there is a machine"
-        return replayed.seconds_by_text
+        return replayed.seconds_by_text / self._costs.rows  # which share each step
