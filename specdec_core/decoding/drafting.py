@@ -301,7 +301,9 @@ class DraftRecorder:
 
     def _another(self) -> DraftRecorder:
         """Return a recorder for a fork of this request."""
-        return DraftRecorder(self._to_probs, self._generators, self._shape[0], self._shape[2], self._shape[1], self._device)
+        return DraftRecorder(
+            self._to_probs, self._generators, self._shape[0], self._shape[2], self._shape[1], self._device
+        )
 
     def _draw(self, q: Tensor) -> Tensor:
         token = self._pick(q)

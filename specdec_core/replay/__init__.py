@@ -1,1 +1,36 @@
-"""Replaying drafters on recorded texts: what each would have done, without the target."""
+"""Replaying drafters on recorded texts: what each would have done, without the target.
+
+Importing this package does not import torch; the names below are imported on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from specdec_core._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from specdec_core.replay.drafter import DrafterReplay
+    from specdec_core.replay.expectation import Replayed, expected_metrics
+    from specdec_core.replay.machine import Machine, machine_of
+    from specdec_core.replay.odds import TextOdds
+    from specdec_core.replay.refusals import check_replayable
+
+__all__ = [
+    "DrafterReplay",
+    "Machine",
+    "Replayed",
+    "TextOdds",
+    "check_replayable",
+    "expected_metrics",
+    "machine_of",
+]
+
+lazy_attributes(
+    globals(),
+    {
+        "specdec_core.replay.drafter": ("DrafterReplay",),
+        "specdec_core.replay.expectation": ("Replayed", "expected_metrics"),
+        "specdec_core.replay.machine": ("Machine", "machine_of"),
+        "specdec_core.replay.odds": ("TextOdds",),
+        "specdec_core.replay.refusals": ("check_replayable",),
+    },
+)

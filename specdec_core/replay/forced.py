@@ -62,9 +62,7 @@ class ForcedRecorder(DraftRecorder):
         width = max(budget)
         counts = [width] * len(budget) if self.reach is None else [min(n, width) for n in self.reach]
         rows = zip(self._texts, tokens, counts, strict=bool(tokens))
-        self._ahead = [
-            following(text, len(row), count) + [UNKNOWN] * (width - count) for text, row, count in rows
-        ]
+        self._ahead = [following(text, len(row), count) + [UNKNOWN] * (width - count) for text, row, count in rows]
         # [K, B]: the tokens of all sequences at each place of the draft.
         self._columns = torch.tensor(self._ahead, dtype=torch.long, device=self._device).view(-1, max(width, 1)).T
 
@@ -111,15 +109,16 @@ class ForcedRecorder(DraftRecorder):
     def _current_prefixes(self) -> list[list[int]]:
         rows = zip(super()._current_prefixes(), self._tokens, self._ahead, strict=True)
         return [
-            [*row[: len(base)], *(new if to == UNKNOWN else to for new, to in zip(row[len(base) :], ahead, strict=False))]
+            [
+                *row[: len(base)],
+                *(new if to == UNKNOWN else to for new, to in zip(row[len(base) :], ahead, strict=False)),
+            ]
             for row, base, ahead in rows
         ]
 
     def _another(self) -> DraftRecorder:
         batch, width, vocab = self._shape
-        fork = ForcedRecorder(
-            self._texts, self._to_probs, self._generators, batch, vocab, width, self._device
-        )
+        fork = ForcedRecorder(self._texts, self._to_probs, self._generators, batch, vocab, width, self._device)
         fork.reach = self.reach
         return fork
 

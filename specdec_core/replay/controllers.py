@@ -1,0 +1,213 @@
+"""Gamma controllers along recorded texts: run step by step, with accepted tokens drawn from their law.
+
+What a controller is told is what it would be told in decoding, except for two things that a record does not know,
+as they concern rejected tokens: which they are (`StepReport.draft_tokens` holds -1 there), and what was drafted
+after them. A controller that stops drafts by confidence is asked with the confidence along the text instead. The
+number of accepted tokens does not depend on either, but the length of rejected drafts does, and with it the cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.metrics import Metrics, StepTimes, Tally
+from specdec_core.interface import (
+    BatchInfo,
+    ConfigError,
+    GammaController,
+    GammaSession,
+    Outcome,
+    PluginError,
+    StepReport,
+)
+from specdec_core.replay.machine import Machine
+from specdec_core.replay.odds import TextOdds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_UNKNOWN = -1
+_CONFIDENCE_NOTE = (
+    "The controller stops drafts by confidence. After a rejected token, whose confidence no record knows, it was "
+    "asked with that of the text's tokens: tokens per step are not affected, the length of rejected drafts is."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRun:
+    """Runs of a controller over N texts, each R times.
+
+    Attributes:
+        metrics: Counts and times, the mean of the R runs.
+        steps: `[N, R]` float64, forward passes of the target for each text.
+        seconds: `[N, R]` float64, their seconds on the machine; zeros without one.
+        notes: What a reader of the results should know.
+    """
+
+    metrics: Metrics
+    steps: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+    notes: tuple[str, ...]
+
+
+def draw_runs(
+    odds: Sequence[TextOdds],
+    controller: GammaController,
+    greedy: bool,
+    machine: Machine | None,
+    draft_seconds: Sequence[float],
+    draws: int,
+    seed: int,
+) -> DrawnRun:
+    """Run a controller over each text, a number of times; see `expected_metrics`.
+
+    Raises:
+        ConfigError: There are no draws, or the controller asks for trees.
+        PluginError: It fails.
+    """
+    if draws < 1:
+        raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
+    times = _Times(machine, draft_seconds)
+    every: list[Metrics] = []
+    watches = False
+    for number, text in enumerate(odds):
+        for draw in range(draws):
+            run = _Run(text, controller, greedy, times, np.random.default_rng((seed, number, draw)))
+            every.append(run.metrics())
+            watches = watches or run.watches
+    shape = len(odds), draws
+    steps = np.array([one.target_calls for one in every], dtype=np.float64).reshape(shape)
+    seconds = np.array([one.seconds for one in every]).reshape(shape)
+    notes = (_CONFIDENCE_NOTE,) if watches else ()
+    return DrawnRun(_divided(Metrics.total(every), draws), steps, seconds, notes)
+
+
+class _Times:
+    """The times of a step on a machine; zeros without one."""
+
+    def __init__(self, machine: Machine | None, draft_seconds: Sequence[float]) -> None:
+        self._machine, self._draft = machine, draft_seconds
+
+    def of(self, asked: int, drafted: int) -> tuple[float, float, float]:
+        """Return the seconds in the drafter, in the target, and in all."""
+        if self._machine is None:
+            return 0.0, 0.0, 0.0
+        draft = self._draft[drafted] if asked else 0.0
+        verify = self._machine.verify[drafted]
+        return draft, verify, draft + verify + self._machine.overhead
+
+
+class _Run:
+    """One text, decoded step by step.
+
+    Args:
+        text: The drafter's acceptance along the text.
+        controller: Decides gamma.
+        greedy: Whether the target decodes greedily.
+        times: The times of steps.
+        generator: Draws the accepted tokens.
+    """
+
+    def __init__(
+        self,
+        text: TextOdds,
+        controller: GammaController,
+        greedy: bool,
+        times: _Times,
+        generator: np.random.Generator,
+    ) -> None:
+        self._text, self._controller, self._times, self._generator = text, controller, times, generator
+        self._tokens: list[int] = text.tokens.tolist()
+        self._guard = PluginGuard(strict=True)
+        with self._guard.calling(controller):
+            self._max_gamma = controller.max_gamma
+            session = controller.open(BatchInfo(1, self._max_gamma, (text.limit,), greedy))
+            if session is None:
+                raise PluginError("open() returned None; it must return a session.")
+            self.watches = bool(session.uses_confidence)
+        self._session: GammaSession = session
+
+    def metrics(self) -> Metrics:
+        """Decode the text, and return what was counted."""
+        tally, at = Tally(), 0
+        while at < len(self._tokens):
+            with self._guard.calling(self._controller):
+                asked = min(self._gamma(), self._text.room(at))
+                drafted, accepted = self._draft(at, asked)
+                report = self._report(tally.steps, at, asked, drafted, accepted)
+                self._session.observe(report)
+            tally.add(report)
+            self._guard.step += 1
+            at += len(report.outcome.committed[0])
+        return tally.metrics
+
+    def _gamma(self) -> int:
+        answer = self._session.gamma()
+        if len(answer) != 1 or not isinstance(answer[0], int) or not 0 <= answer[0] <= self._max_gamma:
+            raise PluginError(
+                f"gamma {list(answer)} was asked for; expected a whole number from 0 to max_gamma "
+                f"({self._max_gamma})."
+            )
+        if self._session.tree() is not None:
+            raise ConfigError(
+                "this controller asks for trees, which a replay does not know: siblings have a q each. Replay a "
+                "controller of lines, or decode live."
+            )
+        return int(answer[0])
+
+    def _draft(self, at: int, asked: int) -> tuple[int, int]:
+        """Return how many tokens the draft at a position has, and how many of them are accepted."""
+        own = self._text.asked(asked)
+        offered = min(asked, int(own.offered[at]))
+        left = len(self._tokens) - at
+        drafted = accepted = 0
+        on = True
+        while drafted < offered:
+            inside = drafted < left
+            if on and inside:
+                on = self._generator.random() < own.accept[at, drafted]
+                accepted += on
+            told = float(own.confidence[at, drafted]) if inside else math.nan
+            drafted += 1
+            if self.watches and not math.isnan(told) and not self._session.keep_drafting([told])[0]:
+                break
+        return drafted, accepted
+
+    def _report(self, step: int, at: int, asked: int, drafted: int, accepted: int) -> StepReport:
+        committed = tuple(self._tokens[at : at + accepted + 1])
+        ended = at + len(committed) == len(self._tokens)
+        draft = (*committed[:accepted], *[_UNKNOWN] * (drafted - accepted))
+        in_drafter, in_target, whole = self._times.of(asked, drafted)
+        return StepReport(
+            step=step,
+            asked=(asked,),
+            outcome=Outcome((drafted,), (accepted,), (committed,), (ended,), used=drafted > 0),
+            draft_tokens=(draft,),
+            draft_seconds=in_drafter,
+            verify_seconds=in_target,
+            step_seconds=whole,
+            deviation=(0.0,),
+        )
+
+
+def _divided(metrics: Metrics, by: int) -> Metrics:
+    """Return the mean of a number of runs from their sum."""
+    values: dict[str, Any] = {}
+    for field in fields(Metrics):
+        value = getattr(metrics, field.name)
+        if field.name == "times":
+            values["times"] = tuple(_mean_times(one, by) for one in value)
+        else:
+            values[field.name] = tuple(n / by for n in value) if isinstance(value, tuple) else value / by
+    return Metrics(**values)
+
+
+def _mean_times(times: StepTimes, by: int) -> StepTimes:
+    values: dict[str, Any] = {field.name: getattr(times, field.name) / by for field in fields(StepTimes)}
+    return StepTimes(**values)

@@ -1,0 +1,161 @@
+"""The expected counts and times of a run, from the acceptance of its drafter along recorded texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec_core.decoding.metrics import Metrics, StepTimes
+from specdec_core.interface import ConfigError, FixedGamma, GammaController
+from specdec_core.replay.controllers import DrawnRun, draw_runs
+from specdec_core.replay.machine import Machine
+from specdec_core.replay.odds import TextOdds
+from specdec_core.theory.replay import ExpectedCounts, expected_counts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """What a run over recorded texts would count, one text at a time, in expectation given the texts.
+
+    Attributes:
+        metrics: Expected counts, which are no whole numbers, and expected times if a machine was given. The time
+            of reading prompts is not in them.
+        steps_by_text: `[N]` float64, expected forward passes of the target for each text.
+        tokens_by_text: `[N]` int64, its tokens.
+        seconds_by_text: `[N]` float64, its expected seconds; None without a machine.
+        drawn: Standard error of the block efficiency that seeded draws of a controller's runs leave; None where
+            the expectation is exact.
+        notes: What a reader of the results should know.
+    """
+
+    metrics: Metrics
+    steps_by_text: NDArray[np.float64]
+    tokens_by_text: NDArray[np.int64]
+    seconds_by_text: NDArray[np.float64] | None = None
+    drawn: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def expected_metrics(
+    odds: Sequence[TextOdds],
+    gamma: int | GammaController,
+    *,
+    greedy: bool = False,
+    machine: Machine | None = None,
+    draft_seconds: Sequence[float] = (),
+    draws: int = 8,
+    seed: int = 0,
+) -> Replayed:
+    """Return what a run would count in expectation.
+
+    A fixed gamma is computed exactly. Any other controller is run step by step: the number of accepted tokens is
+    drawn from its law, and the controller is told the step as in decoding.
+
+    Args:
+        odds: The drafter's acceptance along each text.
+        gamma: The number of tokens drafted in each step, or the controller that decides it.
+        greedy: Whether the target decodes greedily, which controllers are told.
+        machine: Gives the times of steps; None for counts alone.
+        draft_seconds: D(k) of the drafter on that machine.
+        draws: Number of runs of each text that are drawn for a controller.
+        seed: Seed of these draws.
+
+    Raises:
+        ConfigError: Drafts may be longer than those that are known or were timed, or the controller asks for trees.
+        PluginError: The controller fails.
+    """
+    if not odds:
+        raise ConfigError("there are no texts to replay.")
+    controller = gamma if isinstance(gamma, GammaController) else None
+    longest = gamma if controller is None else controller.max_gamma
+    known = min(one.longest for one in odds)
+    if not 0 <= longest <= known:
+        raise ConfigError(
+            f"gamma may be {longest}, but drafts of up to {known} tokens were replayed; replay the drafter with "
+            f"max_gamma={longest} or more, or lower gamma."
+        )
+    draft = tuple(draft_seconds) or ((0.0,) if not longest else ())
+    if machine is not None:
+        machine.check(longest, draft)
+    tokens = np.array(list(map(len, odds)))
+    if controller is None or type(controller) is FixedGamma:
+        return _exact(expected_counts([one.law(longest) for one in odds], longest), tokens, machine, draft)
+    return _drawn(draw_runs(odds, controller, greedy, machine, draft, draws, seed), tokens, machine is not None)
+
+
+def _exact(
+    counts: ExpectedCounts, tokens: NDArray[np.int64], machine: Machine | None, draft: tuple[float, ...]
+) -> Replayed:
+    by_length = counts.steps_by_length.sum(axis=0)
+    calls = float(counts.draft_calls.sum())
+    steps = float(counts.steps.sum())
+    values: dict[str, Any] = {
+        "tokens": int(tokens.sum()),
+        "target_calls": steps,
+        "row_steps": steps,
+        "drafted": float(counts.drafted.sum()),
+        "accepted": float(counts.accepted.sum()),
+        "rejected": float(counts.rejected.sum()),
+        "asked_at": _trimmed(counts.asked_at.sum(axis=0)),
+        "verified_at": _trimmed(counts.verified_at.sum(axis=0)),
+        "accepted_at": _trimmed(counts.accepted_at.sum(axis=0)),
+        "draft_calls": calls,
+        "timed_draft_calls": calls - float(counts.first_draft_calls.sum()),
+        "steps_asked": _trimmed(counts.steps_by_asked.sum(axis=0)),
+        "times": tuple(StepTimes(steps=value) for value in _trimmed(by_length)),  # type: ignore[arg-type]
+    }
+    seconds = None
+    if machine is not None:
+        seconds, times = _times(counts, machine, draft)
+        values |= times
+    return Replayed(Metrics(**values), counts.steps, tokens, seconds)
+
+
+def _times(
+    counts: ExpectedCounts, machine: Machine, draft: tuple[float, ...]
+) -> tuple[NDArray[np.float64], dict[str, Any]]:
+    """Return the expected seconds of each text, and the fields of `Metrics` that hold times."""
+    width = counts.steps_by_length.shape[1]
+    verify, drafting = np.array(machine.verify[:width]), np.array(draft[:width])
+    every = counts.steps_by_length + counts.first_length
+    # A step that asked for nothing took nothing; one that asked and got nothing took D(0).
+    idle = counts.steps_by_asked[:, :1] + counts.first_asked[:, :1]
+    in_drafter = every @ drafting - idle[:, 0] * drafting[0]
+    in_target = every @ verify
+    seconds = in_drafter + in_target + counts.steps * machine.overhead
+    timed = counts.steps_by_length.sum(axis=0)
+    drafted = timed * drafting
+    drafted[0] -= counts.steps_by_asked[:, 0].sum() * drafting[0]
+    rows = zip(_trimmed(timed), drafted, timed * verify, strict=False)
+    times = tuple(StepTimes(n, own, other, own + other + n * machine.overhead) for n, own, other in rows)  # type: ignore[arg-type]
+    return seconds, {
+        "seconds": float(seconds.sum()),
+        "draft_seconds": float(in_drafter.sum()),
+        "verify_seconds": float(in_target.sum()),
+        "times": times,
+    }
+
+
+def _trimmed(values: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return values without zeros at the end."""
+    places = np.flatnonzero(values)
+    return tuple(map(float, values[: places[-1] + 1])) if len(places) else ()
+
+
+def _drawn(runs: DrawnRun, tokens: NDArray[np.int64], timed: bool) -> Replayed:
+    totals = runs.steps.sum(axis=0)
+    error = float(totals.std(ddof=1) / np.sqrt(len(totals)) / totals.mean()) if len(totals) > 1 else np.nan
+    return Replayed(
+        runs.metrics,
+        runs.steps.mean(axis=1),
+        tokens,
+        runs.seconds.mean(axis=1) if timed else None,
+        float(runs.metrics.block_efficiency * error),
+        runs.notes,
+    )

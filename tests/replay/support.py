@@ -1,0 +1,256 @@
+"""Records in memory, and what Algorithm 1 does on average, by enumeration: independent of the code under test."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.decoding.metrics import Metrics, Tally
+from specdec_core.interface import GenerationSettings, Outcome, SamplingSettings, StepReport
+from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.replay import DrafterReplay, TextOdds
+from specdec_core.testing.harness.enumeration import adjusted, continuations
+from specdec_core.testing.harness.tiny_target import EOS, gpt2_config, random_model, uncached_logits
+
+Text = tuple[int, ...]
+QOf = Callable[[Text, Text], np.ndarray | int | None]
+"""Takes the committed tokens and the draft so far; returns q `[V]`, a certain token, or None for the draft's end."""
+PROMPT = (2, 0, 2, 3)
+LENGTH = 5
+"""Maximum length of the enumerated texts."""
+
+
+@dataclass
+class Part:
+    """The texts of a task, in memory."""
+
+    header: PartHeader
+    texts: Sequence[RecordedText]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        return iter(self.texts)
+
+
+def small_target(vocab: int = 4, seed: int = 0) -> LoadedModel:
+    """Return a decoder-only model with so few ids that everything can be enumerated."""
+    return wrap_model(random_model(gpt2_config(vocab, pad_token_id=None), seed, sharpness=0.8))
+
+
+def record_of(
+    target: LoadedModel,
+    texts: Sequence[RecordedText],
+    sampling: SamplingSettings,
+    generation: GenerationSettings,
+) -> tuple[Record, Part]:
+    """Return a record in memory with one part."""
+    header = PartHeader(sampling=sampling, generation=generation, prompts={}, texts=len(texts))
+    part = Part(header, texts)
+    whole = RecordHeader(
+        target={"model": target.name},
+        fingerprint=None,
+        tokenizer=None,
+        vocab_size=target.vocab_size,
+        eos_ids=target.eos_ids,
+        start_id=target.start_id,
+        max_length=target.max_length(1),
+        parts=(header,),
+    )
+    return Record(Path("memory"), whole, (part,)), part
+
+
+def recorded(
+    target: LoadedModel, prompt: Text, tokens: Text, sampling: SamplingSettings, limit: int, number: int = 0
+) -> RecordedText:
+    """Return a text with the probability of each of its tokens, by a pass without a cache."""
+    begin = prompt if target.start_id is None else (target.start_id,)
+    logits = uncached_logits(target, [[*begin, *tokens]], prompt)[0, len(begin) - 1 :]
+    each = [
+        float(adjusted(scores, sampling, [*begin, *tokens[:i]])[token])
+        for i, (scores, token) in enumerate(zip(logits, tokens, strict=False))
+    ]
+    reason = "length" if len(tokens) == limit and tokens[-1] not in target.eos_ids else "eos"
+    return RecordedText(
+        prompt, number, 0, np.array(tokens), np.array(each, dtype=np.float32), reason
+    )
+
+
+def all_texts(
+    target: LoadedModel, sampling: SamplingSettings, length: int = LENGTH, prompt: Text = PROMPT
+) -> tuple[list[RecordedText], np.ndarray]:
+    """Return every text that the target can generate, and the probability of each."""
+    found = continuations(target, sampling, prompt, length)
+    texts = [recorded(target, prompt, tokens, sampling, length, n) for n, tokens in enumerate(found)]
+    return texts, np.array(list(found.values()))
+
+
+def expected_by_replay(odds: Sequence[TextOdds], weights: np.ndarray, gamma: int) -> dict[str, Any]:
+    """Return what replaying every text gives on average."""
+    from specdec_core.replay import expected_metrics
+
+    total: dict[str, Any] = defaultdict(lambda: np.zeros(8))
+    for one, weight in zip(odds, weights, strict=True):
+        _add(total, expected_metrics([one], gamma).metrics, float(weight))
+    return total
+
+
+def expected_by_enumeration(
+    target: LoadedModel,
+    sampling: SamplingSettings,
+    q_of: QOf,
+    gamma: int,
+    length: int = LENGTH,
+    prompt: Text = PROMPT,
+) -> dict[str, Any]:
+    """Return what Algorithm 1 counts on average, over all drafts and all outcomes of each step."""
+    kinds: Counter[tuple[bool, int, int, int, int]] = Counter()
+    begins: dict[Text, float] = {(): 1.0}
+    law = _Law(target, sampling, prompt)
+    for at in range(length):
+        for text, weight in [(text, weight) for text, weight in begins.items() if len(text) == at]:
+            asked = min(gamma, length - at - 1)
+            for draft, chance in _drafts(q_of, (*prompt, *text), asked):
+                for accepted, token, share in _outcomes(law, q_of, text, draft):
+                    new = _clipped((*draft[:accepted], token), target.eos_ids)
+                    kept = min(accepted, len(new))
+                    kinds[at == 0, asked, len(draft), kept, len(new)] += weight * chance * share
+                    if new[-1] not in target.eos_ids and at + len(new) < length:
+                        begins[text + new] = begins.get(text + new, 0.0) + weight * chance * share
+    total: dict[str, Any] = defaultdict(lambda: np.zeros(8))
+    for (first, asked, drafted, accepted, committed), weight in kinds.items():
+        _add(total, _counted(first, asked, drafted, accepted, committed), weight)
+    return total
+
+
+class _Law:
+    """The target's p after each text."""
+
+    def __init__(self, target: LoadedModel, sampling: SamplingSettings, prompt: Text) -> None:
+        self._target, self._sampling, self._prompt = target, sampling, prompt
+        self._known: dict[Text, np.ndarray] = {}
+
+    def p(self, text: Text) -> np.ndarray:
+        if text not in self._known:
+            logits = uncached_logits(self._target, [[*self._prompt, *text]])[0, -1]
+            self._known[text] = adjusted(logits, self._sampling, [*self._prompt, *text]).numpy()
+        return self._known[text]
+
+
+def _drafts(q_of: QOf, prefix: Text, asked: int) -> Iterator[tuple[Text, float]]:
+    """Yield every draft after a prefix, with its probability."""
+    open_drafts: list[tuple[Text, float]] = [((), 1.0)]
+    while open_drafts:
+        draft, chance = open_drafts.pop()
+        q = q_of(prefix, draft) if len(draft) < asked else None
+        if q is None:
+            yield draft, chance
+        elif isinstance(q, int):
+            open_drafts.append(((*draft, q), chance))
+        else:
+            open_drafts += [((*draft, x), chance * float(q[x])) for x in np.flatnonzero(q).tolist()]
+
+
+def _outcomes(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
+    """Yield n, the token that follows, and the probability of both, as in Algorithm 1."""
+    reached = 1.0
+    for n, x in enumerate(draft):
+        p, q = law.p(text + draft[:n]), q_of((*law._prompt, *text), draft[:n])
+        q = np.eye(len(p))[q] if isinstance(q, int) else q
+        beta = min(1.0, p[x] / q[x])
+        residual = np.maximum(p - q, 0)
+        if beta < 1:
+            residual = residual / residual.sum()
+            yield from ((n, t, reached * (1 - beta) * residual[t]) for t in np.flatnonzero(residual).tolist())
+        reached *= beta
+        if not reached:
+            return
+        if x in law._target.eos_ids:  # nothing that follows is committed
+            yield n + 1, x, reached
+            return
+    p = law.p(text + draft)
+    yield from ((len(draft), t, reached * p[t]) for t in np.flatnonzero(p).tolist())
+
+
+def _clipped(new: Text, eos_ids: Sequence[int]) -> Text:
+    ends = [place for place, token in enumerate(new) if token in eos_ids]
+    return new[: ends[0] + 1] if ends else new
+
+
+def _counted(first: bool, asked: int, drafted: int, accepted: int, committed: int) -> Metrics:
+    """Return what a decoder counts for one step."""
+    tally = Tally()
+    outcome = Outcome((drafted,), (accepted,), ((0,) * committed,), (False,), used=drafted > 0)
+    tally.add(StepReport(int(not first), (asked,), outcome, ((0,) * drafted,), 0.0, 0.0, 0.0, (0.0,)))
+    return tally.metrics
+
+
+def _add(total: dict[str, Any], metrics: Metrics, weight: float) -> None:
+    """Add counts with a weight."""
+    for name, value in plain(metrics).items():
+        total[name][: len(value)] += weight * value
+
+
+def plain(metrics: Metrics) -> dict[str, np.ndarray]:
+    """Return the counts as arrays; of times, the number of steps of each length."""
+    found = {}
+    for field in fields(Metrics):
+        value = getattr(metrics, field.name)
+        if field.name == "times":
+            value = tuple(one.steps for one in value)
+        found[field.name] = np.array(value if isinstance(value, tuple) else [value], dtype=np.float64)
+    return found
+
+
+def require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], tolerance: float = 1e-6) -> None:
+    """Require that all counts are equal."""
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], rtol=0, atol=tolerance, err_msg=name)
+
+
+def replayed(
+    target: LoadedModel,
+    texts: Sequence[RecordedText],
+    sampling: SamplingSettings,
+    drafter: Any,
+    max_gamma: int = 4,
+    length: int = LENGTH,
+    **options: Any,
+) -> DrafterReplay:
+    """Return a replay of a drafter on texts."""
+    record, part = record_of(target, texts, sampling, GenerationSettings(max_new_tokens=length))
+    return DrafterReplay(record, part, drafter, max_gamma=max_gamma, target=target, **options)
+
+
+def live_texts(
+    target: LoadedModel,
+    prompts: Sequence[Text],
+    sampling: SamplingSettings,
+    length: int,
+    seed: int = 0,
+) -> list[RecordedText]:
+    """Return texts that the autoregressive baseline generates."""
+    settings = GenerationSettings(max_new_tokens=length, seed=seed)
+    found = Decoder(target, sampling=sampling).generate([list(prompt) for prompt in prompts], settings)
+    pairs = zip(prompts, found.sequences, strict=True)
+    return [recorded(target, tuple(one), row.tokens, sampling, length, n) for n, (one, row) in enumerate(pairs)]
+
+
+def probabilities(logits: torch.Tensor, sampling: SamplingSettings) -> np.ndarray | int:
+    """Return q of logits as a drafter's enumeration needs it: the argmax where it is greedy."""
+    if sampling.greedy:
+        return int(logits.argmax())
+    return adjusted(logits, sampling).numpy()
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]
+assert EOS == 1
