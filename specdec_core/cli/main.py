@@ -22,6 +22,7 @@ from specdec_core.cli.new import new
 from specdec_core.cli.start import Stopped
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
+from specdec_core.cli.tune import tune
 from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.study.report.formats import visible
 
@@ -117,7 +118,7 @@ def _options(
     """
 
 
-for _command in (compare, measure, generate, new, check, plugins, validate, schema):
+for _command in (compare, measure, tune, generate, new, check, plugins, validate, schema):
     app.command()(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

@@ -98,5 +98,6 @@ def expected(finalists: Sequence[str]) -> Choice:
     first, *others = finalists
     says = "Nothing was timed live: this is the run that is expected to be fastest."
     if others:
-        says += f" The race cannot tell it from {' and '.join(others)}."
+        listed = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+        says += f" The race cannot tell it from {listed}."
     return Choice(first, tuple(others), says)

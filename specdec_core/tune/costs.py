@@ -148,11 +148,9 @@ def measure_costs(
         measurement, failed = run(read_measurement(path) if path.is_file() else None)
     except ConfigError:  # it has the times of something else
         measurement, failed = run(None)
-    costs = _costs(measurement, "this machine", runs, "")
-    reasons = {
-        key: f"its drafter failed: {failed[one.name]}" for key, one in entries.items() if one.name in failed
-    }
-    return Costs(costs.machine, reasons)
+    costs = _costs(measurement, f"this machine ({measurement.device})", runs, "")
+    broken = ((key, failed[one.name]) for key, one in entries.items() if one.name in failed)
+    return replace(costs, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
 
 
 def _entries(runs: Sequence[Run]) -> dict[str, DrafterEntry]:

@@ -120,12 +120,12 @@ def tried_table(tuned: TunedTask, record: str, machine: str) -> ReportTable:
         for one in _ordered(tuned)
     ]
     race = tuned.race
-    percent = f"{1 - race.level:.3%}".rstrip("0").rstrip(".%") + "%"
+    percent = f"{100 * (1 - 2 * race.level):.4g}%"
     notes = [
         f"Expected: replayed on {race.texts:,} texts of {race.prompts[-1]} prompts of {record}, with the seconds "
         f"of {machine}, without reading prompts; ± half the 95% confidence interval.",
-        f"Slower: than the leader of the round, with the lower end of its {percent} interval; a candidate for "
-        f"which that is more than {race.settings.margin:.0%} is stopped.",
+        f"Slower: than the leader of its last round, with the interval in which it is with {percent} probability; "
+        f"if that begins above {race.settings.margin:.0%}, the candidate is stopped.",
     ]
     return ReportTable(
         columns=tuple(column for column in _COLUMNS if live or column not in _LIVE),
@@ -183,12 +183,14 @@ def _finite(ratio: Ratio) -> tuple[float | None, float | None]:
 
 
 def _slower(ratio: Ratio | None) -> str:
+    """Return by how much a candidate is slower, with the interval."""
     if ratio is None:
         return UNKNOWN
-    if ratio.value == 1:
-        return "0%"
-    low = "" if _finite(ratio)[0] is None else f" (≥ {ratio.low - 1:.1%})"
-    return f"{ratio.value - 1:.1%}{low}"
+    if ratio.low == ratio.high:  # the leader itself
+        return f"{ratio.value - 1:.0%}"
+    low, high = _finite(ratio)
+    between = "" if low is None or high is None else f" ({low - 1:.0%} to {high - 1:.0%})"
+    return f"{ratio.value - 1:.0%}{between}"
 
 
 def _ordered(tuned: TunedTask) -> Sequence[Tried]:

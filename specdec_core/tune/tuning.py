@@ -47,7 +47,7 @@ class TuneOptions:
         fresh: Discard what an earlier tuning left behind.
     """
 
-    race: RaceSettings = RaceSettings()
+    race: RaceSettings = field(default_factory=RaceSettings)
     confirm: bool = True
     live_prompts: int | None = 16
     samples: int = 1
@@ -62,7 +62,7 @@ def tune(
     machine: Path | None = None,
     task: str | None = None,
     output: Path | None = None,
-    options: TuneOptions = TuneOptions(),
+    options: TuneOptions | None = None,
     settings: Sequence[str] = (),
     registry: Registry | None = None,
 ) -> Tuning:
@@ -87,7 +87,7 @@ def tune(
     """
     registry = registry or default_registry()
     with _folder(output) as folder:
-        job = _Job(observer, options, registry, folder)
+        job = _Job(observer, options or TuneOptions(), registry, folder)
         try:
             return job.run(study, record, machine, task, output, settings)
         except KeyboardInterrupt as stopped:
@@ -148,7 +148,7 @@ class _Job:
         choices = self._choices(study, {name: one for name, (one, _) in raced.items()})
         found = [TunedTask(name, one, costs.plain_speed, choices[name]) for name, (one, costs) in raced.items()]
         where = next(costs.machine.name for _, costs in raced.values())
-        name = "its own texts" if record is None else str(record)
+        name = study.path.name if record is None else str(record)
         return self._written(study, name, where, found, left_out, output)
 
     @contextmanager

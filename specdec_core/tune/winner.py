@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _NO_PATHS = frozenset({"name", "texts", "column", "columns", "template", "system", "split", "tasks"})
 """Keys whose values are no paths, whatever is in the folder."""
+_COMMENT = 110
+"""Width of the comment at the top."""
 _MAX_NAME = 100
 """The longest name that a study may give."""
 
@@ -55,12 +58,13 @@ def write_study(path: Path, data: Mapping[str, Any], comment: Sequence[str]) -> 
     Args:
         path: The YAML file.
         data: What `winning_study` returned for its folder.
-        comment: Lines of the comment at its top.
+        comment: Paragraphs of the comment at its top.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    head = "".join(f"# {line}".rstrip() + "\n" for text in comment for line in text.splitlines())
+    lines = [line for text in comment for line in textwrap.wrap(text, _COMMENT, break_on_hyphens=False)]
+    head = "".join(f"# {line}\n" for line in lines)
     with writing_file(path) as place:
         place.write_text(head + written_yaml(data), encoding="utf-8")
     load_study(path)
