@@ -1,4 +1,4 @@
-"""A drafter's session along recorded texts: what it is asked, what it answers, and what it is told was committed."""
+"""A drafter's session along recorded texts: what it is asked, what it answers, what it is told was committed."""
 
 from __future__ import annotations
 
@@ -222,16 +222,20 @@ class Along:
         """Close the drafter's session."""
         self.proposer.close()
 
-    def read(self, proposal: Proposal) -> list[ForcedDraft]:
+    def read(self, proposal: Proposal, *, drawn: bool = False) -> list[ForcedDraft]:
         """Return the acceptance of drafts that `ask` returned, before their `commit`.
+
+        Args:
+            proposal: The drafts.
+            drawn: Require that the request drew every token, as it does for autoregressive drafters.
 
         Raises:
             PluginError: The drafter drew tokens itself, or q is no number.
         """
-        if self._drafter.autoregressive and not self.recorder.drew(proposal):
+        if drawn and not self.recorder.drew(proposal):
             self.fail(
-                "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with the "
-                "request's methods, or set `autoregressive = False`."
+                "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with "
+                "the request's methods, or set `autoregressive = False`."
             )
         width = proposal.tokens.shape[1]
         tokens = proposal.tokens.cpu()

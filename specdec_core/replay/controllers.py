@@ -138,7 +138,14 @@ class _Run:
         tally, at = Tally(), 0
         while at < len(self._tokens):
             with self._guard.calling(self._controller):
-                asked = min(self._gamma(), self._text.room(at))
+                gamma, tree = self._gamma(), self._session.tree()
+            if tree is not None:
+                raise ConfigError(
+                    "this controller asks for trees, which a replay does not know: siblings have a q each. Replay "
+                    "a controller of lines, or decode live."
+                )
+            with self._guard.calling(self._controller):
+                asked = min(gamma, self._text.room(at))
                 drafted, accepted = self._draft(at, asked)
                 report = self._report(tally.steps, at, asked, drafted, accepted)
                 self._session.observe(report)
@@ -153,11 +160,6 @@ class _Run:
             raise PluginError(
                 f"gamma {list(answer)} was asked for; expected a whole number from 0 to max_gamma "
                 f"({self._max_gamma})."
-            )
-        if self._session.tree() is not None:
-            raise ConfigError(
-                "this controller asks for trees, which a replay does not know: siblings have a q each. Replay a "
-                "controller of lines, or decode live."
             )
         return int(answer[0])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -19,6 +20,8 @@ from specdec_core.replay.along import Along, ForcedDraft, ForcedText
 from specdec_core.replay.odds import TextOdds
 from specdec_core.replay.preparing import Preparation
 from specdec_core.replay.timing import draft_seconds
+
+Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
 
 
 class DrafterReplay:
@@ -37,6 +40,7 @@ class DrafterReplay:
         target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
             lacks. It is loaded where it is needed and None is given.
         plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
+        autoregressive: Whether to ask the drafter once per text, or at every position; None as it declares.
 
     Raises:
         ConfigError: The record does not suit the drafter, or K is not at least 1.
@@ -61,6 +65,7 @@ class DrafterReplay:
         batch_size: int = 8,
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
+        autoregressive: bool | None = None,
     ) -> None:
         for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
             if value < 1:
@@ -72,6 +77,7 @@ class DrafterReplay:
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
+        self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._odds: tuple[TextOdds, ...] | None = None
         self._seconds: tuple[float, ...] | None = None
 
@@ -135,7 +141,8 @@ class DrafterReplay:
         return Along(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
 
     def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextOdds]:
-        if self.drafter.autoregressive:
+        """Return the acceptance along some texts."""
+        if self._autoregressive:
             return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
         if not self.drafter.drafts_by_budget:
             return _at_every_position(texts, self._open(texts, watch), self._max_gamma)
@@ -204,7 +211,7 @@ def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> lis
         while any(one.budget for one in found):
             budget = [one.budget for one in found]
             proposal = along.ask(budget)
-            for one, draft in zip(found, along.read(proposal), strict=True):
+            for one, draft in zip(found, along.read(proposal, drawn=True), strict=True):
                 if one.budget and not one.put(draft):
                     along.fail(
                         f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
@@ -269,10 +276,11 @@ class _Chunks:
         accept, confidence = self._windows(self._accept, 0), self._windows(self._confidence, np.nan)
         return _odds(self._text, accept, np.maximum(offered, 0), confidence)
 
-    def _windows(self, values: NDArray[np.floating], beyond: float) -> NDArray[np.floating]:
+    def _windows(self, values: Floats, beyond: float) -> Floats:
         """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
         padded = np.concatenate([values, np.full(self._max_gamma - 1, beyond, dtype=values.dtype)])
-        return sliding_window_view(padded, self._max_gamma)
+        windows: Floats = sliding_window_view(padded, self._max_gamma)
+        return windows
 
 
 def _odds(

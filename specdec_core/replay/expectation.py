@@ -67,13 +67,12 @@ def expected_metrics(
         seed: Seed of these draws.
 
     Raises:
-        ConfigError: Drafts may be longer than those that are known or were timed, or the controller asks for trees.
+        ConfigError: Drafts may be longer than those that are known or timed, or the controller asks for trees.
         PluginError: The controller fails.
     """
     if not odds:
         raise ConfigError("there are no texts to replay.")
-    controller = gamma if isinstance(gamma, GammaController) else None
-    longest = gamma if controller is None else controller.max_gamma
+    longest = gamma.max_gamma if isinstance(gamma, GammaController) else gamma
     known = min(one.longest for one in odds)
     if not 0 <= longest <= known:
         raise ConfigError(
@@ -84,9 +83,9 @@ def expected_metrics(
     if machine is not None:
         machine.check(longest, draft)
     tokens = np.array(list(map(len, odds)))
-    if controller is None or type(controller) is FixedGamma:
-        return _exact(expected_counts([one.law(longest) for one in odds], longest), tokens, machine, draft)
-    return _drawn(draw_runs(odds, controller, greedy, machine, draft, draws, seed), tokens, machine is not None)
+    if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
+        return _drawn(draw_runs(odds, gamma, greedy, machine, draft, draws, seed), tokens, machine is not None)
+    return _exact(expected_counts([one.law(longest) for one in odds], longest), tokens, machine, draft)
 
 
 def _exact(

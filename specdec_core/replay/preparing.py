@@ -178,9 +178,7 @@ def read_hidden(target: LoadedModel, text: RecordedText) -> Tensor:
         ModelError: The target has no output embedding, whose inputs they are.
     """
     if target.features is None:
-        raise ModelError(
-            f"{target.name} has no output embedding to read hidden states from; choose another drafter."
-        )
+        raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
     begin = list(text.prompt) if target.start_id is None else [target.start_id]
     read = text.tokens[:-1]
     sources = [list(text.prompt)] if target.encoder_decoder else None

@@ -55,13 +55,12 @@ def check_replayable(
 
 
 def _accepts_as_token(rule: AcceptanceRule, greedy: bool) -> bool:
-    """Return whether a rule is Algorithm 1, or the same in greedy decoding: what matches the argmax is accepted."""
+    """Return whether a rule is Algorithm 1, or accepts the same in greedy decoding."""
     if isinstance(rule.config, TokenRuleConfig):
         return True
-    # A rule is a pure function: over three ids, these are most drafts that differ in what they have in common with
-    # the argmax.
     if not greedy:
         return False
+    # A rule is a pure function; among these drafts, every number of tokens in common with the argmax occurs.
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(_VOCAB, (_BATCH, _WIDTH), generator=generator)
     lengths = torch.randint(_WIDTH + 1, (_BATCH,), generator=generator).tolist()

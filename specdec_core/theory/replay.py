@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class ExpectedCounts:
         drafted: `[N]`, draft tokens.
         draft_calls: `[N]`, lengths of the drafts; 1 for one that was asked for and empty.
         asked_at: `[N, K]`, draft tokens asked for at each position of the draft.
-        verified_at: `[N, K]`, draft tokens verified at each position: up to the first rejection, or the text's end.
+        verified_at: `[N, K]`, draft tokens verified at each position: up to a rejection, or the text's end.
         accepted_at: `[N, K]`, draft tokens accepted at each position.
         steps_by_length: `[N, K + 1]`, steps whose draft had 0, 1, ... K tokens, without the first of each text.
         steps_by_asked: `[N, K + 1]`, steps that asked for 0, 1, ... K tokens, without the first of each text.
@@ -77,12 +77,14 @@ class ExpectedCounts:
     @property
     def accepted(self) -> Floats:
         """`[N]`, accepted draft tokens."""
-        return self.accepted_at.sum(axis=1)
+        accepted: Floats = self.accepted_at.sum(axis=1)
+        return accepted
 
     @property
     def rejected(self) -> Floats:
         """`[N]`, drafts cut short by a rejection."""
-        return self.verified_at.sum(axis=1) - self.accepted
+        verified: Floats = self.verified_at.sum(axis=1)
+        return verified - self.accepted
 
     @property
     def first_draft_calls(self) -> Floats:
@@ -138,19 +140,23 @@ def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
     # The last place before the limit is never drafted: it is for the recovered or bonus token.
     room = np.array([text.limit for text in texts])[:, None] - position - 1
     asked = np.clip(room, 0, gamma)
-    drafted = np.minimum(asked, _padded([text.offered for text in texts], longest))
+    offered: NDArray[np.int64] = _padded([text.offered for text in texts], longest)
+    drafted = np.minimum(asked, offered)
     # An end of sequence ends the text wherever it comes in the draft: nothing beyond it is verified.
     verifiable = np.minimum(drafted, left)
-    accept = _padded([text.accept[:, :gamma] for text in texts], longest)
-    accept = np.where(np.arange(gamma) < verifiable[..., None], accept, 0.0)  # [N, L, K]
-    reached = np.cumprod(accept, axis=2)  # the probability that this token and all before it are accepted
-    before = np.concatenate([np.ones_like(reached[..., :1]), reached], axis=2)  # [N, L, K + 1]
+    known: Floats = _padded([text.accept[:, :gamma] for text in texts], longest)
+    accept: Floats = np.where(np.arange(gamma) < verifiable[..., None], known, 0.0)  # [N, L, K]
+    reached: Floats = np.cumprod(accept, axis=2, dtype=np.float64)  # the probability that this token and all before it are accepted
+    before = np.concatenate([np.ones((*asked.shape, 1)), reached], axis=2)  # [N, L, K + 1]
     begins = _begins(before, accept, left > 0)
 
     def total(values: Floats) -> Floats:
-        return np.einsum("nl,nlk->nk", begins, values)
+        sums: Floats = np.einsum("nl,nlk->nk", begins, values)
+        return sums
 
     at, counts = np.arange(gamma), np.arange(gamma + 1)
+    wanted: Floats = (at < asked[..., None]).astype(np.float64)
+    verified: Floats = np.where(at < verifiable[..., None], before[..., :gamma], 0.0)
     by_length = begins[..., None] * (drafted[..., None] == counts)
     by_asked = begins[..., None] * (asked[..., None] == counts)
     calls = np.maximum(drafted, asked > 0)
@@ -158,8 +164,8 @@ def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
         steps=begins.sum(axis=1),
         drafted=(begins * drafted).sum(axis=1),
         draft_calls=(begins * calls).sum(axis=1),
-        asked_at=total((at < asked[..., None]).astype(np.float64)),
-        verified_at=total(np.where(at < verifiable[..., None], before[..., :gamma], 0.0)),
+        asked_at=total(wanted),
+        verified_at=total(verified),
         accepted_at=total(reached),
         steps_by_length=by_length[:, 1:].sum(axis=1),
         steps_by_asked=by_asked[:, 1:].sum(axis=1),
@@ -186,7 +192,7 @@ def _begins(before: Floats, accept: Floats, inside: NDArray[np.bool_]) -> Floats
     return np.where(inside, begins[:, :longest], 0.0)
 
 
-def _padded(arrays: Sequence[NDArray[np.generic]], longest: int) -> NDArray[np.generic]:
+def _padded(arrays: Sequence[Any], longest: int) -> Any:
     """Return arrays `[L, ...]` of different lengths as one, `[N, longest, ...]`, zero beyond the end of each."""
     whole = np.zeros((len(arrays), longest, *arrays[0].shape[1:]), dtype=arrays[0].dtype)
     for row, array in zip(whole, arrays, strict=True):

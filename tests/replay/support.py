@@ -4,42 +4,27 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 
-from specdec_core.decoding import Decoder
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.interface import GenerationSettings, Outcome, SamplingSettings, StepReport
 from specdec_core.models import LoadedModel, wrap_model
-from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
-from specdec_core.replay import DrafterReplay, TextOdds
+from specdec_core.record.record import RecordedText
+from specdec_core.replay import DrafterReplay, TextOdds, expected_metrics
 from specdec_core.testing.harness.enumeration import adjusted, continuations
-from specdec_core.testing.harness.tiny_target import EOS, gpt2_config, random_model, uncached_logits
+from specdec_core.testing.harness.replaying import memory_record, recorded_texts
+from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 
 Text = tuple[int, ...]
 QOf = Callable[[Text, Text], np.ndarray | int | None]
-"""Takes the committed tokens and the draft so far; returns q `[V]`, a certain token, or None for the draft's end."""
+"""Takes the committed tokens and the draft so far; returns q `[V]`, a certain token, or None at its end."""
 PROMPT = (2, 0, 2, 3)
 LENGTH = 5
 """Maximum length of the enumerated texts."""
-
-
-@dataclass
-class Part:
-    """The texts of a task, in memory."""
-
-    header: PartHeader
-    texts: Sequence[RecordedText]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def __iter__(self) -> Iterator[RecordedText]:
-        return iter(self.texts)
 
 
 def small_target(vocab: int = 4, seed: int = 0) -> LoadedModel:
@@ -47,57 +32,17 @@ def small_target(vocab: int = 4, seed: int = 0) -> LoadedModel:
     return wrap_model(random_model(gpt2_config(vocab, pad_token_id=None), seed, sharpness=0.8))
 
 
-def record_of(
-    target: LoadedModel,
-    texts: Sequence[RecordedText],
-    sampling: SamplingSettings,
-    generation: GenerationSettings,
-) -> tuple[Record, Part]:
-    """Return a record in memory with one part."""
-    header = PartHeader(sampling=sampling, generation=generation, prompts={}, texts=len(texts))
-    part = Part(header, texts)
-    whole = RecordHeader(
-        target={"model": target.name},
-        fingerprint=None,
-        tokenizer=None,
-        vocab_size=target.vocab_size,
-        eos_ids=target.eos_ids,
-        start_id=target.start_id,
-        max_length=target.max_length(1),
-        parts=(header,),
-    )
-    return Record(Path("memory"), whole, (part,)), part
-
-
-def recorded(
-    target: LoadedModel, prompt: Text, tokens: Text, sampling: SamplingSettings, limit: int, number: int = 0
-) -> RecordedText:
-    """Return a text with the probability of each of its tokens, by a pass without a cache."""
-    begin = prompt if target.start_id is None else (target.start_id,)
-    logits = uncached_logits(target, [[*begin, *tokens]], prompt)[0, len(begin) - 1 :]
-    each = [
-        float(adjusted(scores, sampling, [*begin, *tokens[:i]])[token])
-        for i, (scores, token) in enumerate(zip(logits, tokens, strict=False))
-    ]
-    reason = "length" if len(tokens) == limit and tokens[-1] not in target.eos_ids else "eos"
-    return RecordedText(
-        prompt, number, 0, np.array(tokens), np.array(each, dtype=np.float32), reason
-    )
-
-
 def all_texts(
     target: LoadedModel, sampling: SamplingSettings, length: int = LENGTH, prompt: Text = PROMPT
 ) -> tuple[list[RecordedText], np.ndarray]:
     """Return every text that the target can generate, and the probability of each."""
     found = continuations(target, sampling, prompt, length)
-    texts = [recorded(target, prompt, tokens, sampling, length, n) for n, tokens in enumerate(found)]
+    texts = recorded_texts(target, prompt, list(found), sampling, length)
     return texts, np.array(list(found.values()))
 
 
 def expected_by_replay(odds: Sequence[TextOdds], weights: np.ndarray, gamma: int) -> dict[str, Any]:
     """Return what replaying every text gives on average."""
-    from specdec_core.replay import expected_metrics
-
     total: dict[str, Any] = defaultdict(lambda: np.zeros(8))
     for one, weight in zip(odds, weights, strict=True):
         _add(total, expected_metrics([one], gamma).metrics, float(weight))
@@ -227,22 +172,8 @@ def replayed(
     **options: Any,
 ) -> DrafterReplay:
     """Return a replay of a drafter on texts."""
-    record, part = record_of(target, texts, sampling, GenerationSettings(max_new_tokens=length))
+    record, part = memory_record(target, texts, sampling, GenerationSettings(max_new_tokens=length))
     return DrafterReplay(record, part, drafter, max_gamma=max_gamma, target=target, **options)
-
-
-def live_texts(
-    target: LoadedModel,
-    prompts: Sequence[Text],
-    sampling: SamplingSettings,
-    length: int,
-    seed: int = 0,
-) -> list[RecordedText]:
-    """Return texts that the autoregressive baseline generates."""
-    settings = GenerationSettings(max_new_tokens=length, seed=seed)
-    found = Decoder(target, sampling=sampling).generate([list(prompt) for prompt in prompts], settings)
-    pairs = zip(prompts, found.sequences, strict=True)
-    return [recorded(target, tuple(one), row.tokens, sampling, length, n) for n, (one, row) in enumerate(pairs)]
 
 
 def probabilities(logits: torch.Tensor, sampling: SamplingSettings) -> np.ndarray | int:
@@ -250,7 +181,3 @@ def probabilities(logits: torch.Tensor, sampling: SamplingSettings) -> np.ndarra
     if sampling.greedy:
         return int(logits.argmax())
     return adjusted(logits, sampling).numpy()
-
-
-__all__ = [name for name in dir() if not name.startswith("_")]
-assert EOS == 1

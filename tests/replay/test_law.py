@@ -1,4 +1,4 @@
-"""Replayed counts equal what Algorithm 1 counts on average: over all texts, drafts and outcomes, by enumeration."""
+"""Replayed counts equal what Algorithm 1 counts on average, by enumeration of all texts, drafts and outcomes."""
 
 from __future__ import annotations
 
@@ -234,24 +234,20 @@ def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, dr
     require_equal(expected_by_replay(replay.odds(), weights, 3), expected)
 
 
-def test_repetition_penalty_sees_the_text() -> None:
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_repetition_penalty_sees_the_text(temperature: float) -> None:
     """Greedy drafts keep their argmax, but the next token is penalised for the text's."""
-    for sampling in (
-        SamplingSettings(temperature=0, repetition_penalty=3.0),
-        SamplingSettings(repetition_penalty=3.0),
-    ):
-        drafter = TableDrafter(VOCAB)
+    sampling = SamplingSettings(temperature=temperature, repetition_penalty=3.0)
+    drafter = TableDrafter(VOCAB)
 
-        def q_of(prefix: tuple[int, ...], draft: tuple[int, ...], sampling: SamplingSettings = sampling) -> Any:
-            text = (*prefix, *draft)
-            q = adjusted(drafter.table[text[-1]], sampling, text).numpy()
-            return int(q.argmax()) if sampling.greedy else q
+    def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
+        text = (*prefix, *draft)
+        q = adjusted(drafter.table[text[-1]], sampling, text).numpy()
+        return int(q.argmax()) if sampling.greedy else q
 
-        texts, weights = all_texts(_target(), sampling)
-        odds = replayed(_target(), texts, sampling, drafter, batch_size=64).odds()
-        require_equal(
-            expected_by_replay(odds, weights, 3), expected_by_enumeration(_target(), sampling, q_of, 3)
-        )
+    texts, weights = all_texts(_target(), sampling)
+    odds = replayed(_target(), texts, sampling, drafter, batch_size=64).odds()
+    require_equal(expected_by_replay(odds, weights, 3), expected_by_enumeration(_target(), sampling, q_of, 3))
 
 
 def test_drafts_that_depend_on_the_budget() -> None:

@@ -1,0 +1,182 @@
+"""Replay and live decoding of one drafter: what it accepts, and what a replay of the same texts expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.interface import Drafter, FixedGamma, FixedGammaConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.models import LoadedModel
+from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.replay import DrafterReplay
+from specdec_core.testing.harness.enumeration import adjusted
+from specdec_core.testing.harness.tiny_target import uncached_logits
+from specdec_core.theory.replay import expected_counts
+
+COUNTS = ("target calls", "accepted draft tokens", "draft tokens")
+
+
+@dataclass
+class MemoryPart:
+    """Texts of one task, in memory."""
+
+    header: PartHeader
+    texts: Sequence[RecordedText]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        return iter(self.texts)
+
+
+def memory_record(
+    target: LoadedModel,
+    texts: Sequence[RecordedText],
+    sampling: SamplingSettings,
+    generation: GenerationSettings,
+) -> tuple[Record, MemoryPart]:
+    """Return a record with one part, in memory."""
+    header = PartHeader(sampling=sampling, generation=generation, prompts={}, texts=len(texts))
+    part = MemoryPart(header, texts)
+    whole = RecordHeader(
+        target={"model": target.name},
+        fingerprint=None,
+        tokenizer=None,
+        vocab_size=target.vocab_size,
+        eos_ids=target.eos_ids,
+        start_id=target.start_id,
+        max_length=target.max_length(1),
+        parts=(header,),
+    )
+    return Record(Path("memory"), whole, (part,)), part
+
+
+def recorded_texts(
+    target: LoadedModel,
+    prompt: Sequence[int],
+    rows: Sequence[Sequence[int]],
+    sampling: SamplingSettings,
+    limit: int,
+) -> list[RecordedText]:
+    """Return texts of a prompt with the probability of each token, by one forward pass without a cache.
+
+    Args:
+        target: The model that generated them.
+        prompt: The prompt, or the source with an encoder.
+        rows: The tokens of each text.
+        sampling: The sampling settings.
+        limit: The most tokens of a text.
+    """
+    begin = list(prompt) if target.start_id is None else [target.start_id]
+    longest = max(map(len, rows))
+    # What follows a token does not change the logits before it.
+    padded = [[*begin, *row, *[0] * (longest - len(row))] for row in rows]
+    logits = uncached_logits(target, padded, prompt)[:, len(begin) - 1 :]
+    texts = []
+    for number, (row, scores) in enumerate(zip(rows, logits, strict=True)):
+        p = [float(adjusted(scores[i], sampling, [*begin, *row[:i]])[token]) for i, token in enumerate(row)]
+        reason = "eos" if row[-1] in target.eos_ids else "length" if len(row) == limit else "context"
+        texts.append(
+            RecordedText(tuple(prompt), number, 0, np.array(row), np.array(p, dtype=np.float32), reason)  # type: ignore[arg-type]
+        )
+    return texts
+
+
+@dataclass(frozen=True, eq=False)
+class LiveAndReplayed:
+    """Counts of N texts; `COUNTS` names the columns.
+
+    Attributes:
+        texts: The texts that were decoded with the drafter.
+        live: `[N, 3]`, what was counted.
+        replayed: `[N, 3]`, what a replay of the same texts expects.
+    """
+
+    texts: Sequence[RecordedText]
+    live: NDArray[np.float64]
+    replayed: NDArray[np.float64]
+
+    def farthest(self) -> tuple[float, int]:
+        """Return the largest distance of two means in standard errors, and its column.
+
+        Given a text, a count is its expectation and noise of mean 0; there is none where drafts are certain.
+        """
+        difference = self.live - self.replayed
+        error = difference.std(axis=0, ddof=1) / np.sqrt(len(difference))
+        # Probabilities are float32.
+        distances = np.abs(difference.mean(axis=0)) / np.maximum(error, 2e-5)
+        return float(distances.max()), int(distances.argmax())
+
+
+def decode_and_replay(
+    target: LoadedModel,
+    drafter: Drafter,
+    sampling: SamplingSettings,
+    prompt: Sequence[int],
+    *,
+    gamma: int,
+    max_gamma: int,
+    count: int,
+    length: int,
+    batch: int,
+    seed: int = 0,
+    draft_sampling: SamplingSettings | None = None,
+) -> LiveAndReplayed:
+    """Decode texts of a prompt with a drafter, replay it on them, and return the counts of both.
+
+    Args:
+        target: The target.
+        drafter: The drafter.
+        sampling: The target's sampling settings.
+        prompt: The prompt, or the source with an encoder.
+        gamma: Tokens asked for in each step.
+        max_gamma: Tokens asked for in the replay, at least gamma.
+        count: Number of texts, rounded up to whole batches.
+        length: The most tokens of a text.
+        batch: Texts decoded together.
+        seed: Seed of the texts.
+        draft_sampling: The drafter's own sampling settings.
+    """
+    rows: list[tuple[int, ...]] = []
+    live = []
+    controller = FixedGamma(FixedGammaConfig(gamma=gamma))
+    decoder = Decoder(
+        target, drafter, gamma=controller, sampling=sampling, draft_sampling=draft_sampling, strict=True
+    )
+    for number in range(-(-count // batch)):
+        trace = TraceObserver()
+        settings = GenerationSettings(max_new_tokens=length, seed=seed + number)
+        rows += [one.tokens for one in decoder.generate([list(prompt)] * batch, settings, [trace]).sequences]
+        live.append(_counts_of(trace, batch))
+    texts = recorded_texts(target, prompt, rows, sampling, length)
+    record, part = memory_record(target, texts, sampling, GenerationSettings(max_new_tokens=length))
+    replay = DrafterReplay(
+        record,
+        part,
+        drafter,
+        max_gamma=max_gamma,
+        draft_sampling=draft_sampling,
+        batch_size=batch,
+        target=target,
+    )
+    counts = expected_counts([one.law(gamma) for one in replay.odds()], gamma)
+    return LiveAndReplayed(
+        texts, np.concatenate(live), np.stack([counts.steps, counts.accepted, counts.drafted], axis=1)
+    )
+
+
+def _counts_of(trace: TraceObserver, batch: int) -> NDArray[np.float64]:
+    """Return what was counted for each row of a batch, `[B, 3]`."""
+    counts = np.zeros((batch, 3))
+    for report in trace.reports:
+        outcome = report.outcome
+        each = zip(outcome.committed, outcome.accepted, outcome.drafted, strict=True)
+        counts += np.array([(bool(new), accepted, drafted) for new, accepted, drafted in each])
+    return counts
