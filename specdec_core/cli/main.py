@@ -19,6 +19,7 @@ from specdec_core.cli.generate import generate
 from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
 from specdec_core.cli.new import new
+from specdec_core.cli.record import record
 from specdec_core.cli.start import Stopped
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
@@ -118,7 +119,7 @@ def _options(
     """
 
 
-for _command in (compare, measure, tune, generate, new, check, plugins, validate, schema):
+for _command in (compare, tune, record, measure, generate, new, check, plugins, validate, schema):
     app.command()(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

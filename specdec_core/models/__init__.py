@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec_core.models.checkpoint import without_progress_bar
     from specdec_core.models.device import inference_only
     from specdec_core.models.inflation import inflate
-    from specdec_core.models.load import load_model, load_vocabulary, wrap_model
+    from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
     from specdec_core.models.loaded import LoadedModel
     from specdec_core.models.packing import pack
     from specdec_core.models.probe import TESTED_FAMILIES
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 __all__ = [
     "TESTED_FAMILIES",
     "LoadedModel",
+    "ModelOutline",
     "ModelSession",
     "inference_only",
     "inflate",
     "load_model",
+    "load_outline",
     "load_vocabulary",
     "pack",
     "without_progress_bar",
@@ -36,7 +38,13 @@ lazy_attributes(
         "specdec_core.models.checkpoint": ("without_progress_bar",),
         "specdec_core.models.device": ("inference_only",),
         "specdec_core.models.inflation": ("inflate",),
-        "specdec_core.models.load": ("load_model", "load_vocabulary", "wrap_model"),
+        "specdec_core.models.load": (
+            "ModelOutline",
+            "load_model",
+            "load_outline",
+            "load_vocabulary",
+            "wrap_model",
+        ),
         "specdec_core.models.loaded": ("LoadedModel",),
         "specdec_core.models.packing": ("pack",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),

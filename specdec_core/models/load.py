@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import shorten
 from threading import RLock
 from typing import Any, Literal, get_args
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedModel,
+)
 
-from specdec_core.interface.errors import ModelError, SpecdecError, unknown_name
+from specdec_core.interface.errors import ModelError, unknown_name
 from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.adapter import (
     read_adapter,
-    refuse_adapter_folder,
     refuse_adapter_on_hub,
     with_adapter,
     without_wrapper,
@@ -26,12 +31,12 @@ from specdec_core.models.adapter import (
 from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
-from specdec_core.models.loaded import LoadedModel, inspect_family
+from specdec_core.models.loaded import LoadedModel, inspect_family, length_limit
+from specdec_core.models.locate import locate, read_tokenizer, reading_model
 from specdec_core.models.packages import require
 from specdec_core.models.packing import pack_as_set
 from specdec_core.models.probe import probe_model
 from specdec_core.models.quantization import quantization_settings, require_packages
-from specdec_core.models.resolve import model_folder
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Packages of attention implementations that PyTorch does not have."""
@@ -70,7 +75,7 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
         name=name,
         family=family,
         vocab_size=_vocab_size(head, text_config),
-        eos_ids=() if eos is None else tuple(eos) if isinstance(eos, (list, tuple)) else (int(eos),),
+        eos_ids=_ids(eos),
         start_id=start if family.encoder_decoder else None,
         features=features_of(model),
         lock=nullcontext() if family.rotary_switch is None else RLock(),
@@ -102,6 +107,13 @@ def _vocab_size(head: Any, config: Any) -> int:
     if head is None:
         return int(config.vocab_size)
     return int(getattr(head, "out_features", None) or head.weight.shape[0])
+
+
+def _ids(eos: Any) -> tuple[int, ...]:
+    """Return the ids of a setting that is an id, a list of ids, or None."""
+    if eos is None:
+        return ()
+    return tuple(map(int, eos)) if isinstance(eos, (list, tuple)) else (int(eos),)
 
 
 def _first_setting(name: str, *configs: Any) -> Any:
@@ -151,7 +163,7 @@ def load_model(
             needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
-    location, options = _locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
+    location, options = locate(str(model), folder, subfolder, trust_remote_code=trust_remote_code)
     if revision is not None:
         options["revision"] = revision
     torch_device = parse_device(device)
@@ -166,7 +178,7 @@ def load_model(
         "attn_implementation": attn_implementation,
         "quantization_config": quantization_settings(quantization_config),
     }
-    with _reading(str(model), location):
+    with reading_model(str(model), location):
         if location == str(model):  # a local one was refused when it was located
             refuse_adapter_on_hub(location, options)
         config = AutoConfig.from_pretrained(location, **options)
@@ -196,7 +208,7 @@ def load_model(
         name = f"{name} + {found.name}"
     if "device_map" not in given:
         loaded = loaded.to(torch_device)
-    wrapped = wrap_model(loaded, _tokenizer(location, options, subfolder), name)
+    wrapped = wrap_model(loaded, read_tokenizer(location, options, subfolder), name)
     return pack_as_set(wrapped, packed)
 
 
@@ -259,6 +271,60 @@ def _check_quantization(model: str, config: Any, given: Any) -> None:
     require_packages(str(getattr(method, "value", method)))
 
 
+@dataclass(frozen=True)
+class ModelOutline:
+    """What is known of a model without its weights.
+
+    Attributes:
+        tokenizer: Its tokenizer, or None.
+        vocab_size: V.
+        eos_ids: End-of-sequence token ids.
+        start_id: The decoder's first token for encoder-decoder models, else None.
+        max_positions: The most tokens of a sequence, or None if there is no limit.
+    """
+
+    tokenizer: Any
+    vocab_size: int
+    eos_ids: tuple[int, ...]
+    start_id: int | None
+    max_positions: int | None
+
+
+def load_outline(
+    model: str | Path, *, folder: Path = Path(), revision: str | None = None, subfolder: str | None = None
+) -> ModelOutline:
+    """Return what a model's config and tokenizer say, without loading its weights.
+
+    Args:
+        model: A folder, a hub name, or a built-in model.
+        folder: Base for relative paths.
+        revision: Branch, tag or commit of a hub model.
+        subfolder: Folder of the model within `model`.
+
+    Raises:
+        ModelError: The folder, its config or its tokenizer cannot be read.
+    """
+    location, options = locate(str(model), folder, subfolder)
+    if revision is not None:
+        options["revision"] = revision
+    with reading_model(str(model), location):
+        config = AutoConfig.from_pretrained(location, **options)
+        text_config = config.get_text_config(decoder=True)
+        try:
+            generation = GenerationConfig.from_pretrained(location, **options)
+        except OSError:  # not every model has one
+            generation = None
+        start = _first_setting("decoder_start_token_id", generation, config)
+        outline = ModelOutline(
+            tokenizer=None,
+            vocab_size=int(text_config.vocab_size),
+            eos_ids=_ids(_first_setting("eos_token_id", generation, text_config)),
+            start_id=start if config.is_encoder_decoder else None,
+            max_positions=length_limit(text_config),
+        )
+    return replace(outline, tokenizer=read_tokenizer(location, options, subfolder))
+
+
 def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, int]:
     """Return a model's tokenizer (or None) and its vocabulary size V, without loading its weights.
 
@@ -269,98 +335,5 @@ def load_vocabulary(model: str | Path, *, folder: Path = Path()) -> tuple[Any, i
     Raises:
         ModelError: The folder, its config or its tokenizer cannot be read.
     """
-    location, options = _locate(str(model), folder)
-    with _reading(str(model), location):
-        config = AutoConfig.from_pretrained(location, **options)
-        vocab_size = int(config.get_text_config(decoder=True).vocab_size)
-    return _tokenizer(location, options), vocab_size
-
-
-def _locate(
-    model: str, folder: Path, subfolder: str | None = None, *, trust_remote_code: bool = False
-) -> tuple[str, dict[str, Any]]:
-    """Return the arguments for `from_pretrained`: an absolute folder or a hub name, and the options for it."""
-    # Always given: without it, transformers asks the user.
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    location = model_folder(model, folder)
-    if location is None:
-        return model, options if subfolder is None else {**options, "subfolder": subfolder}
-    place = location / (subfolder or "")
-    refuse_adapter_folder(model, place)
-    if not (place / "config.json").is_file():
-        within = f" {subfolder!r}" if subfolder else ""
-        raise ModelError(
-            f"{model}: the folder{within} has no config.json. Pass a folder written by save_pretrained(), with "
-            f"config.json, model.safetensors and the tokenizer's files.{_near(location)}"
-        )
-    return str(place), options
-
-
-def _near(location: Path) -> str:
-    """Return a hint for a folder without a config: the folders inside that have one."""
-    if not location.is_dir():
-        return ""
-    models = sorted(str(each.parent.relative_to(location)) for each in location.glob("*/config.json"))
-    return f" These subfolders have one: {', '.join(models)}; set `subfolder`." if models else ""
-
-
-@contextmanager
-def _reading(model: str, location: str) -> Iterator[None]:
-    """Turn what transformers raises about a model's files into a ModelError. A broken one may raise anything."""
-    try:
-        yield
-    except SpecdecError:
-        raise
-    except Exception as error:
-        raise ModelError(_loading_failed(model, location, error)) from error
-
-
-def _loading_failed(model: str, location: str, error: Exception) -> str:
-    reason = _first_sentence(error)
-    if isinstance(error, ImportError):
-        return f"{model}: it needs a package that cannot be imported: {reason}"
-    if Path(location).is_dir():
-        advice = "Pass a folder written by save_pretrained(); if a file is incomplete, copy the folder again."
-        # A ValueError is about a setting or the config, the others are about files.
-        return f"{model}: the folder cannot be loaded: {reason}" + f" {advice}" * (
-            not isinstance(error, ValueError)
-        )
-    return (
-        f"{model}: there is no such folder, and loading it from the hub failed: {reason} "
-        "Check the name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
-    )
-
-
-def _first_sentence(error: Exception) -> str:
-    """Return the first line of a message, and the next one if the first announces it."""
-    lines = [line.strip() for line in str(error).strip().splitlines()] or [type(error).__name__]
-    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
-
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-
-
-def _tokenizer(location: str, options: Mapping[str, Any], subfolder: str | None = None) -> Any:
-    """Return a model's tokenizer, or None. That of a model in a subfolder may be in the folder around it."""
-    if Path(location).is_dir():
-        around = [] if subfolder is None else [Path(location).parents[len(Path(subfolder).parts) - 1]]
-        for folder in (Path(location), *around):
-            if any((folder / name).is_file() for name in _TOKENIZER_FILES):
-                return _load_tokenizer(str(folder), options)
-        # A model without a tokenizer decodes token ids. For some families, AutoTokenizer would return an empty
-        # one.
-        return None
-    try:
-        return _load_tokenizer(location, options)
-    except ModelError:
-        if subfolder is None:
-            raise
-        return _load_tokenizer(location, {key: value for key, value in options.items() if key != "subfolder"})
-
-
-def _load_tokenizer(location: str, options: Mapping[str, Any]) -> Any:
-    try:
-        return AutoTokenizer.from_pretrained(location, **options)
-    except Exception as error:  # a broken file may raise anything
-        reason = shorten(str(error) or type(error).__name__, 400)
-        raise ModelError(f"{location}: the tokenizer cannot be loaded: {reason}") from error
+    outline = load_outline(model, folder=folder)
+    return outline.tokenizer, outline.vocab_size

@@ -229,6 +229,11 @@ def _reject_bidirectional(model: Any, config: Any) -> None:
         )
 
 
+def length_limit(config: Any) -> int | None:
+    """Return the most tokens of a sequence that begins short, by the config of its decoder; None for no limit."""
+    return _rotary_switch(config) or _max_positions(config)
+
+
 def _max_positions(config: Any) -> int | None:
     # Relative position biases (T5) reach any length: n_positions is the training length, not a limit.
     if hasattr(config, "relative_attention_num_buckets"):

@@ -6,6 +6,7 @@ so that whatever happens to the bytes is noticed.
 
 from __future__ import annotations
 
+import json
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import writing_file
 from specdec_core.record.record import FinishReason, RecordedText, RecordHeader
 
-VERSION = "1"
+VERSION = 1
 """Version of the format, `specdec_record` in the header and in each shard."""
 
 FIELDS = {
@@ -41,6 +42,8 @@ FIELDS = {
 }
 """The arrays of a shard."""
 
+_METADATA = "record"
+"""Key of the metadata of a shard: a JSON object with what `ShardInfo` holds, and the version."""
 _REASONS = get_args(FinishReason)
 _LARGEST_UINT16 = 2**16
 _Arrays = dict[str, NDArray[Any]]
@@ -84,14 +87,15 @@ def write_shard(path: Path, texts: Sequence[RecordedText], first: int, *, vocab_
         ConfigError: The file cannot be written.
     """
     arrays = _arrays(texts, np.dtype(np.uint16 if vocab_size <= _LARGEST_UINT16 else np.int32), greedy)
-    metadata = {
+    about = {
         "specdec_record": VERSION,
-        "first": str(first),
-        "texts": str(len(texts)),
-        "tokens": str(len(arrays["tokens"])),
-        "crc32": str(_checksum(arrays)),
+        "first": first,
+        "texts": len(texts),
+        "tokens": len(arrays["tokens"]),
+        "crc32": _checksum(arrays),
     }
-    data = save(arrays, metadata)
+    # One value: safetensors writes several in a random order, and equal shards are equal files.
+    data = save(arrays, {_METADATA: json.dumps(about)})
     with writing_file(path) as place, place.open("wb") as file:
         file.write(data)
         file.flush()
@@ -106,11 +110,11 @@ def read_info(path: Path) -> ShardInfo:
     """
     try:
         with safe_open(path, framework="np") as file:
-            metadata = file.metadata() or {}
-        if (version := metadata.get("specdec_record")) != VERSION:
+            about = json.loads((file.metadata() or {})[_METADATA])
+        if (version := about.get("specdec_record")) != VERSION:
             raise ConfigError(_other_version(path, version))
-        return ShardInfo(path, *(int(metadata[name]) for name in ("first", "texts", "tokens", "crc32")))
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        return ShardInfo(path, *(int(about[name]) for name in ("first", "texts", "tokens", "crc32")))
+    except (OSError, SafetensorError, KeyError, ValueError, AttributeError) as error:
         raise damaged(path, str(error)) from error
 
 
@@ -144,7 +148,7 @@ def damaged(path: Path, reason: str) -> ConfigError:
     )
 
 
-def _other_version(path: Path, version: str | None) -> str:
+def _other_version(path: Path, version: object) -> str:
     return (
         f"{path}: this is version {version!r} of the format of records, and this version of specdec reads "
         f"{VERSION}; install the version of specdec that wrote it, or record it anew with --fresh."

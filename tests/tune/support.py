@@ -32,6 +32,19 @@ class Seen:
         self.points.append(dict(point))
 
 
+class OneText:
+    """A part of a record with a single text."""
+
+    def __init__(self, header, text):
+        self.header, self.text = header, text
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        return iter([self.text])
+
+
 def write_times(path, drafts, verify=(1.0, 1.0, 1.0, 1.0), overhead=0.0, batch_size=1):
     """Write a measurement: D(k) of drafters by name, with their settings, and T(k) for all."""
     drafters = tuple(

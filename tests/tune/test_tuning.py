@@ -16,7 +16,7 @@ from specdec_core.study.run.recording import RecordOptions, record_study
 from specdec_core.tune import RaceSettings, TuneOptions, tune
 from specdec_core.tune.costs import read_costs
 from specdec_core.tune.replays import Replays
-from tests.tune.support import STUDY, Seen, echo, write_times
+from tests.tune.support import STUDY, OneText, Seen, echo, write_times
 
 FREE = (0.0, 0.0, 0.0, 0.0)
 VERIFY = (1.0, 1.0, 4.0, 9.0)
@@ -25,7 +25,7 @@ NO_LIVE = TuneOptions(confirm=False)
 
 @pytest.fixture
 def times(tmp_path):
-    """A machine on which drafting is free for one echo and dear for the other, and only one token is verified free."""
+    """A machine on which one token is verified for nothing, and one of the echoes is dear."""
     drafts = {"echo": (echo(2), FREE), "dear": (echo(3), (0.0, 5.0, 5.0, 5.0))}
     return write_times(tmp_path / "times.json", drafts, VERIFY)
 
@@ -50,27 +50,10 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
     found = replays([run.name for run in runs], order)
     texts = list(part)
     for run, gamma in zip(runs, (1, 2, 3, 2), strict=True):
-
-        class One:
-            header = part.header
-
-            def __init__(self, text):
-                self.text = text
-
-            def __len__(self):
-                return 1
-
-            def __iter__(self):
-                return iter([self.text])
-
+        draft_seconds = drafts["dear" if run.name == "three" else "echo"][1]
         for place, number in enumerate(order):
-            odds = DrafterReplay(record, One(texts[number]), run.drafter, max_gamma=3).odds()
-            alone = expected_metrics(
-                odds,
-                gamma,
-                machine=costs.machine,
-                draft_seconds=drafts["dear" if run.name == "three" else "echo"][1],
-            )
+            odds = DrafterReplay(record, OneText(part.header, texts[number]), run.drafter, max_gamma=3).odds()
+            alone = expected_metrics(odds, gamma, machine=costs.machine, draft_seconds=draft_seconds)
             assert found[run.name][place] == pytest.approx(alone.seconds_by_text[0])
     assert len(np.unique(found[runs[0].name])) > 1  # or the order would not matter
 
@@ -109,7 +92,7 @@ def test_finalists_are_timed_live_and_the_fastest_is_chosen(study, tmp_path):
     options = TuneOptions(RaceSettings(finalists=2), live_prompts=3)
     found = run(study(STUDY), times, output, options)
     choice = found.tasks[0].choice
-    assert [row.name for row in choice.rows][0] == "baseline"
+    assert choice.rows[0].name == "baseline"
     assert {row.name for row in choice.rows[1:]} == set(found.tasks[0].race.finalists)
     assert len(choice.rows) == 3
     assert choice.run in found.tasks[0].race.finalists
@@ -172,7 +155,7 @@ def test_one_task_may_be_chosen(study, times, tmp_path):
     found = run(study(TASKS), times, tmp_path / "best.yaml", task="warm")
     assert [one.task for one in found.tasks] == ["warm"]
     assert [one.name for one in load_study(tmp_path / "best.yaml").tasks] == ["warm"]
-    with pytest.raises(ConfigError, match="unknown task 'worm'.*warm"):
+    with pytest.raises(ConfigError, match=r"unknown task 'worm'.*warm"):
         run(study(TASKS), times, task="worm")
 
 

@@ -27,6 +27,8 @@ _LOADED = (
     *("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json"),
 )
 """The files of a model folder that are read when the model is loaded; no other file affects a result."""
+LIBRARIES = ("specdec", "torch", "transformers", "python")
+"""What every result depends on; which plugins take part depends on the runs."""
 
 
 def study_provenance(study: Study, device: str, registry: Registry) -> dict[str, Any]:

@@ -47,7 +47,8 @@ def part_for(record: Record, task: Task) -> RecordPart:
         raise ConfigError(
             task.with_task(
                 f"{record.path} has no texts with these settings; in the nearest of its {len(problems)} parts "
-                f"differ {'; '.join(nearest)}. Record the study (`specdec record STUDY --output DIR`), or change it."
+                f"differ {'; '.join(nearest)}. Record the study (`specdec record STUDY --output DIR`), or change "
+                "it."
             )
         )
     return next((part for part in fitting if part.header.task == task.name), fitting[0])

@@ -21,7 +21,7 @@ from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
-from specdec_core.record.reader import FEATURES, TOKENIZER
+from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.record.record import PartHeader, Record, RecordHeader, VerifyTimes
 from specdec_core.record.recorder import HiddenType, Kept, TextJob, record_texts
 from specdec_core.record.target import fingerprint_tokenizer, is_builtin, save_features, save_tokenizer
@@ -29,14 +29,12 @@ from specdec_core.record.writer import RecordWriter
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.prompts import fingerprint_prompts
+from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.factory import load_target, ready_prompts
 from specdec_core.study.run.folder import exclusive_lock
-from specdec_core.study.run.provenance import versions
+from specdec_core.study.run.provenance import LIBRARIES, versions
 from specdec_core.study.run.recorded import fingerprint_ids
-
-_LIBRARIES = ("specdec", "torch", "transformers", "python")
-"""Whose versions a record depends on; plugins take no part in it."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,9 @@ def record_tasks(
             for number, part in enumerate(parts):
                 _record_part(writer, number, part, target, options, observer)
             if options.gamma is not None:
-                writer.add_times(_verify_times(target, parts, options.gamma, options.timings, observer))
+                hottest = max(parts, key=lambda part: part.task.sampling.temperature)
+                settings = (hottest.prompts, _part_header(hottest), options.gamma, options.timings)
+                writer.add_times(_verify_times(target, *settings, observer))
         except KeyboardInterrupt as stopped:
             done, total = sum(writer.done), sum(part.texts for part in parts)
             stopped.args = (
@@ -203,7 +203,7 @@ def _header(
         max_length=target.family.max_positions if switched else target.max_positions,
         hidden_size=target.features.hidden_size if options.hidden and target.features is not None else None,
         top_k=min(options.top_k, target.vocab_size),
-        versions={name: every[name] for name in _LIBRARIES},
+        versions={name: every[name] for name in LIBRARIES},
         parts=tuple(_part_header(part) for part in parts),
     )
 
@@ -298,23 +298,58 @@ def _jobs(part: _Part, target: LoadedModel, rows: int, start: int) -> Iterator[T
             )
 
 
+def time_record(output: Path, observer: TrainingObserver, gamma: int, timings: int = 20) -> Record:
+    """Add T(k) of this machine to a record, in the place of what is there.
+
+    Args:
+        output: Folder of the record.
+        observer: Receives the progress.
+        gamma: The longest draft whose verification is timed.
+        timings: Number of timings of each draft length.
+
+    Raises:
+        ConfigError: It is no record, or the target is not the one that was recorded.
+        ModelError: The target cannot be loaded.
+    """
+    with exclusive_lock(output):
+        record = read_record(output)
+        header = record.header
+        config = TargetConfig.model_validate(header.target)
+        observer.stage(f"loading {config.model}")
+        target = load_target(config)
+        if header.fingerprint not in (None, _fingerprint(target)):
+            raise ConfigError(
+                f"{config.model} has other weights now than when {output} was recorded; record it anew."
+            )
+        part = max(record.parts, key=lambda part: part.header.sampling.temperature)
+        prompts = tuple(dict.fromkeys(text.prompt for text in part))
+        times = _verify_times(target, prompts, part.header, gamma, timings, observer)
+        writer = RecordWriter(output, header)
+        writer.add_times(times)
+        return writer.record()
+
+
 def _verify_times(
-    target: LoadedModel, parts: Sequence[_Part], gamma: int, timings: int, observer: TrainingObserver
+    target: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    settings: PartHeader,
+    gamma: int,
+    timings: int,
+    observer: TrainingObserver,
 ) -> VerifyTimes:
-    """Time the target's forward pass with drafts of each length, at the highest temperature that is recorded."""
-    part = max(parts, key=lambda part: part.task.sampling.temperature)
-    generation = part.task.generation
+    """Time the target's forward pass with drafts of each length."""
+    generation = settings.generation
     observer.stage("timing the target", (timings + 1) * (gamma + 1))
     decoder = Decoder(
         target,
         RepeatLastToken(target.info()),
         gamma=CyclingGamma(gamma, np.random.default_rng(generation.seed)),
-        sampling=part.task.sampling,
+        sampling=settings.sampling,
         strict=True,
     )
     reports = watch_steps(
         decoder,
-        part.prompts,
+        prompts,
         gamma=gamma,
         timings=timings,
         max_new_tokens=generation.max_new_tokens,
