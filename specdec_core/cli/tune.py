@@ -167,7 +167,7 @@ def _study_and_record(study: str | None, record: str | None) -> tuple[str | None
 
 def _show(found: Tuning, wide: bool, quiet: bool) -> None:
     console = output_console(wide=wide)
-    for part in found.printed():
+    for part in found.printed(every=wide):
         console.print(part)
     if not found.files:
         console.print("\n" + written_yaml(found.best), markup=False, soft_wrap=True)

@@ -57,7 +57,8 @@ class Tried:
         slower: Its expected seconds over those of the leader of its last round, with the interval that decided.
         leader: That leader.
         outcome: `finalist`; `stopped`, since it is clearly slower; `beyond`, if it is not, but there are enough
-            finalists that are expected to be faster; or `refused`, if it cannot be replayed.
+            finalists that are expected to be faster, or one that takes the same time in every text; or `refused`,
+            if it cannot be replayed.
         reason: The same in a few words; None for a finalist.
     """
 
@@ -78,8 +79,8 @@ class Race:
     Attributes:
         tried: What became of each candidate, in the order in which they were given.
         finalists: Names of those that are left, the fastest first.
-        prompts: Number of prompts that each round compared.
-        texts: Number of texts of all prompts.
+        prompts: Number of prompts that each round compared. No round follows that leaves a single candidate.
+        texts: Number of texts of the prompts of the last round.
         settings: How it was run.
         level: Probability with which one comparison could err.
     """
@@ -137,9 +138,11 @@ def race(
         observer.stage(what, len(field.left))
         field.extend(seconds, order[field.prompts : count])
         field.judge(number, level, settings.margin)
-        observer.measured({"left": len(field.left), "fastest": field.order()[0]})
-    kept = field.order()[: settings.finalists]
-    return Race(field.results(kept), tuple(kept), counts, len(prompts), settings, level)
+        observer.measured({"left": len(field.left)})
+        if len(field.left) == 1:
+            break
+    kept = field.finalists(settings.finalists)
+    return Race(field.results(kept), tuple(kept), counts[:number], field.texts, settings, level)
 
 
 class _Field:
@@ -147,8 +150,7 @@ class _Field:
 
     def __init__(self, names: Sequence[str], prompts: Sequence[int], tokens: Sequence[int]) -> None:
         self.left = list(names)
-        self.prompts = 0
-        """Number of prompts that were compared."""
+        self.prompts = self.texts = 0
         self._texts: dict[int, list[int]] = {}
         for text, prompt in enumerate(prompts):
             self._texts.setdefault(prompt, []).append(text)
@@ -156,7 +158,6 @@ class _Field:
         self._tokens: list[float] = []
         self._seconds: dict[str, list[float]] = {name: [] for name in names}
         self._tried = {name: Tried(name, 0, 0) for name in names}
-        self._seen = 0
 
     def extend(self, seconds: Seconds, prompts: Sequence[int]) -> None:
         """Add prompts, in the given order."""
@@ -170,7 +171,7 @@ class _Field:
                 self._seconds[name] += self._by_prompt(one, prompts)
         self._tokens += self._by_prompt(np.array([self._all_tokens[text] for text in texts], float), prompts)
         self.prompts += len(prompts)
-        self._seen += len(texts)
+        self.texts += len(texts)
         if not self.left:
             reasons = "\n".join(dict.fromkeys(f"{one.name}: {one.reason}" for one in self._tried.values()))
             raise ConfigError(f"no candidate can be replayed.\n{reasons}")
@@ -183,7 +184,7 @@ class _Field:
             self._tried[name] = Tried(
                 name,
                 rounds=number,
-                texts=self._seen,
+                texts=self.texts,
                 speed=fieller_interval(np.array(self._tokens), totals[name]),
                 slower=found.ratios[name],
                 leader=found.leader,
@@ -191,16 +192,19 @@ class _Field:
         for name in found.stopped:
             self._leave(name, "stopped", f"slower than {found.leader}")
 
-    def order(self) -> list[str]:
-        """Return those still in the race, the fastest first."""
-        return sorted(self.left, key=lambda name: sum(self._seconds[name]))
+    def finalists(self, most: int) -> list[str]:
+        """Return those still in the race, the fastest first; of several that take the same time only the first."""
+        first: dict[tuple[float, ...], str] = {}
+        for name in sorted(self.left, key=lambda name: sum(self._seconds[name])):
+            same = first.setdefault(tuple(self._seconds[name]), name)
+            if same != name:
+                self._leave(name, "beyond", f"as fast as {same} in every text")
+        return list(first.values())[:most]
 
     def results(self, kept: Sequence[str]) -> tuple[Tried, ...]:
         """Return what became of each, given the finalists."""
-        beyond = f"not told from the finalists, but {len(kept)} are expected to be faster"
-        for name in self.left:
-            if name not in kept:
-                self._tried[name] = replace(self._tried[name], outcome="beyond", reason=beyond)
+        for name in [name for name in self.left if name not in kept]:
+            self._leave(name, "beyond", f"not told from the finalists, but {len(kept)} are expected to be faster")
         return tuple(self._tried.values())
 
     def _leave(self, name: str, outcome: Outcome, reason: str) -> None:

@@ -140,7 +140,7 @@ class Replays:
                 self._record,
                 texts,
                 drafter.loaded or drafter.run.drafter,
-                max_gamma=max(1, *(one.max_gamma for one in drafter.gammas.values())),
+                max_gamma=max(1, *(drafter.gammas[name].max_gamma for name in names)),
                 draft_sampling=drafter.run.draft_sampling,
                 registry=self._registry,
                 folder=self._folder,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from specdec_core.theory.racing import Ratio
 
 _WIDTH = 200
+_ROWS = 20
+"""The most candidates that a table shows."""
 
 
 @dataclass(frozen=True)
@@ -88,12 +90,16 @@ class Tuning:
             "best": dict(self.best),
         }
 
-    def printed(self) -> Iterator[RenderableType]:
-        """Yield what `specdec tune` prints: for each task a table of what was tried, the winner, and how sure."""
+    def printed(self, *, every: bool = False) -> Iterator[RenderableType]:
+        """Yield what `specdec tune` prints: for each task a table of what was tried, the winner, and how sure.
+
+        Args:
+            every: Show every candidate, instead of the first 20.
+        """
         for count, one in enumerate(self.tasks):
             if count:
                 yield Prose("")
-            yield for_terminal(tried_table(one, self.record, self.machine))
+            yield for_terminal(tried_table(one, self.record, self.machine, None if every else _ROWS))
             yield Prose(with_task(one.task, f"Best: {one.choice.run}"), "bold")
             yield Prose(one.sure)
         yield from (Prose(f"Not tried: {name}: {reason}") for name, reason in self.left_out.items())
@@ -108,25 +114,32 @@ class Tuning:
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
-def tried_table(tuned: TunedTask, record: str, machine: str) -> ReportTable:
-    """Return what was tried for a task: the winner first, then finalists, then the others by how far they came."""
+def tried_table(tuned: TunedTask, record: str, machine: str, most: int | None = None) -> ReportTable:
+    """Return what was tried for a task: the winner first, then finalists, then the others by how far they came.
+
+    Args:
+        tuned: What was found for the task.
+        record: Name of the record.
+        machine: Name of the machine.
+        most: The most candidates to show; None for all.
+    """
     live = {one.name: one for one in tuned.choice.rows}
     first = Tried(BASELINE, 0, 0)
     rows = [_row(first, live, tuned.baseline, "dim")]
-    rows += [
-        _row(
-            one, live, None, "bold" if one.name == tuned.choice.run else "" if one.outcome == "finalist" else "dim"
-        )
-        for one in _ordered(tuned)
-    ]
+    ordered = _ordered(tuned)
+    for one in ordered[:most]:
+        style = "" if one.outcome == "finalist" else "dim"
+        rows.append(_row(one, live, None, "bold" if one.name == tuned.choice.run else style))
     race = tuned.race
     percent = f"{100 * (1 - 2 * race.level):.4g}%"
     notes = [
         f"Expected: replayed on {race.texts:,} texts of {race.prompts[-1]} prompts of {record}, with the seconds "
         f"of {machine}, without reading prompts; ± half the 95% confidence interval.",
-        f"Slower: than the leader of its last round, with the interval in which it is with {percent} probability; "
-        f"if that begins above {race.settings.margin:.0%}, the candidate is stopped.",
+        f"Slower by: than the leader of its last round; at least: the lower end of its {percent} interval. Where "
+        f"that is above {race.settings.margin:.0%}, the candidate is stopped.",
     ]
+    if most is not None and len(ordered) > most:
+        notes.append(f"{len(ordered) - most} more candidates are in tune.json; --wide shows them.")
     return ReportTable(
         columns=tuple(column for column in _COLUMNS if live or column not in _LIVE),
         rows=tuple(row if live else Row(row.cells[: -len(_LIVE) - 1] + row.cells[-1:], row.style) for row in rows),
@@ -136,13 +149,14 @@ def tried_table(tuned: TunedTask, record: str, machine: str) -> ReportTable:
     )
 
 
-_LIVE = (Column("live\ntokens/s", spare=2), Column("live\nspeed-up"))
+_LIVE = (Column("live\ntokens/s", spare=1), Column("live\nspeed-up"))
 _COLUMNS = (
     Column("candidate", numeric=False),
     Column("rounds", spare=4),
     Column("texts", spare=5),
     Column("expected\ntokens/s", spare=1),
-    Column("slower by", spare=3),
+    Column("slower\nby", spare=2),
+    Column("at\nleast", spare=3),
     *_LIVE,
     Column("outcome", numeric=False, wraps=True),
 )
@@ -152,9 +166,9 @@ def _row(one: Tried, live: Mapping[str, RunSummary], expected: float | None, sty
     timed = live.get(one.name)
     cells = [one.name]
     if expected is not None:
-        cells += ["", "", number(expected, 1), ""]
+        cells += ["", "", number(expected, 1), "", ""]
     else:
-        cells += [str(one.rounds), str(one.texts), _speed(one.speed), _slower(one.slower)]
+        cells += [str(one.rounds), str(one.texts), _speed(one.speed), *_slower(one.slower)]
     cells += [UNKNOWN, UNKNOWN] if timed is None else _timed(timed)
     return Row((*cells, _outcome(one, expected is not None)), style)
 
@@ -182,15 +196,12 @@ def _finite(ratio: Ratio) -> tuple[float | None, float | None]:
     return (ratio.low, ratio.high) if known else (None, None)
 
 
-def _slower(ratio: Ratio | None) -> str:
-    """Return by how much a candidate is slower, with the interval."""
+def _slower(ratio: Ratio | None) -> tuple[str, str]:
+    """Return by how much a candidate is slower, and by how much at least."""
     if ratio is None:
-        return UNKNOWN
-    if ratio.low == ratio.high:  # the leader itself
-        return f"{ratio.value - 1:.0%}"
-    low, high = _finite(ratio)
-    between = "" if low is None or high is None else f" ({low - 1:.0%} to {high - 1:.0%})"
-    return f"{ratio.value - 1:.0%}{between}"
+        return UNKNOWN, UNKNOWN
+    low, _ = _finite(ratio)
+    return f"{ratio.value - 1:.1%}", UNKNOWN if low is None else f"{low - 1:.1%}"
 
 
 def _ordered(tuned: TunedTask) -> Sequence[Tried]:

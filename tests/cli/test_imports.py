@@ -53,7 +53,8 @@ def check(what, *libraries):
 trainers = default_registry().names("trainer")
 commands = {{
     0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
-        "measure --help", "tune --help", "theory --help", "theory speed --alpha 0.5 --c 0.1", "theory table 4", "train --help",
+        "measure --help", "tune --help", "theory --help", "theory speed --alpha 0.5 --c 0.1", "theory table 4",
+        "train --help",
         *(f"train {{name}} --help" for name in trainers)],
     2: ["measure --tokens 0", "validate {missing}", "compare {missing}", "generate",
         "train ngram --output x --order 0"],

@@ -73,6 +73,19 @@ def test_finalists_are_the_fastest_of_those_that_are_left():
     assert found.tried[5].reason == "not told from the finalists, but 2 are expected to be faster"
 
 
+def test_of_candidates_that_take_the_same_time_one_is_a_finalist():
+    given = Given({"a": 1.0, "b": 1.0, "c": 1.001}, noise=0)
+    found = run(given)
+    assert found.finalists == ("a", "c")
+    assert (found.tried[1].outcome, found.tried[1].reason) == ("beyond", "as fast as a in every text")
+
+
+def test_the_race_is_over_when_one_is_left():
+    given = Given({"good": 1.0, "slow": 2.0})
+    found = run(given)
+    assert (found.prompts, found.texts, len(given.asked)) == ((8,), 16, 1)
+
+
 def test_a_margin_keeps_what_is_a_little_slower_and_none_stops_it():
     rates = {"good": 1.0, "close": 1.01}
     assert len(run(Given(rates, noise=0.0001), margin=0.02).finalists) == 2
