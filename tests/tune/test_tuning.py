@@ -88,7 +88,7 @@ def test_everything_is_in_the_json(study, times, tmp_path):
 
 def test_finalists_are_timed_live_and_the_fastest_is_chosen(study, tmp_path):
     output = tmp_path / "best.yaml"
-    times = write_times(tmp_path / "times.json", {"echo": (echo(2), FREE)})
+    times = write_times(tmp_path / "times.json", {"echo": (echo(2), FREE)}, (1.0, 1.0, 1.005, 1.01))
     options = TuneOptions(RaceSettings(finalists=2), live_prompts=3)
     found = run(study(STUDY), times, output, options)
     choice = found.tasks[0].choice
