@@ -222,9 +222,9 @@ def _generation(given: Mapping[str, Any]) -> GenerationSettings:
 def _recorded(
     tasks: list[Task], folder: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool
 ) -> Record:
-    from specdec_core.study.run.folder import make_folder
+    from specdec_core.record.writer import check_folder
 
-    make_folder(output)  # fails before torch and the model are loaded
+    check_folder(output)  # before torch and the model are loaded
     with StageProgress(error_console(), quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
         from specdec_core.study.run.recording import record_tasks

@@ -24,7 +24,7 @@ from specdec_core.verification import SpeculativeSampling
 
 HiddenType: TypeAlias = Literal["float32", "float16"]
 """Number formats of stored hidden states. Those of a bfloat16 model are exact in float16 above 6e-5."""
-_POSITIONS = 128
+POSITIONS = 128
 """Positions that are read in one forward pass for their hidden states: their logits are `[1, 128, V]`."""
 
 
@@ -186,9 +186,9 @@ def forced_pass(
     sources = [list(prompt)] if target.encoder_decoder else None
     session = ModelSession(target, 1, len(begin) + len(tokens), sources, keep_hidden=True)
     found, states = [], []
-    for start in range(0, len(tokens), _POSITIONS):
+    for start in range(0, len(tokens), POSITIONS):
         # The token before each of these positions. The last token of the text is not read: it predicts nothing.
-        read = list(tokens[max(start - 1, 0) : min(start + _POSITIONS, len(tokens)) - 1])
+        read = list(tokens[max(start - 1, 0) : min(start + POSITIONS, len(tokens)) - 1])
         uncached, draft = (read[:1], read[1:]) if start else (begin, read)
         scores = session.forward([uncached], torch.tensor([draft], dtype=torch.long) if draft else None)
         if logits:
@@ -203,4 +203,4 @@ def _stored(hidden: Tensor, dtype: HiddenType) -> NDArray[Any]:
     """Return hidden states in a number format, in float32 where they are too large for float16."""
     values: NDArray[Any] = hidden.float().cpu().numpy()
     largest = float(np.abs(values).max(initial=0))
-    return values if largest > np.finfo(np.float16).max else values.astype(dtype)
+    return values if largest > float(np.finfo(np.float16).max) else values.astype(dtype)

@@ -92,7 +92,7 @@ def write_shard(path: Path, texts: Sequence[RecordedText], first: int, *, vocab_
         "first": first,
         "texts": len(texts),
         "tokens": len(arrays["tokens"]),
-        "crc32": _checksum(arrays),
+        "crc32": checksum(arrays),
     }
     # One value: safetensors writes several in a random order, and equal shards are equal files.
     data = save(arrays, {_METADATA: json.dumps(about)})
@@ -133,7 +133,7 @@ def read_shard(info: ShardInfo, header: RecordHeader) -> Iterator[RecordedText]:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, ValueError) as error:
         raise damaged(info.path, str(error)) from error
-    if _checksum(arrays) != info.crc32:
+    if checksum(arrays) != info.crc32:
         raise damaged(info.path, "its checksum is another one")
     if problem := _problem(arrays, info, header):
         raise damaged(info.path, problem)
@@ -181,7 +181,8 @@ def _joined(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any]:
     return np.concatenate([part for part in parts if part is not None])
 
 
-def _checksum(arrays: Mapping[str, NDArray[Any]]) -> int:
+def checksum(arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return the CRC-32 of arrays: of `NAME DTYPE SHAPE` in UTF-8 and the bytes of each, by name."""
     crc = 0
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])

@@ -50,7 +50,7 @@ class RecordWriter:
 
     def __init__(self, path: Path, header: RecordHeader, *, fresh: bool = False) -> None:
         self.path = path
-        _check_folder(path)
+        check_folder(path)
         if fresh:
             _discard(path)
         if (path / HEADER).exists():
@@ -104,8 +104,12 @@ class RecordWriter:
         return read_record(self.path)
 
 
-def _check_folder(path: Path) -> None:
-    """Refuse a folder with other things in it than a record, or than what is left of one."""
+def check_folder(path: Path) -> None:
+    """Refuse a folder with other things in it than a record, or than what is left of one.
+
+    Raises:
+        ConfigError: With what is in the way.
+    """
     if path.is_dir() and not (path / HEADER).is_file():
         if others := [entry.name for entry in path.iterdir() if not _OURS.match(entry.name)]:
             raise ConfigError(

@@ -12,6 +12,9 @@ MODULES = [
     "specdec_core.study",
     "specdec_core.study.config.loader",
     "specdec_core.study.run.folder",
+    "specdec_core.study.run.recorded",
+    "specdec_core.record",
+    "specdec_core.record.jsonl",
     "specdec_core.study.report.tables",
     "specdec_core.study.report.html_report",
     "specdec_core.study.report.results",
@@ -53,10 +56,11 @@ def check(what, *libraries):
 trainers = default_registry().names("trainer")
 commands = {{
     0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
-        "measure --help", "tune --help", "theory --help", "theory speed --alpha 0.5 --c 0.1", "theory table 4",
+        "measure --help", "tune --help", "record --help", "theory --help", "theory speed --alpha 0.5 --c 0.1",
+        "theory table 4",
         "train --help",
         *(f"train {{name}} --help" for name in trainers)],
-    2: ["measure --tokens 0", "validate {missing}", "compare {missing}", "generate",
+    2: ["measure --tokens 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",
         "train ngram --output x --order 0"],
 }}
 for code, lines in commands.items():

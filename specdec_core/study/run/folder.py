@@ -49,7 +49,7 @@ def cannot_store(folder: Path, error: OSError) -> StorageError:
 
 
 @contextmanager
-def exclusive_lock(folder: Path) -> Iterator[None]:
+def exclusive_lock(folder: Path, what: str = "study") -> Iterator[None]:
     """Keep other studies out of a folder of results while this one runs.
 
     The operating system drops the lock when the process ends, even if it is killed. On a file system without
@@ -57,6 +57,7 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
 
     Args:
         folder: Created if it does not exist.
+        what: What is running, for the message.
 
     Raises:
         StorageError: If another study is running there, or the folder cannot be created.
@@ -67,7 +68,7 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
         lock.acquire(blocking=False)
     except Timeout as error:
         raise StorageError(
-            f"{folder}: another study is running and stores its results there. Wait until it has finished, or "
+            f"{folder}: another {what} is running and stores its results there. Wait until it has finished, or "
             "choose another --output."
         ) from error
     except (OSError, NotImplementedError):

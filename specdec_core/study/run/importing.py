@@ -19,7 +19,7 @@ from specdec_core.record.reader import TOKENIZER
 from specdec_core.record.record import FinishReason, PartHeader, Record, RecordedText, RecordHeader
 from specdec_core.record.target import fingerprint_tokenizer, is_builtin, save_tokenizer
 from specdec_core.record.token_texts import TokenTexts
-from specdec_core.record.writer import RecordWriter
+from specdec_core.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config.prompts import PromptText, encode_prompts
 from specdec_core.study.config.schema import TargetConfig
@@ -83,7 +83,8 @@ def import_record(
         ModelError: The config or the tokenizer of the target cannot be read.
     """
     _check_logprobs(options)
-    with exclusive_lock(output):
+    check_folder(output)
+    with exclusive_lock(output, "recording"):
         target = options.target
         observer.stage(f"reading the tokenizer of {target.model}")
         outline = load_outline(

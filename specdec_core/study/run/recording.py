@@ -25,7 +25,7 @@ from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.record.record import PartHeader, Record, RecordHeader, VerifyTimes
 from specdec_core.record.recorder import HiddenType, Kept, TextJob, record_texts
 from specdec_core.record.target import fingerprint_tokenizer, is_builtin, save_features, save_tokenizer
-from specdec_core.record.writer import RecordWriter
+from specdec_core.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.prompts import fingerprint_prompts
@@ -132,7 +132,8 @@ def record_tasks(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     _check_tasks(tasks)
-    with exclusive_lock(output):
+    check_folder(output)
+    with exclusive_lock(output, "recording"):
         observer.stage(f"loading {tasks[0].target.model}")
         target = load_target(tasks[0].target, folder)
         parts = [_part(task, target, options) for task in tasks]
@@ -311,7 +312,7 @@ def time_record(output: Path, observer: TrainingObserver, gamma: int, timings: i
         ConfigError: It is no record, or the target is not the one that was recorded.
         ModelError: The target cannot be loaded.
     """
-    with exclusive_lock(output):
+    with exclusive_lock(output, "recording"):
         record = read_record(output)
         header = record.header
         config = TargetConfig.model_validate(header.target)

@@ -1,0 +1,1 @@
+from tests.model_folder import model_folder  # noqa: F401
