@@ -39,11 +39,14 @@ class Costs:
         machine: Gives T(k) and the overhead of a step.
         missing: Why the times of some drafters are not known, by `drafter_key`.
         rows: Number of texts that were decoded together in these steps.
+        noise: By how much T(k), which is timed with each drafter, differs from the median of these, as a
+            fraction: the median over all k. None for a single drafter.
     """
 
     machine: Machine
     missing: Mapping[str, str]
     rows: int = 1
+    noise: float | None = None
 
     @property
     def plain_speed(self) -> float:
@@ -188,4 +191,6 @@ def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str
         overhead=max(0.0, overhead),
         draft={key: known[key] for key in wanted if key in known},
     )
-    return Costs(machine, {key: absent for key in wanted if key not in known}, measurement.batch_size)
+    apart = [abs(one.verify[k] / typical - 1) for one in times for k, typical in enumerate(verify) if typical]
+    noise = median(apart) if len(times) > 1 and apart else None
+    return Costs(machine, {key: absent for key in wanted if key not in known}, measurement.batch_size, noise)

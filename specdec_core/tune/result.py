@@ -36,17 +36,30 @@ class TunedTask:
         race: The race of the candidates.
         baseline: Expected tokens per second without a drafter.
         choice: The winner.
+        noise: By how much T(k) varied while it was timed, as a fraction; None if that is not known.
     """
 
     task: str | None
     race: Race
     baseline: float
     choice: Choice
+    noise: float | None = None
 
     @property
     def sure(self) -> str:
         """How sure the winner is, in a few sentences."""
         return f"{_of_race(self.race)} {self.choice.sure}"
+
+    @property
+    def warning(self) -> str | None:
+        """What makes the race doubtful: times of steps that varied by more than its margin."""
+        if self.noise is None or self.noise <= self.race.settings.margin:
+            return None
+        return (
+            f"T(k) varied by ±{self.noise:.0%} from drafter to drafter, more than the margin of "
+            f"{self.race.settings.margin:.0%} that the race allows for. Time the steps again on a quiet machine "
+            "(--fresh), or raise --margin."
+        )
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,8 @@ class Tuning:
             yield for_terminal(tried_table(one, self.record, self.machine, None if every else _ROWS))
             yield Prose(with_task(one.task, f"Best: {one.choice.run}"), "bold")
             yield Prose(one.sure)
+            if one.warning is not None:
+                yield Prose(f"Warning: {one.warning}", "yellow")
         yield from (Prose(f"Not tried: {name}: {reason}") for name, reason in self.left_out.items())
 
     def __str__(self) -> str:
@@ -233,6 +248,7 @@ def _plain(one: TunedTask) -> dict[str, Any]:
         "winner": one.choice.run,
         "tied": list(one.choice.tied),
         "sure": one.sure,
+        "warning": one.warning,
         "baseline_tokens_per_second_expected": one.baseline,
         "race": {
             **asdict(one.race.settings),

@@ -146,7 +146,10 @@ class _Job:
         parts = [part_for(opened, one) for one in tasks]
         raced = self._races(study, tasks, opened, parts, machine)
         choices = self._choices(study, {name: one for name, (one, _) in raced.items()})
-        found = [TunedTask(name, one, costs.plain_speed, choices[name]) for name, (one, costs) in raced.items()]
+        found = [
+            TunedTask(name, one, costs.plain_speed, choices[name], costs.noise)
+            for name, (one, costs) in raced.items()
+        ]
         where = next(costs.machine.name for _, costs in raced.values())
         name = study.path.name if record is None else str(record)
         return self._written(study, name, where, found, left_out, output)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from specdec_core.interface.errors import ConfigError
+from specdec_core.measurement.file import read_measurement, write_measurement
 from specdec_core.record.reader import read_record
 from specdec_core.registry import default_registry
 from specdec_core.replay import DrafterReplay, expected_metrics
@@ -192,3 +193,16 @@ def test_steps_of_a_batch_are_shared_by_its_texts(study, tmp_path):
     assert double.baseline == 2 * single.baseline
     for slow, fast in zip(single.race.tried, double.race.tried, strict=True):
         assert fast.speed.value == pytest.approx(2 * slow.speed.value)
+
+
+def test_times_that_vary_more_than_the_margin_are_warned_of(study, tmp_path):
+    path = tmp_path / "times.json"
+    measurement = read_measurement(write_times(path, {"echo": (echo(2), FREE), "dear": (echo(3), FREE)}))
+    slow = measurement.drafters[1]
+    slower = slow.seconds.model_copy(update={"verify": tuple(1.2 * t for t in slow.seconds.verify)})
+    drafters = (measurement.drafters[0], slow.model_copy(update={"seconds": slower}))
+    write_measurement(path, measurement.model_copy(update={"drafters": drafters}))
+    (task,) = run(study(STUDY), path).tasks
+    assert "T(k) varied by ±9%" in task.warning
+    (quiet,) = run(study(STUDY), path, options=TuneOptions(RaceSettings(margin=0.1), confirm=False)).tasks
+    assert quiet.warning is None
