@@ -114,9 +114,8 @@ def tune(
 
     ```
     specdec tune examples/tune.yaml --output results/best.yaml
-    specdec tune --record builtin:code --output results/best.yaml
-    specdec tune study.yaml --record recorded --machine measured.json --no-confirm
-    specdec compare results/best.yaml
+    specdec tune examples/tune.yaml --set generation.max_new_tokens=32 --no-confirm
+    specdec tune builtin:code --task temperature-0 --no-confirm
     ```
     """
     study, record = _study_and_record(study, record)

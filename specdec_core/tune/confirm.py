@@ -27,12 +27,14 @@ class Choice:
         tied: Runs that cannot be told from it by their timings.
         sure: How sure it is, in a sentence or two.
         rows: Summaries of the runs that were timed, the baseline first; empty if none was.
+        pays: Whether it was faster than the baseline; None if it was not timed.
     """
 
     run: str
     tied: tuple[str, ...]
     sure: str
     rows: tuple[RunSummary, ...] = ()
+    pays: bool | None = None
 
 
 def finals(study: Study, finalists: Mapping[str | None, Sequence[str]], prompts: int | None) -> Study:
@@ -90,7 +92,8 @@ def choose(rows: Sequence[RunSummary], finalists: Sequence[str]) -> Choice:
         says += " The winner is the run that is expected to be fastest."
         return Choice(finalists[0], (), says, tuple(rows))
     winner, *tied = ranked
-    return Choice(winner.name, tuple(one.name for one in tied), says, tuple(rows))
+    pays = winner.speed.speedup is not None and winner.speed.speedup > 1
+    return Choice(winner.name, tuple(one.name for one in tied), says, tuple(rows), pays)
 
 
 def expected(finalists: Sequence[str]) -> Choice:

@@ -113,7 +113,8 @@ class Tuning:
             if count:
                 yield Prose("")
             yield for_terminal(tried_table(one, self.record, self.machine, None if every else _ROWS))
-            yield Prose(with_task(one.task, f"Best: {one.choice.run}"), "bold")
+            unless = " (but no drafter at all is faster here)" if one.choice.pays is False else ""
+            yield Prose(with_task(one.task, f"Best: {one.choice.run}{unless}"), "bold")
             yield Prose(one.sure)
             if one.warning is not None:
                 yield Prose(f"Warning: {one.warning}", "yellow")
@@ -189,7 +190,9 @@ def _row(one: Tried, live: Mapping[str, RunSummary], expected: float | None, sty
 
 
 def _outcome(one: Tried, baseline: bool) -> str:
-    return "" if baseline else one.reason or one.outcome
+    if baseline:
+        return ""
+    return one.outcome if one.outcome == "stopped" else one.reason or one.outcome
 
 
 def _timed(one: RunSummary) -> list[str]:
@@ -246,6 +249,7 @@ def _plain(one: TunedTask) -> dict[str, Any]:
     return {
         "task": one.task,
         "winner": one.choice.run,
+        "pays": one.choice.pays,
         "tied": list(one.choice.tied),
         "sure": one.sure,
         "warning": one.warning,

@@ -11,9 +11,11 @@ import pytest
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.study import load_study
+from specdec_core.tune import RaceSettings, TunedTask, Tuning
 from specdec_core.tune.catalogue import default_study
 from specdec_core.tune.confirm import choose, expected, finals
 from specdec_core.tune.costs import drafter_key, read_costs
+from specdec_core.tune.race import Race
 from specdec_core.tune.winner import winning_study, write_study
 from tests.study.test_html_report import UNMEASURED, baseline, run
 from tests.study.test_verdict import timed
@@ -72,6 +74,16 @@ def test_the_fastest_of_the_timed_runs_wins_and_ties_are_told():
     alone = choose([baseline(), timed("a", 1.4, 1.5, 1.6), timed("c", 1.0, 1.1, 1.2)], ["c", "a"])
     assert (alone.run, alone.tied) == ("a", ())
     assert "the fastest run is a" in alone.sure
+
+
+@pytest.mark.parametrize(("speedups", "pays"), [((1.4, 1.5, 1.6), True), ((0.7, 0.8, 0.9), False)])
+def test_a_winner_that_is_slower_than_the_baseline_is_told(speedups, pays):
+    found = choose([baseline(), timed("a", *speedups)], ["a"])
+    assert (found.run, found.pays) == ("a", pays)
+    race = Race((), ("a",), (8,), 8, RaceSettings(), 0.01)
+    tuned = TunedTask(None, race, 50.0, found)
+    told = str(Tuning(None, "record", "machine", (tuned,), {}, {}, {}))
+    assert ("no drafter at all is faster here" in told) is not pays
 
 
 def test_a_run_that_failed_does_not_win():
