@@ -31,7 +31,6 @@ from specdec_core.study.report.verdict import fastest
 from specdec_core.tune import RaceSettings, TuneOptions, Tuning, costs, tune
 from specdec_core.tune.confirm import finals
 
-TRANSFORMER = {"name": "transformer"}
 GAMMAS = [1, 2, 3, 4, 5, 6, 7, 8, "cost-aware"]
 
 
@@ -50,7 +49,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", nargs="+", choices=["code", "t5"], default=["code", "t5"])
     parser.add_argument("--quick", action="store_true", help="about three minutes: fewer prompts")
-    parser.add_argument("--prompts", type=int, help="prompts of each study; 10 by default, 4 with --quick")
+    parser.add_argument("--prompts", type=int, help="prompts of each study; 8 by default, 3 with --quick")
     parser.add_argument("--new-tokens", type=int, default=48, help="new tokens per prompt, at most")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--repeats", type=int, default=3, help="how often each run is timed live")
@@ -59,30 +58,22 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    options.prompts = options.prompts or (4 if options.quick else 10)
+    options.prompts = options.prompts or (3 if options.quick else 8)
     return options
 
 
 def study_of(pair: str, options: argparse.Namespace) -> Study:
     """Return the study of a pair: every candidate is a run."""
     code = pair == "code"
-    small = {**TRANSFORMER, "model": "builtin:drafter" if code else "builtin:t5-drafter"}
+    small = {"name": "transformer", "model": "builtin:drafter" if code else "builtin:t5-drafter"}
     # Texts of the T5 pair are short, so that there are more of them.
     prompts = {"builtin": "heldout" if code else "translation", "limit": options.prompts * (1 if code else 3)}
-    copy, some = {"drafter.min_match": [1, 2, 3], "gamma": [2, 4, 6, 8]}, GAMMAS[1::2]
     chain = {"name": "chain", "drafters": [{"name": "prompt-copy"}, small]}
-    runs = [
+    some = [2, 4, 6, 8]
+    runs: list[dict[str, Any]] = [
         {"name": "transformer", "drafter": small, "grid": {"gamma": GAMMAS}},
-        {
-            "name": "copy",
-            "drafter": "prompt-copy",
-            "grid": {"drafter.min_match": [1, 2, 3], "gamma": [2, 4, 6, 8]},
-        },
-        {
-            "name": "chain",
-            "drafter": chain,
-            "grid": {"drafter.drafters.0.min_match": [2, 3], "gamma": GAMMAS[1::2]},
-        },
+        {"name": "copy", "drafter": "prompt-copy", "grid": {"drafter.min_match": [1, 2, 3], "gamma": some}},
+        {"name": "chain", "drafter": chain, "grid": {"drafter.drafters.0.min_match": [2, 3], "gamma": some}},
     ]
     if code:
         heads = {"name": "heads", "model": "builtin:heads"}

@@ -154,8 +154,8 @@ def tried_table(tuned: TunedTask, record: str, machine: str, most: int | None = 
         f"Slower by: than the leader of its last round; at least: the lower end of its {percent} interval. Where "
         f"that is above {race.settings.margin:.0%}, the candidate is stopped.",
     ]
-    if most is not None and len(ordered) > most:
-        notes.append(f"{len(ordered) - most} more candidates are in tune.json; --wide shows them.")
+    if more := max(0, len(ordered) - (most or len(ordered))):
+        notes.append(f"{more} more candidate{'s' * (more > 1)}: --wide shows all.")
     return ReportTable(
         columns=tuple(column for column in _COLUMNS if live or column not in _LIVE),
         rows=tuple(row if live else Row(row.cells[: -len(_LIVE) - 1] + row.cells[-1:], row.style) for row in rows),
