@@ -38,6 +38,10 @@ SMALLER = {
     r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
+    r"^record .*--import": "",
+    r"^record examples/": "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target",
+    r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
+    r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
     r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
     " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
@@ -115,6 +119,8 @@ def place(tmp_path, monkeypatch, installed):
     (tmp_path / "study.yaml").write_text(STUDY, encoding="utf-8")
     (tmp_path / "text.py").write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "digits.ids").write_text("17 0 0 5\n" * 20, encoding="utf-8")
+    line = '{"prompt": "import os", "tokens": [11, 12], "logprobs": [-1.5, -0.5], "finish_reason": "length"}\n'
+    (tmp_path / "log.jsonl").write_text(line, encoding="utf-8")
     (tmp_path / "prompt.txt").write_text("def main():", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)

@@ -9,8 +9,14 @@ import pytest
 import torch
 import transformers
 from transformers import GenerationConfig
+from typer.testing import CliRunner
 
 from specdec_core import Decoder
+from specdec_core.cli.main import app
+from specdec_core.models import wrap_model
+from specdec_core.record import read_record
+from specdec_core.record.recorder import forced_pass
+from specdec_core.sampling.logits import LogitsToProbs
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 
 PYTHON = blocks("python", "py", "pycon")
@@ -108,3 +114,19 @@ def test_the_proposer_that_became_a_drafter_drafts(capsys):
     metrics = runpy.run_path(str(EXAMPLES / "coming_from_proposer.py"))["result"].metrics
     assert metrics.drafted > metrics.accepted >= 0
     assert capsys.readouterr().out
+
+
+def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
+    """docs/examples/log_generate.py: p of transformers' own generate is ours."""
+    monkeypatch.chdir(tmp_path)
+    ran = runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
+    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --logprobs processed --output logged --quiet"
+    result = CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()])
+    assert result.exit_code == 0, result.output
+    (part,) = read_record("logged").parts
+    target, to_probs = wrap_model(ran["model"]), LogitsToProbs(part.header.sampling)
+    assert len(part) == 16
+    for text in part:
+        logits, _ = forced_pass(target, text.prompt, text.tokens.tolist(), logits=True)
+        p = to_probs(logits).gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
+        assert text.probabilities == pytest.approx(p.numpy(), abs=1e-4)
