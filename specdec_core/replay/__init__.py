@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from specdec_core.replay.along import OwnTokensError
     from specdec_core.replay.drafter import DrafterReplay
     from specdec_core.replay.expectation import Replayed, expected_metrics
     from specdec_core.replay.machine import Machine, machine_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DrafterReplay",
     "Machine",
+    "OwnTokensError",
     "Replayed",
     "TextOdds",
     "check_replayable",
@@ -27,6 +29,7 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
+        "specdec_core.replay.along": ("OwnTokensError",),
         "specdec_core.replay.drafter": ("DrafterReplay",),
         "specdec_core.replay.expectation": ("Replayed", "expected_metrics"),
         "specdec_core.replay.machine": ("Machine", "machine_of"),

@@ -43,6 +43,10 @@ _CERTAIN = 1 - 1e-6
 """q of a draft token from here on is that of a point mass."""
 
 
+class OwnTokensError(PluginError):
+    """A drafter draws its tokens itself, so that its q of a text's tokens is not known."""
+
+
 @dataclass(frozen=True, eq=False)
 class ForcedText:
     """A recorded text as a sequence to decode.
@@ -288,9 +292,10 @@ class Along:
     def _refuse_own(self, certain: Tensor, place: int) -> None:
         """Refuse a token that differs from the text's, unless it was certain, as a copied one is."""
         if not float(certain[place]) >= _CERTAIN:
-            self.fail(
-                "it draws its tokens itself, and returned others than the request's methods did. A replay needs q "
-                "of the text's tokens: draw with the request's sample(), draw() or sample_backoff()."
+            raise OwnTokensError(
+                f"{type(self._drafter).__name__} draws its tokens itself, and returned others than the request's "
+                "methods did. A replay needs q of the text's tokens: draw with the request's sample(), draw() or "
+                "sample_backoff()."
             )
 
     def fail(self, message: str) -> None:

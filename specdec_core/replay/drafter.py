@@ -241,7 +241,6 @@ class _Chunks:
         self._accept = np.zeros(len(text))
         self._confidence = np.full(len(text), np.nan, dtype=np.float32)
         self._end: int | None = None  # where the drafter can draft no more, such as the end of its context
-        self._done = False
         self.position = 0
 
     @property
@@ -252,8 +251,6 @@ class _Chunks:
     @property
     def budget(self) -> int:
         """Number of tokens to ask for; 0 if nothing is left to find out."""
-        if self._done:
-            return 0
         # The place before the limit is never drafted, whatever a draft begins with.
         return max(min(self._max_gamma, self.left, self._text.room(self.position)), 0)
 
@@ -261,11 +258,10 @@ class _Chunks:
         """Keep a draft; return False if the drafter had already come to its end."""
         at = slice(self.position, self.position + draft.offered)
         self._accept[at], self._confidence[at] = draft.accept, draft.confidence
-        ended_before = self._end is not None
-        if not ended_before and draft.offered < self.budget:
+        if self._end is None and draft.offered < self.budget:
             self._end = self.position + draft.offered
-        self._done = ended_before  # asked once more, it offered nothing
-        return not (ended_before and draft.offered)
+            return True
+        return self._end is None or not draft.offered
 
     def odds(self) -> TextOdds:
         """Return what follows for drafts that begin at any position."""

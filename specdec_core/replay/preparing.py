@@ -89,10 +89,12 @@ class Preparation:
         name = f"text {text.sample} of prompt {text.number}"
         if not len(text.tokens) or len(text.tokens) != len(text.probabilities):
             raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
-        if not ((text.probabilities > 0) & (text.probabilities <= 1 + 1e-4)).all():
+        p = text.probabilities
+        # Greedy texts have their tokens with certainty, whatever is noted.
+        if not (self._header.sampling.greedy or ((p > 0) & (p <= 1 + 1e-4)).all()):
             raise ConfigError(
-                f"{name} holds a probability that is not in (0, 1]: {float(text.probabilities.min()):g} to "
-                f"{float(text.probabilities.max()):g}. Each must be what its token was sampled with."
+                f"{name} holds a probability that is not in (0, 1]: {float(p.min()):g} to "
+                f"{float(p.max()):g}. Each must be what its token was sampled with."
             )
         start = self._record.header.start_id
         begin = text.prompt if start is None else (start,)

@@ -30,6 +30,7 @@ _MODULES: dict[PluginKind, tuple[str, ...]] = {
         "specdec_core.testing.checks.drafter_state",
         "specdec_core.testing.checks.drafter_isolation",
         "specdec_core.testing.checks.drafter_decoding",
+        "specdec_core.testing.checks.drafter_replay",
     ),
     "gamma": _CONTROLLERS,
     "lenience": _CONTROLLERS,

@@ -146,7 +146,8 @@ def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
     verifiable = np.minimum(drafted, left)
     known: Floats = _padded([text.accept[:, :gamma] for text in texts], longest)
     accept: Floats = np.where(np.arange(gamma) < verifiable[..., None], known, 0.0)  # [N, L, K]
-    reached: Floats = np.cumprod(accept, axis=2, dtype=np.float64)  # the probability that this token and all before it are accepted
+    # The probability that a token and all before it in the draft are accepted.
+    reached: Floats = np.cumprod(accept, axis=2, dtype=np.float64)
     before = np.concatenate([np.ones((*asked.shape, 1)), reached], axis=2)  # [N, L, K + 1]
     begins = _begins(before, accept, left > 0)
 

@@ -62,6 +62,11 @@ BLOCK = "plugins/specdec_plugins/rules/block.py"
 DRAWING = "specdec_core/verification/drawing.py"
 ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
+ALONG = "specdec_core/replay/along.py"
+FORCED = "specdec_core/replay/forced.py"
+REPLAY = "specdec_core/replay/drafter.py"
+ODDS = "specdec_core/replay/odds.py"
+REPLAYED_LAW = "specdec_core/theory/replay.py"
 
 RULE_TESTS = ("tests/verification",)
 TREE_TESTS = ("tests/verification/test_tree.py",)
@@ -70,6 +75,7 @@ LOOP_TESTS = ("tests/decoding/test_loop.py",)
 MODEL_TESTS = ("tests/models/test_session.py",)
 LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
+REPLAY_TESTS = ("tests/replay/test_law.py",)
 
 MUTATIONS = (
     # What q is.
@@ -705,6 +711,103 @@ MUTATIONS = (
         "made.accepted < 0",
         "A broken rule commits tokens that were never drafted.",
         ("tests/decoding/test_rule_faults.py",),
+    ),
+    # Replays.
+    Mutation(
+        "replay: a token's acceptance is not capped at 1",
+        ALONG,
+        "/ p[index, :count]).clamp(max=1).numpy()",
+        "/ p[index, :count]).numpy()",
+        "Where the drafter is surer than the target, more tokens are accepted than drafted.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: p of the token before",
+        ALONG,
+        "at = self.position[index]\n",
+        "at = max(self.position[index] - 1, 0)\n",
+        "q of a token is divided by p of another: acceptance is wrong, and nothing crashes.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: hidden state of the wrong position",
+        ALONG,
+        "one.hidden[min(at, len(one)) - 1]",
+        "one.hidden[min(at, len(one) - 1)]",
+        "Heads read the state that predicts the next token, which no live decoder has yet.",
+        ("tests/replay/test_builtin.py",),
+    ),
+    Mutation(
+        "replay: forced token off by one",
+        FORCED,
+        "following(text, len(row), count)",
+        "following(text, len(row) + 1, count)",
+        "The drafter drafts another text than the recorded one.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: forced token of a middle model off by one",
+        FORCED,
+        "following(text, len(row.tokens), 1)",
+        "following(text, len(row.tokens) + 1, 1)",
+        "A hierarchy's middle model drafts another text than the recorded one.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: a greedy middle model is said to have drafted the text",
+        FORCED,
+        "return committed if best is None else ",
+        "return committed if True else ",
+        "A hierarchy's greedy drafts are all accepted.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: a greedy drafter is given its own token",
+        FORCED,
+        "if not self._to_probs.greedy:\n            return token\n",
+        "if True:\n            return token\n",
+        "After a rejected token, greedy drafts go on along another text, and acceptance is that of another text.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: a chunk begins one token too late",
+        REPLAY,
+        "count = [max(n, 1) if asked",
+        "count = [n + 1 if asked",
+        "Of each chunk, the token after it is never drafted and counts as rejected.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: drafts of the largest budget for all",
+        ODDS,
+        "return self.by_budget[budget - 1] if",
+        "return self.by_budget[-1] if",
+        "A drafter whose drafts depend on the budget is replayed with others.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: a step begins at the last accepted token",
+        REPLAYED_LAW,
+        "begins[:, i + 1 : i + 1 + width] +=",
+        "begins[:, i : i + width] +=",
+        "The recovered or bonus token is not counted, so that texts take more steps.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: the last place before the limit is drafted",
+        REPLAYED_LAW,
+        "[:, None] - position - 1",
+        "[:, None] - position",
+        "More is drafted than a decoder asks for.",
+        REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: the end of a text counts as a rejection",
+        REPLAYED_LAW,
+        "verifiable = np.minimum(drafted, left)",
+        "verifiable = drafted",
+        "Tokens beyond an end of sequence are counted as verified.",
+        REPLAY_TESTS,
     ),
     # Numbers that are reported.
     Mutation(

@@ -53,14 +53,9 @@ def agree(made, family, who, setting, count, gamma=2, length=8, **options):
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
 @pytest.mark.parametrize("who", DRAFTERS)
 def test_a_replay_expects_what_is_counted_live(made, who, setting):
-    both = agree(made, "gpt2", who, setting, 8 if setting == "greedy" else 200)
+    both = agree(made, "gpt2", who, setting, 8 if setting == "greedy" and who != "random" else 200)
     assert both.farthest()[0] < 4.5
     assert setting == "greedy" or both.live[:, 1].sum() > 0
-
-
-@pytest.mark.parametrize("who", ["transformer", "heads", "copy-recent", "chain"])
-def test_targets_with_an_encoder(made, who):
-    assert agree(made, "t5", who, "temperature-1", 200).farthest()[0] < 4.5
 
 
 def test_drafts_with_settings_of_their_own(made):

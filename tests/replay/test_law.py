@@ -98,16 +98,20 @@ def _heads(sampling: SamplingSettings) -> Case:
     return Case(_Drafter(propose), q_of)
 
 
+COPIES = (0, 2, 1, 3)
+"""Number of tokens that a copier drafts after each token."""
+
+
 class _Copier(DeterministicDrafter):
     """Drafts 0 to 3 tokens, as many as the last token says; they depend on all tokens before."""
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
-        return [(sum(tokens) + place) % VOCAB for place in range(min(budget, tokens[-1]))]
+        return [(sum(tokens) + place) % VOCAB for place in range(min(budget, COPIES[tokens[-1]]))]
 
 
 def _deterministic(sampling: SamplingSettings) -> Case:
     def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> int | None:
-        return None if len(draft) >= prefix[-1] else (sum(prefix) + len(draft)) % VOCAB
+        return None if len(draft) >= COPIES[prefix[-1]] else (sum(prefix) + len(draft)) % VOCAB
 
     return Case(_Copier(PluginConfig(), INFO), q_of)
 
@@ -168,7 +172,7 @@ def _chain(sampling: SamplingSettings, min_draft_tokens: int = 1) -> Case:
     )
 
     def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
-        return (copier if prefix[-1] else table).q_of(prefix, draft)
+        return (copier if COPIES[prefix[-1]] else table).q_of(prefix, draft)
 
     return Case(ChainDrafter(config, INFO), q_of)
 
@@ -223,6 +227,20 @@ def test_expected_counts_equal_enumeration(case: str, sampling: str) -> None:
         require_equal(expected_by_replay(odds, weights, gamma), expected)
 
 
+@pytest.mark.parametrize("sampling", ["greedy", "1"])
+@pytest.mark.parametrize("case", ["autoregressive", "sparse", "backoff", "hierarchy"])
+@pytest.mark.parametrize("longest", [1, 2])
+def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None:
+    """Autoregressive drafters are asked in chunks of as many tokens as the longest draft."""
+    own = CASES[case](SAMPLINGS[sampling])
+    texts, weights = _texts(sampling)
+    replay = replayed(
+        _target(), texts, SAMPLINGS[sampling], own.drafter, longest, autoregressive=True, batch_size=64
+    )
+    expected = expected_by_enumeration(_target(), SAMPLINGS[sampling], own.q_of, longest)
+    require_equal(expected_by_replay(replay.odds(), weights, longest), expected)
+
+
 @pytest.mark.parametrize("draft", [SamplingSettings(temperature=0.5), SamplingSettings(temperature=0)])
 @pytest.mark.parametrize("sampling", ["greedy", "1"])
 @pytest.mark.parametrize("case", ["autoregressive", "heads", "hierarchy"])
@@ -272,5 +290,5 @@ class _Replacing:
 
     def __call__(self, prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
         budget = min(self._gamma, 5 - (len(prefix) - 4) - 1)
-        copies = prefix[-1] >= min(2, budget)
+        copies = COPIES[prefix[-1]] >= min(2, budget)
         return (self._copied if copies else self._drawn)(prefix, draft)

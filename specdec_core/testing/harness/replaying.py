@@ -82,7 +82,7 @@ def recorded_texts(
     texts = []
     for number, (row, scores) in enumerate(zip(rows, logits, strict=True)):
         p = [float(adjusted(scores[i], sampling, [*begin, *row[:i]])[token]) for i, token in enumerate(row)]
-        reason = "eos" if row[-1] in target.eos_ids else "length" if len(row) == limit else "context"
+        reason = "length" if len(row) == limit else "eos" if row[-1] in target.eos_ids else "context"
         texts.append(
             RecordedText(tuple(prompt), number, 0, np.array(row), np.array(p, dtype=np.float32), reason)  # type: ignore[arg-type]
         )
@@ -102,6 +102,11 @@ class LiveAndReplayed:
     texts: Sequence[RecordedText]
     live: NDArray[np.float64]
     replayed: NDArray[np.float64]
+
+    @property
+    def certain(self) -> bool:
+        """Whether nothing was drawn: what a replay expects is then what happens."""
+        return bool((self.replayed == self.replayed.round()).all())
 
     def farthest(self) -> tuple[float, int]:
         """Return the largest distance of two means in standard errors, and its column.

@@ -9,6 +9,7 @@ from typing import Any
 from specdec_core.interface import PluginKind
 from tests.testing.defects import (
     confidence,
+    declared,
     gammas,
     healthy,
     leniences,
@@ -112,6 +113,9 @@ DRAFTERS = _table(
     (trees.KeepsTheFirstNodes, "prefix-accepted many-steps"),
     (unhelpful.NeverDrafts, "drafts-tokens saves-target-calls"),
     (unhelpful.NeedsAToken, "empty-context"),
+    (declared.BetsOnTheBudget, "replay-equals-live"),
+    (declared.SeesNoDraft, "autoregressive-as-declared"),
+    (declared.TakesNothingFromTheRequest, "autoregressive-as-declared"),
     (side_effects.WritesIntoTheRequest, "inputs-unchanged"),
     (side_effects.DrawsRowAfterRow, "budgets-independent"),
     (side_effects.PrunesTheHead, "target-unchanged"),
