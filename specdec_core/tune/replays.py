@@ -126,6 +126,7 @@ class Replays:
             rule = make_rule(run.rule, self._registry, greedy=greedy, lenience=lenience)
             check_replayable(rule=rule, lenience=lenience, greedy=greedy)
             gamma = make_gamma(run.gamma, self._registry)
+            assert gamma is not None, "the baseline is no candidate"
             self._costs.draft_seconds(run)
         except SpecdecError as error:
             self._refused[run.name] = str(error)
@@ -135,6 +136,7 @@ class Replays:
     def _of_drafter(
         self, drafter: _Drafter, names: Sequence[str], texts: SomeTexts
     ) -> dict[str, NDArray[np.float64] | str]:
+        assert drafter.run.drafter is not None, "the baseline is no candidate"
         try:
             replay = DrafterReplay(
                 self._record,
