@@ -45,13 +45,18 @@ def tensor_bytes() -> int:
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Hide the objects that exist now from the garbage collector, so that `gc.collect` looks at new ones only."""
+    """Hide the objects that exist now from the garbage collector, so that `gc.collect` looks at new ones only.
+
+    They stay hidden where the process had frozen some before, for only all objects can be unfrozen.
+    """
+    frozen_before = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
 
 
 def model_state(model: Any, tokenizer: Any = None) -> dict[str, Any]:
