@@ -6,6 +6,7 @@ import gc
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -153,11 +154,13 @@ def test_global_state_is_restored():
     with restored_globals():
         torch.rand(1)
         random.random()
+        np.random.random()
         torch.set_grad_enabled(False)
         torch.set_default_dtype(torch.float64)
         assert set(changed_globals(before)) == {
             "torch's random state",
             "python's random state",
+            "numpy's random state",
             "torch's gradient mode",
             "torch's default dtype",
         }
