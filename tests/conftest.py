@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
+import hypothesis  # noqa: F401  (before the heap is frozen: it asks the collector who refers to an object of trio)
 import pytest
+
+# Torch, transformers and the tests make so many objects that the collector would look at them for a quarter of the
+# time in which tests are collected, and for a tenth of that in which they run.
+gc.disable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Leave what is there by now to itself, and look for garbage among what tests make."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

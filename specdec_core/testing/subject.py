@@ -291,6 +291,9 @@ class DrafterSubject(Subject):
 
     def drafts_trees(self, target: TinyTarget) -> bool:
         """Whether the drafter for a target drafts trees where they are asked for."""
+        return self.once(("drafts trees", target), lambda: self._says_that_it_drafts_trees(target))
+
+    def _says_that_it_drafts_trees(self, target: TinyTarget) -> bool:
         from specdec_core.testing.harness.state import restored_globals
 
         with restored_globals():  # what building it changes is for the checks to find

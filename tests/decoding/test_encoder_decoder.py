@@ -84,8 +84,9 @@ def test_greedy_tokens_equal_those_of_generate_alone_and_in_a_batch(target, make
     rows = decoder.generate([list(source) for source in SOURCES], settings).sequences
     assert [list(row.tokens) for row in rows] == answers
     assert [row.prompt for row in rows] == list(SOURCES)
-    for source, answer in zip(SOURCES, answers, strict=True):
-        assert list(decoder.generate([list(source)], settings).sequences[0].tokens) == answer
+    shortest = SOURCES.index(min(SOURCES, key=len))  # padded most in the batch
+    alone = decoder.generate([list(SOURCES[shortest])], settings).sequences[0]
+    assert list(alone.tokens) == answers[shortest]
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import GenerationSettings, SamplingSettings
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import PROMPT, SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.tiny import FAMILIES
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
 
 TOYS = {"dense": TableDrafter, "point-mass": CountingDrafter, "sparse": SparseDrafter}
-BATCH, COUNT = 500, 3000
+COUNT = 4000
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,8 @@ def target(device):
     return small_target(device)
 
 
-def check(decoder, expected, count=COUNT, prompt=None):
-    seen = sample(decoder, BATCH, count) if prompt is None else sample(decoder, BATCH, count, prompt)
-    assert p_value(seen, expected) > 1e-4
+def check(decoder, expected, count=COUNT, prompt=PROMPT):
+    assert doubled_p_value(decoder, expected, count, count // 4, prompt) > 1e-4
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -33,14 +32,14 @@ def check(decoder, expected, count=COUNT, prompt=None):
 def test_every_form_of_q_is_lossless(target, toy, setting):
     sampling = SETTINGS[setting]
     decoder = Decoder(target, TOYS[toy](VOCAB), gamma=Gamma(2, 1, 3, 0), sampling=sampling)
-    check(decoder, enumerate_continuations(target, sampling), BATCH if sampling.greedy else COUNT)
+    check(decoder, enumerate_continuations(target, sampling), 400 if sampling.greedy else COUNT)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_lossless(family, device):
     target = small_target(device, family)
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(2, 0, 3))
-    check(decoder, enumerate_continuations(target, SamplingSettings()), 1000)
+    check(decoder, enumerate_continuations(target, SamplingSettings()), 2000)
 
 
 def test_other_settings_for_the_drafter_stay_lossless(target):
@@ -60,7 +59,7 @@ def test_repetition_penalty_sees_the_prefix_of_each_draft_position(target, toy):
     # A prompt of one token: whatever else is penalised is part of the draft.
     sampling, prompt = SamplingSettings(repetition_penalty=3.0), (2, 2)
     decoder = Decoder(target, TOYS[toy](VOCAB), gamma=Gamma(2, 3), sampling=sampling)
-    check(decoder, enumerate_continuations(target, sampling, prompt), 1500, prompt)
+    check(decoder, enumerate_continuations(target, sampling, prompt), 3000, prompt)
 
 
 @pytest.mark.parametrize("drafts", [None, SamplingSettings(temperature=0)])

@@ -17,7 +17,7 @@ from specdec_core.interface import (
     Proposal,
     TokenTree,
 )
-from tests.lossless import SETTINGS, VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.toys import NO_CONFIG, CountingDrafter, TableDrafter
 
 LENGTH = 4
@@ -73,7 +73,8 @@ def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, se
     trace = TraceObserver()
     decoder.generate([[1, 2]], max_new_tokens=8, observers=[trace])
     assert any(report.outcome.parents for report in trace.reports)
-    assert p_value(sample(decoder, 300, 1200, length=LENGTH), expected[settings]) > 1e-4
+    count = 120 if SETTINGS[settings].greedy else 2000
+    assert doubled_p_value(decoder, expected[settings], count, count // 4, length=LENGTH) > 1e-4
 
 
 @pytest.mark.parametrize(("lenience", "drafts_trees"), [(None, True), (1.0, True), (0.5, False)])

@@ -18,7 +18,7 @@ from specdec_plugins.rules.rejection import RejectionRule
 from specdec_plugins.rules.top_k import TopKRule
 from specdec_plugins.rules.typical import TypicalRule
 from tests.catalogue import Catalogue
-from tests.lossless import VOCAB, enumerate_continuations, p_value, sample, small_target
+from tests.lossless import VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.toys import Gamma, TableDrafter
 
 TOKEN, BLOCK, REJECTION, EXACT = (
@@ -188,19 +188,18 @@ def expected(target):
     return enumerate_continuations(target, HARD, length=4)
 
 
-def decoded(target, drafter, rule, count):
+def p_of_decoding(target, expected, drafter, rule, count):
     """Decode batches whose drafts differ in length, and end where a token that was drafted is improbable."""
     gamma = Gamma(3, 0, 2, stop_below=0.2)
-    return sample(
-        Decoder(target, drafter, gamma=gamma, sampling=HARD, rule=rule, strict=True), 500, count, length=4
-    )
+    decoder = Decoder(target, drafter, gamma=gamma, sampling=HARD, rule=rule, strict=True)
+    return doubled_p_value(decoder, expected, count, length=4)
 
 
 @pytest.mark.parametrize("rule", ["block", "rejection"])
 @pytest.mark.parametrize("who", ["table", "copy-recent"])
 def test_decoding_is_lossless(target, expected, tmp_path, rule, who):
     drafter = TableDrafter(VOCAB) if who == "table" else Catalogue(target, tmp_path).make(who)
-    assert p_value(decoded(target, drafter, rule, 1500), expected) > 1e-4
+    assert p_of_decoding(target, expected, drafter, rule, 2400) > 1e-4
 
 
 @pytest.mark.slow
@@ -208,7 +207,7 @@ def test_decoding_is_lossless(target, expected, tmp_path, rule, who):
 @pytest.mark.parametrize("who", ["table", "copy-recent", "trigram", "transformer"])
 def test_decoding_is_lossless_in_a_large_sample(target, expected, tmp_path, rule, who):
     drafter = TableDrafter(VOCAB) if who == "table" else Catalogue(target, tmp_path).make(who)
-    assert p_value(decoded(target, drafter, rule, 20_000), expected) > 1e-4
+    assert p_of_decoding(target, expected, drafter, rule, 20_000) > 1e-4
 
 
 @pytest.mark.parametrize("rule", ["typical", "top-k"])

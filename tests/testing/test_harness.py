@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -14,7 +16,7 @@ from specdec_core.testing import CheckFailure
 from specdec_core.testing.harness import enumeration
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
 from specdec_core.testing.harness.session_driver import drafts_of
-from specdec_core.testing.harness.state import changed_globals, global_state, restored_globals
+from specdec_core.testing.harness.state import changed_globals, frozen_heap, global_state, restored_globals
 from specdec_core.testing.harness.statistics import chi_square, farthest, p_of_groups, p_of_sequences, p_value
 from specdec_core.testing.harness.tiny_target import (
     EOS,
@@ -152,15 +154,30 @@ def test_global_state_is_restored():
     with restored_globals():
         torch.rand(1)
         random.random()
+        np.random.random()
         torch.set_grad_enabled(False)
         torch.set_default_dtype(torch.float64)
         assert set(changed_globals(before)) == {
             "torch's random state",
             "python's random state",
+            "numpy's random state",
             "torch's gradient mode",
             "torch's default dtype",
         }
     assert changed_globals(before) == []
+
+
+def test_what_the_process_has_frozen_stays_frozen():
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with frozen_heap():
+        pass
+    assert gc.get_freeze_count() >= frozen - 100  # some have died
+    gc.unfreeze()
+    with frozen_heap():
+        assert gc.get_freeze_count()
+    assert not gc.get_freeze_count()
+    gc.freeze()
 
 
 IDS = torch.tensor([[[0, 3], [2, 5]]])

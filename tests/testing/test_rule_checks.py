@@ -130,11 +130,22 @@ DEFECTS = [
 ]
 
 
+LAWS = ("lossless", "deviation-declared")
+"""Checks that enumerate the law of a rule, as tests/plugins/test_rules.py does by default."""
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_rule_that_ships_conforms(name, device):
     # One process can tell for all plugins of a distribution whether listing them imports torch.
-    select = [check.name for check in checks_for("rule") if check.name != "spec-imports-no-torch"]
+    select = [check.name for check in checks_for("rule") if check.name not in ("spec-imports-no-torch", *LAWS)]
     report = run_checks(named("rule", name, BUILT_IN[name], device=device), select=select)
+    assert report.passed, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_the_law_of_a_rule_that_ships_is_as_declared(name, device):
+    report = run_checks(named("rule", name, BUILT_IN[name], device=device), select=LAWS)
     assert report.passed, str(report)
     exact = name in ("token", "block", "rejection")
     assert report.outcome("lossless") == ("passed" if exact else "skipped")

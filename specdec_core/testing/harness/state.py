@@ -45,13 +45,18 @@ def tensor_bytes() -> int:
 
 @contextmanager
 def frozen_heap() -> Iterator[None]:
-    """Hide the objects that exist now from the garbage collector, so that `gc.collect` looks at new ones only."""
+    """Hide the objects that exist now from the garbage collector, so that `gc.collect` looks at new ones only.
+
+    They stay hidden where the process had frozen some before, for only all objects can be unfrozen.
+    """
+    frozen_before = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen_before:
+            gc.unfreeze()
 
 
 def model_state(model: Any, tokenizer: Any = None) -> dict[str, Any]:
@@ -93,11 +98,18 @@ class _Global:
     comparable: Callable[[Any], Any] = lambda value: value
 
 
+def _with_bytes(value: Any) -> Any:
+    """Return nested mappings as tuples and arrays as bytes, which are quick to compare."""
+    if isinstance(value, Mapping):
+        return tuple((name, _with_bytes(part)) for name, part in value.items())
+    return value.tobytes() if isinstance(value, np.ndarray) else value
+
+
 _GLOBALS: dict[str, _Global] = {
     "torch's random state": _Global(torch.get_rng_state, torch.set_rng_state, torch.Tensor.tolist),
     "python's random state": _Global(random.getstate, random.setstate),
     # numpy's legacy generator is the one that all of a process shares.
-    "numpy's random state": _Global(lambda: np.random.get_state(legacy=False), np.random.set_state, repr),
+    "numpy's random state": _Global(lambda: np.random.get_state(legacy=False), np.random.set_state, _with_bytes),
     "torch's number of threads": _Global(torch.get_num_threads, torch.set_num_threads),
     "torch's default dtype": _Global(torch.get_default_dtype, torch.set_default_dtype),
     "torch's default device": _Global(torch.get_default_device, torch.set_default_device, str),
