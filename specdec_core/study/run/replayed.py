@@ -250,7 +250,9 @@ class _TaskReplay:
         lenience = make_lenience(run.lenience, registry)
         rule = None if run.rule is None else make_rule(run.rule, registry, greedy=greedy, lenience=lenience)
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
-        return make_gamma(run.gamma, registry)
+        gamma = make_gamma(run.gamma, registry)
+        assert gamma is not None, "only the baseline has none"
+        return gamma
 
     def _drafted(self, run: Run, longest: int) -> Drafted:
         """Return the drafter of a run, after it was asked for drafts along all texts."""
