@@ -14,6 +14,9 @@ _FOLDER = Path(__file__).parent
 PROMPTS = _FOLDER / "prompts.jsonl"
 """Excerpts of Python modules that no built-in model was trained on."""
 
+BUILTIN_DRAFTERS = _FOLDER / "drafters.json"
+"""Settings of drafters for the built-in targets: for each target, by the name of the plugin."""
+
 BUILTIN_PROMPTS = {
     "heldout": PROMPTS,
     "translation": _FOLDER / "translation.jsonl",

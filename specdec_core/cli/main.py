@@ -25,6 +25,7 @@ from specdec_core.cli.replay import replay
 from specdec_core.cli.start import Stopped
 from specdec_core.cli.theory import theory_app
 from specdec_core.cli.train import train_app
+from specdec_core.cli.tune import tune
 from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.study.report.formats import visible
 
@@ -136,7 +137,7 @@ def _options(
     """
 
 
-for _command in (compare, record, replay, measure, generate, new, check, plugins, validate, schema):
+for _command in (compare, tune, record, replay, measure, generate, new, check, plugins, validate, schema):
     app.command(cls=_Command)(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

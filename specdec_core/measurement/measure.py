@@ -66,6 +66,7 @@ def measure(
     *,
     before: Measurement | None = None,
     keep: Callable[[Measurement], None] = lambda _: None,
+    times_only: bool = False,
 ) -> tuple[Measurement, Mapping[str, str]]:
     """Measure drafters, one after the other.
 
@@ -75,6 +76,7 @@ def measure(
         observer: Receives the progress.
         before: An unfinished measurement to resume.
         keep: Called with the measurement so far whenever a drafter is finished.
+        times_only: Measure no acceptance, only the times of steps.
 
     Returns:
         The measurement, and why each failed drafter was abandoned, by name.
@@ -93,7 +95,7 @@ def measure(
         one = known.get(entry.name)
         if one is None:
             try:
-                one = _measure_drafter(context, entry, observer)
+                one = _measure_drafter(context, entry, observer, times_only)
             except PluginError as error:
                 failed[entry.name] = str(error)
                 continue
@@ -119,13 +121,13 @@ def load_drafter(context: MeasureContext, entry: DrafterEntry) -> tuple[Drafter,
 
 
 def _measure_drafter(
-    context: MeasureContext, entry: DrafterEntry, observer: TrainingObserver
+    context: MeasureContext, entry: DrafterEntry, observer: TrainingObserver, times_only: bool
 ) -> DrafterMeasurement:
     settings = context.settings
     observer.stage(f"{entry.name}: loading")
     drafter, rows = load_drafter(context, entry)
     acceptance: list[Acceptance] = []
-    for temperature in settings.temperature:
+    for temperature in () if times_only else settings.temperature:
         observer.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)
         measured = measure_acceptance(context, entry, drafter, temperature, rows, observer.advance)
         if settings.ranks:

@@ -27,6 +27,12 @@ MODULES = [
     "specdec_core.measurement.estimate",
     "specdec_core.theory",
     "specdec_core.theory.divergence",
+    "specdec_core.theory.racing",
+    "specdec_core.tune",
+    "specdec_core.tune.catalogue",
+    "specdec_core.tune.race",
+    "specdec_core.tune.result",
+    "specdec_core.tune.winner",
     "specdec_core.theory.paper.tables",
     "specdec_core.theory.paper.figures",
 ]
@@ -50,7 +56,8 @@ def check(what, *libraries):
 trainers = default_registry().names("trainer")
 commands = {{
     0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
-        "measure --help", "record --help", "theory --help", "theory speed --alpha 0.5 --c 0.1", "theory table 4",
+        "measure --help", "tune --help", "record --help", "theory --help", "theory speed --alpha 0.5 --c 0.1",
+        "theory table 4",
         "train --help",
         *(f"train {{name}} --help" for name in trainers)],
     2: ["measure --tokens 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",

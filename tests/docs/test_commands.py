@@ -48,6 +48,7 @@ SMALLER = {
     r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
     " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
+    r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --finalists 1",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
     r"^train ngram .*--ids": "",
@@ -64,10 +65,11 @@ SMALLER = {
     r"^benchmarks/trees": f"{ONE_PROMPT} --rank-tokens 8 --gammas 1 --nodes 4 --temperatures 0",
     r"^benchmarks/beams": "--prompts 1 --beams 2 --factors 1 --threads 1 --max-new-tokens 4 --repeats 1",
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
+    r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
-    r"^compare (examples/(paper|code|chat|drafters|beams)|docs|study)|^measure|^train (tr|h)|^benchmarks"
+    r"^compare (examples/(paper|code|chat|drafters|beams)|docs|study)|^measure|^tune|^train (tr|h)|^benchmarks"
     r"|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
     r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
 )

@@ -1,8 +1,9 @@
-"""Read YAML with the location of every key; the only module that uses ruamel.yaml."""
+"""Read YAML with the location of every key, and write it; the only module that uses ruamel.yaml."""
 
 from __future__ import annotations
 
 import datetime
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from specdec_core.registry.nesting import Keys
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Document", "Keys", "document_of", "parse_document", "parse_value", "read_document"]
+__all__ = ["Document", "Keys", "document_of", "parse_document", "parse_value", "read_document", "written_yaml"]
 
 _MAX_BYTES = 1_000_000
 # Aliases can expand a small file into a huge tree; no study needs this many values.
@@ -103,6 +104,17 @@ def document_of(data: Mapping[str, Any], name: str) -> Document:
 def parse_value(text: str, name: str) -> Any:
     """Read a YAML value, e.g. the right side of `--set key=value`."""
     return _Reader(Document(name, {})).plain(_load(text, name), ())
+
+
+def written_yaml(data: Mapping[str, Any]) -> str:
+    """Return plain data as YAML that reads back equal, with its keys in the given order."""
+    yaml = YAML()
+    yaml.width = 115
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.allow_unicode = True
+    text = io.StringIO()
+    yaml.dump(dict(data), text)
+    return text.getvalue()
 
 
 def _read_text(path: Path) -> str:

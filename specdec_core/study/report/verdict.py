@@ -86,6 +86,19 @@ def exit_code(summaries: Iterable[RunSummary]) -> int:
     return 1 if any(one.status != "ok" for one in runs) or departures(runs) else 0
 
 
+def fastest(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    """Return the fastest run of a task, then those that cannot be told from it, in descending order.
+
+    Args:
+        runs: The summaries of its runs, including the baseline, which is not ranked.
+
+    Returns:
+        With too few repeats, only the run with the highest speed-up; empty if no run can be ranked.
+    """
+    ranked = _ranked(runs)
+    return _best(ranked) if ranked else []
+
+
 def exceeds_bound(one: RunSummary) -> bool:
     """Return whether a run was measured faster than its tokens per target call allow."""
     if one.replayed is not None:
@@ -117,12 +130,19 @@ def _sentence(message: str) -> str:
     return message if message.endswith((".", "!", "?")) else f"{message}."
 
 
+def _measured(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    compared = (one for one in runs if one.name != BASELINE and one.status == "ok")
+    return [one for one in compared if one.speed.speedup is not None]
+
+
+def _ranked(runs: Sequence[RunSummary]) -> list[RunSummary]:
+    return [one for one in _measured(runs) if not exceeds_bound(one)]
+
+
 def _answer(runs: Sequence[RunSummary]) -> str:
-    compared = [one for one in runs if one.name != BASELINE and one.status == "ok"]
-    measured = [one for one in compared if one.speed.speedup is not None]
-    if not measured:
+    if not _measured(runs):
         return "no run was measured except the baseline."
-    ranked = [one for one in measured if not exceeds_bound(one)]
+    ranked = _ranked(runs)
     if not ranked:
         return "no run can be ranked, as the timings are not to be trusted."
     text = _fastest(ranked, "run")

@@ -1,0 +1,174 @@
+"""`specdec tune`: find the fastest drafter, settings and gamma."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from specdec_core.builtin import BUILTIN_PREFIX
+from specdec_core.cli.common import (
+    MaxRuns,
+    PluginTimeout,
+    Quiet,
+    Settings,
+    Wide,
+    error_console,
+    output_console,
+    quieten_libraries,
+)
+from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.files import check_output
+from specdec_core.study import MAX_RUNS, load_study
+from specdec_core.study.config.yaml_source import written_yaml
+from specdec_core.study.progress import StageProgress
+
+if TYPE_CHECKING:
+    from specdec_core.tune import Tuning
+
+
+def tune(
+    study: Annotated[
+        str | None,
+        Argument(
+            help="YAML file of a study, whose runs are the candidates; or a record, for the installed drafters "
+            "with gammas 1 to 8.",
+            metavar="STUDY|RECORD",
+        ),
+    ] = None,
+    record: Annotated[
+        str | None,
+        Option(
+            help="Record to replay the candidates on: a folder of `specdec record`, or a built-in one such as "
+            "builtin:code.  [default: record the study's prompts]",
+            metavar="DIR",
+        ),
+    ] = None,
+    machine: Annotated[
+        Path | None,
+        Option(
+            help="File of `specdec measure --output` with the times of these drafters.  [default: time them here]",
+            metavar="FILE",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        Option(
+            "--output",
+            "-o",
+            help="YAML file for the winning study. A folder beside it (best-tune for best.yaml) gets tune.json, "
+            "and keeps what was recorded and measured; the same command resumes from it.",
+            metavar="FILE",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, Option("--overwrite", help="Replace an existing file.")] = False,
+    fresh: Annotated[
+        bool, Option("--fresh", help="Discard what an earlier tuning recorded and measured in that folder.")
+    ] = False,
+    finalists: Annotated[int, Option(min=1, help="The most candidates that are timed live.")] = 4,
+    confirm: Annotated[
+        bool, Option("--confirm/--no-confirm", help="Time the finalists live, or trust what is expected of them.")
+    ] = True,
+    live_prompts: Annotated[
+        int, Option(min=0, help="Prompts, from the first, that finalists are timed on; 0 for all.")
+    ] = 16,
+    confidence: Annotated[
+        float, Option(min=0.5, max=0.999999, help="Probability with which the fastest candidate is not stopped.")
+    ] = 0.95,
+    margin: Annotated[
+        float,
+        Option(
+            min=0.0,
+            max=1.0,
+            help="Stop no candidate that may be slower by less than this: the times of steps are not exact.",
+        ),
+    ] = 0.02,
+    samples: Annotated[
+        int, Option(min=1, help="Texts to record of each prompt, if the target samples and no record is given.")
+    ] = 1,
+    settings: Settings = None,
+    task: Annotated[str | None, Option(help="Only this task of the study.  [default: all]")] = None,
+    plugin_timeout: PluginTimeout = None,
+    max_runs: MaxRuns = MAX_RUNS,
+    wide: Wide = False,
+    quiet: Quiet = False,
+) -> None:
+    r"""Find the fastest run of a study: race its candidates on a record, time the best live, write the winner.
+
+    Write what to try as a study: drafters, their settings, gammas and controllers, with `grid` for all
+    combinations. Then tuning has four parts.
+
+    1. Record: the target decodes the prompts alone (or --record has its texts).
+    2. Measure: steps are timed with drafts of each length (or --machine has the times).
+    3. Race: each drafter is replayed once for all its gammas. There are rounds with more and more prompts, and a
+       candidate that is clearly slower than the fastest is stopped. The comparison is paired by prompt and
+       corrected for the number of candidates and rounds: the fastest survives with 95% probability (--confidence).
+    4. Confirm: the finalists decode live, beside the baseline and taking turns.
+
+    The table says how far each candidate came and why it was stopped. Runs that cannot be replayed (lenience below
+    1, trees, lossy rules) are not tried; `specdec compare` times them.
+
+    For example:
+
+    ```
+    specdec tune examples/tune.yaml --output results/best.yaml
+    specdec tune examples/tune.yaml --set generation.max_new_tokens=32 --no-confirm
+    specdec tune builtin:code --task temperature-0 --no-confirm
+    ```
+    """
+    study, record = _study_and_record(study, record)
+    loaded = None if study is None else load_study(Path(study), settings or (), max_runs=max_runs)
+    if output is not None:
+        check_output(output, overwrite)
+    from specdec_core.tune import RaceSettings, TuneOptions
+
+    options = TuneOptions(
+        RaceSettings(error=1 - confidence, margin=margin, finalists=finalists),
+        confirm=confirm,
+        live_prompts=live_prompts or None,
+        samples=samples,
+        fresh=fresh,
+    )
+    errors = error_console()
+    with StageProgress(errors, quiet=quiet) as progress:
+        progress.stage("loading torch")
+        from specdec_core.tune import tune as find_best
+
+        quieten_libraries()
+        found = find_best(
+            None if loaded is None else replace(loaded, plugin_timeout=plugin_timeout),
+            progress,
+            record=record,
+            machine=machine,
+            task=task,
+            output=output,
+            options=options,
+            settings=settings or (),
+        )
+    _show(found, wide, quiet)
+
+
+def _study_and_record(study: str | None, record: str | None) -> tuple[str | None, str | None]:
+    """Return the study and the record; the argument may be either."""
+    if study is None and record is None:
+        raise ConfigError(
+            "nothing to tune: pass a study with the candidates, or a record such as builtin:code, on which the "
+            "installed drafters are tried."
+        )
+    if study is None or not (study.startswith(BUILTIN_PREFIX) or Path(study).is_dir()):
+        return study, record
+    if record is not None:
+        raise ConfigError(f"two records are given, {study} and --record {record}; pass one, and a study.")
+    return None, study
+
+
+def _show(found: Tuning, wide: bool, quiet: bool) -> None:
+    console = output_console(wide=wide)
+    for part in found.printed(every=wide):
+        console.print(part)
+    if not found.files:
+        console.print("\n" + written_yaml(found.best), markup=False, soft_wrap=True)
+    elif not quiet:
+        error_console().print(f"written: {', '.join(map(str, found.files))}", soft_wrap=True)

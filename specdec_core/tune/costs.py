@@ -1,0 +1,196 @@
+"""What steps cost on a machine: T(k) of the target, and D(k) of each drafter."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from specdec_core.interface.errors import ConfigError
+from specdec_core.measurement.file import (
+    DrafterEntry,
+    Measurement,
+    MeasureSettings,
+    read_measurement,
+    write_measurement,
+)
+from specdec_core.replay import Machine
+from specdec_core.study.config.study import drafter_label
+
+if TYPE_CHECKING:
+    from specdec_core.interface import TrainingObserver
+    from specdec_core.models import LoadedModel
+    from specdec_core.registry import Registry
+    from specdec_core.study import Run, Study, Task
+
+TIMINGS = 10
+"""Timings of each draft length; the finalists are timed live in any case."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds of the steps of candidates on a machine.
+
+    Attributes:
+        machine: Gives T(k) and the overhead of a step.
+        missing: Why the times of some drafters are not known, by `drafter_key`.
+        rows: Number of texts that were decoded together in these steps.
+        noise: By how much T(k), which is timed with each drafter, differs from the median of these, as a
+            fraction: the median over all k. None for a single drafter.
+    """
+
+    machine: Machine
+    missing: Mapping[str, str]
+    rows: int = 1
+    noise: float | None = None
+
+    @property
+    def plain_speed(self) -> float:
+        """Tokens per second without a drafter, prompts not counted."""
+        return self.rows / (self.machine.verify[0] + self.machine.overhead)
+
+    def draft_seconds(self, run: Run) -> tuple[float, ...]:
+        """Return D(k) of a run's drafter.
+
+        Raises:
+            ConfigError: It is not known; with the reason.
+        """
+        key = drafter_key(run)
+        if key not in self.machine.draft:
+            raise ConfigError(self.missing[key])
+        return self.machine.draft[key]
+
+
+def drafter_key(run: Run) -> str:
+    """Return a text that two runs share if they have the same drafter with the same settings."""
+    assert run.drafter is not None, "the baseline is no candidate"
+    own = run.draft_sampling
+    return _key(run.drafter.model_dump(mode="json"), None if own is None else own.model_dump(mode="json"))
+
+
+def _key(drafter: object, draft_sampling: object) -> str:
+    return json.dumps([drafter, draft_sampling], sort_keys=True)
+
+
+def read_costs(path: Path, runs: Sequence[Run]) -> Costs:
+    """Read the times of drafters from a file that `specdec measure --output` wrote.
+
+    Args:
+        path: The file.
+        runs: The candidates.
+
+    Raises:
+        ConfigError: It cannot be read, or has the times of none of them.
+    """
+    measurement = read_measurement(path)
+    absent = f"{path} has no times of this drafter; `specdec measure STUDY --output FILE` measures all of a study."
+    found = _costs(measurement, path.stem, runs, absent)
+    if not found.machine.draft:
+        names = ", ".join(one.name for one in measurement.drafters) or "none"
+        raise ConfigError(f"{path} has the times of no candidate; it has those of {names}, with their settings.")
+    return found
+
+
+def measure_costs(
+    study: Study,
+    task: Task,
+    target: LoadedModel,
+    gamma: int,
+    path: Path,
+    observer: TrainingObserver,
+    registry: Registry,
+) -> Costs:
+    """Time the steps of all drafters of a task on this machine.
+
+    Args:
+        study: The study.
+        task: The task; its prompts are decoded.
+        target: Its target.
+        gamma: The longest draft.
+        path: File that receives the times; those of drafters that it has are not measured again.
+        observer: Receives the progress.
+        registry: Where plugins come from.
+
+    Raises:
+        SpecdecError: The target cannot be timed on the prompts.
+    """
+    from specdec_core.measurement.measure import MeasureContext, measure
+    from specdec_core.study.run.factory import ready_prompts
+
+    runs = task.runs[1:]
+    entries = _entries(runs)
+    settings = MeasureSettings(
+        tokens=1,
+        temperature=(task.sampling.temperature,),
+        gamma=gamma,
+        batch_size=study.config.batch_size,
+        timings=TIMINGS,
+        max_new_tokens=task.generation.max_new_tokens,
+        seed=task.generation.seed,
+    )
+    context = MeasureContext(
+        target=target,
+        prompts=ready_prompts(target, task.prompts, task.chat_template),
+        sampling=task.sampling,
+        settings=settings,
+        registry=registry,
+        folder=study.folder,
+        target_settings=task.target.model_dump(mode="json"),
+        plugin_timeout=study.plugin_timeout,
+    )
+
+    def run(before: Measurement | None) -> tuple[Measurement, Mapping[str, str]]:
+        keep = lambda made: write_measurement(path, made)  # noqa: E731
+        return measure(context, list(entries.values()), observer, before=before, keep=keep, times_only=True)
+
+    try:
+        measurement, failed = run(read_measurement(path) if path.is_file() else None)
+    except ConfigError:  # it has the times of something else
+        measurement, failed = run(None)
+    costs = _costs(measurement, f"this machine ({measurement.device})", runs, "")
+    broken = ((key, failed[one.name]) for key, one in entries.items() if one.name in failed)
+    return replace(costs, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
+
+
+def _entries(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
+    """Return the distinct drafters of some runs, by `drafter_key`, each with a name of its own."""
+    first: dict[str, Run] = {}
+    for run in runs:
+        first.setdefault(drafter_key(run), run)
+    seen: Counter[str] = Counter()
+    entries = {}
+    for key, run in first.items():
+        assert run.drafter is not None, "the baseline is no candidate"
+        label = drafter_label(run.drafter)
+        seen[label] += 1
+        name = label if seen[label] == 1 else f"{label} ({seen[label]})"
+        entries[key] = DrafterEntry(name, run.drafter, run.draft_sampling)
+    return entries
+
+
+def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str) -> Costs:
+    """Return what a measurement says of some runs.
+
+    T(k) and the overhead are those of the target, whatever drafter they were timed with: the median over all.
+    """
+    times = [one.seconds for one in measurement.drafters]
+    if not times:
+        raise ConfigError(f"{name}: no drafter could be timed.")
+    verify = tuple(median(column) for column in zip(*(one.verify for one in times), strict=False))
+    overhead = median(one.step[0] - one.verify[0] - one.draft[0] for one in times)
+    known = {_key(one.settings, one.draft_sampling): one.seconds.draft for one in measurement.drafters}
+    wanted = dict.fromkeys(map(drafter_key, runs))
+    machine = Machine(
+        name=name,
+        device=measurement.device,
+        verify=verify,
+        overhead=max(0.0, overhead),
+        draft={key: known[key] for key in wanted if key in known},
+    )
+    apart = [abs(one.verify[k] / typical - 1) for one in times for k, typical in enumerate(verify) if typical]
+    noise = median(apart) if len(times) > 1 and apart else None
+    return Costs(machine, {key: absent for key in wanted if key not in known}, measurement.batch_size, noise)

@@ -1,0 +1,170 @@
+"""Expected seconds of candidates over some texts of a record: each drafter is asked once, whatever its gammas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specdec_core.decoding import make_gamma, make_lenience, make_rule
+from specdec_core.interface import Drafter
+from specdec_core.interface.errors import SpecdecError
+from specdec_core.record.record import PartHeader, Record, RecordedText, RecordPart
+from specdec_core.replay import DrafterReplay, check_replayable, expected_metrics
+from specdec_core.tune.costs import Costs, drafter_key
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from specdec_core.interface import GammaController, TrainingObserver
+    from specdec_core.models import LoadedModel
+    from specdec_core.registry import Registry
+    from specdec_core.replay import TextOdds
+    from specdec_core.study import Run
+
+
+@dataclass(frozen=True)
+class SomeTexts:
+    """Some of the texts of a part; see `RecordPart`.
+
+    Attributes:
+        part: The part.
+        chosen: Numbers of the texts, in ascending order.
+    """
+
+    part: RecordPart
+    chosen: tuple[int, ...]
+
+    @property
+    def header(self) -> PartHeader:
+        """Settings of the part."""
+        return self.part.header
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        wanted = set(self.chosen)
+        return (text for number, text in enumerate(self.part) if number in wanted)
+
+
+@dataclass
+class _Drafter:
+    """A drafter with all candidates that use it.
+
+    Attributes:
+        run: One of them.
+        gammas: The gamma controller of each, by its name.
+        loaded: The drafter, once it has been loaded.
+    """
+
+    run: Run
+    gammas: dict[str, GammaController] = field(default_factory=dict)
+    loaded: Drafter | None = None
+
+
+class Replays:
+    """Replays candidates on texts of a part of a record; see `specdec_core.tune.race.Seconds`.
+
+    Args:
+        record: The record.
+        part: The part.
+        runs: The candidates.
+        costs: The seconds of steps.
+        target: The target, if it is loaded.
+        folder: Base for relative paths in settings.
+        registry: Where plugins come from.
+        observer: Receives the progress.
+        plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        part: RecordPart,
+        runs: Sequence[Run],
+        costs: Costs,
+        *,
+        target: LoadedModel | None,
+        folder: Path,
+        registry: Registry,
+        observer: TrainingObserver,
+        plugin_timeout: float | None = None,
+    ) -> None:
+        self._record, self._part, self._costs = record, part, costs
+        self._target, self._folder, self._registry = target, folder, registry
+        self._observer, self._timeout = observer, plugin_timeout
+        self._drafters: dict[str, _Drafter] = {}
+        self._refused: dict[str, str] = {}
+        for run in runs:
+            self._add(run)
+
+    def __call__(self, names: Sequence[str], texts: Sequence[int]) -> Mapping[str, NDArray[np.float64] | str]:
+        """Return the seconds of each candidate in each text; or why it cannot be replayed."""
+        some = SomeTexts(self._part, tuple(sorted(texts)))
+        places = np.argsort(np.argsort(texts))  # of each text among the sorted ones
+        found: dict[str, NDArray[np.float64] | str] = dict(self._refused)
+        done = 0
+        for drafter in self._drafters.values():
+            wanted = [name for name in drafter.gammas if name in names]
+            if wanted:
+                self._observer.advance(done, wanted[0])
+                found |= self._of_drafter(drafter, wanted, some)
+                done += len(wanted)
+        return {
+            name: value if isinstance(value, str) else value[places]
+            for name, value in found.items()
+            if name in names
+        }
+
+    def _add(self, run: Run) -> None:
+        try:
+            greedy, lenience = self._part.header.sampling.greedy, make_lenience(run.lenience, self._registry)
+            rule = make_rule(run.rule, self._registry, greedy=greedy, lenience=lenience)
+            check_replayable(rule=rule, lenience=lenience, greedy=greedy)
+            gamma = make_gamma(run.gamma, self._registry)
+            assert gamma is not None, "the baseline is no candidate"
+            self._costs.draft_seconds(run)
+        except SpecdecError as error:
+            self._refused[run.name] = str(error)
+            return
+        self._drafters.setdefault(drafter_key(run), _Drafter(run)).gammas[run.name] = gamma
+
+    def _of_drafter(
+        self, drafter: _Drafter, names: Sequence[str], texts: SomeTexts
+    ) -> dict[str, NDArray[np.float64] | str]:
+        assert drafter.run.drafter is not None, "the baseline is no candidate"
+        try:
+            replay = DrafterReplay(
+                self._record,
+                texts,
+                drafter.loaded or drafter.run.drafter,
+                max_gamma=max(1, *(drafter.gammas[name].max_gamma for name in names)),
+                draft_sampling=drafter.run.draft_sampling,
+                registry=self._registry,
+                folder=self._folder,
+                target=self._target,
+                plugin_timeout=self._timeout,
+            )
+            drafter.loaded = replay.drafter
+            odds = replay.odds()
+        except SpecdecError as error:
+            return dict.fromkeys(names, str(error))
+        return {name: self._seconds(odds, drafter, name) for name in names}
+
+    def _seconds(self, odds: Sequence[TextOdds], drafter: _Drafter, name: str) -> NDArray[np.float64] | str:
+        try:
+            replayed = expected_metrics(
+                odds,
+                drafter.gammas[name],
+                greedy=self._part.header.sampling.greedy,
+                machine=self._costs.machine,
+                draft_seconds=self._costs.draft_seconds(drafter.run),
+            )
+        except SpecdecError as error:
+            return str(error)
+        assert replayed.seconds_by_text is not None, "there is a machine"
+        return replayed.seconds_by_text / self._costs.rows  # which share each step

@@ -1,0 +1,208 @@
+"""Tuning from end to end on a tiny target, with made-up times of steps where the winner has to be known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from specdec_core.interface.errors import ConfigError
+from specdec_core.measurement.file import read_measurement, write_measurement
+from specdec_core.record.reader import read_record
+from specdec_core.registry import default_registry
+from specdec_core.replay import DrafterReplay, expected_metrics
+from specdec_core.study import load_study
+from specdec_core.study.run.recording import RecordOptions, record_study
+from specdec_core.tune import RaceSettings, TuneOptions, tune
+from specdec_core.tune.costs import read_costs
+from specdec_core.tune.replays import Replays
+from tests.tune.support import STUDY, OneText, Seen, echo, write_times
+
+FREE = (0.0, 0.0, 0.0, 0.0)
+VERIFY = (1.0, 1.0, 4.0, 9.0)
+NO_LIVE = TuneOptions(confirm=False)
+
+
+@pytest.fixture
+def times(tmp_path):
+    """A machine on which one token is verified for nothing, and one of the echoes is dear."""
+    drafts = {"echo": (echo(2), FREE), "dear": (echo(3), (0.0, 5.0, 5.0, 5.0))}
+    return write_times(tmp_path / "times.json", drafts, VERIFY)
+
+
+def run(study, times, output=None, options=NO_LIVE, **given):
+    return tune(study, Seen(), machine=times, output=output, options=options, **given)
+
+
+def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_path):
+    """Each number is compared with a replay of that text alone."""
+    loaded = study(STUDY)
+    record = record_study(loaded, tmp_path / "record", Seen(), RecordOptions(samples=2))
+    part, runs = record.parts[0], loaded.runs[1:]
+    drafts = {"echo": (echo(2), (0.0, 0.1, 0.2, 0.3)), "dear": (echo(3), (0.0, 5.0, 5.0, 5.0))}
+    path = write_times(tmp_path / "times.json", drafts, (1.0, 1.1, 1.3, 1.4), overhead=0.25)
+    costs = read_costs(path, runs)
+    registry = default_registry()
+    replays = Replays(
+        record, part, runs, costs, target=None, folder=loaded.folder, registry=registry, observer=Seen()
+    )
+    order = [11, 3, 15, 0]
+    found = replays([run.name for run in runs], order)
+    texts = list(part)
+    for run, gamma in zip(runs, (1, 2, 3, 2), strict=True):
+        draft_seconds = drafts["dear" if run.name == "three" else "echo"][1]
+        for place, number in enumerate(order):
+            odds = DrafterReplay(record, OneText(part.header, texts[number]), run.drafter, max_gamma=3).odds()
+            alone = expected_metrics(odds, gamma, machine=costs.machine, draft_seconds=draft_seconds)
+            assert found[run.name][place] == pytest.approx(alone.seconds_by_text[0])
+    assert len(np.unique(found[runs[0].name])) > 1  # or the order would not matter
+
+
+def test_the_cheap_one_wins_and_is_written(study, times, tmp_path):
+    best = tmp_path / "best.yaml"
+    found = run(study(STUDY), times, best)
+    assert found.tasks[0].choice.run == "echo-1"
+    (three,) = [one for one in found.tasks[0].race.tried if one.name == "three"]
+    assert (three.outcome, three.rounds) == ("stopped", 1)
+    written = load_study(best)
+    assert [one.name for one in written.runs] == ["baseline", "echo-1"]
+    assert written.runs[1].resolved() == study(STUDY).runs[1].resolved()
+    assert written.tasks[0].resolved() == study(STUDY).tasks[0].resolved()
+    assert written.tasks[0].prompts == study(STUDY).tasks[0].prompts
+    assert "with the seconds of times." in best.read_text().partition("\n")[0]
+
+
+def test_everything_is_in_the_json(study, times, tmp_path):
+    run(study(STUDY), times, tmp_path / "best.yaml", TuneOptions(RaceSettings(finalists=1), confirm=False))
+    (task,) = json.loads((tmp_path / "best-tune" / "tune.json").read_text())["tasks"]
+    assert task["winner"] == "echo-1"
+    assert task["finalists"] == ["echo-1"]
+    assert task["baseline_tokens_per_second_expected"] == 1
+    by_name = {one["name"]: one for one in task["candidates"]}
+    assert list(by_name) == ["echo-1", "echo-2", "echo-3", "three"]
+    assert by_name["three"]["slower"]["low"] > 1.02
+    assert by_name["three"]["reason"] == "slower than echo-1"
+    speed = by_name["echo-1"]["tokens_per_second_expected"]
+    assert 1 < speed["low"] < speed["value"] < speed["high"]
+
+
+def test_finalists_are_timed_live_and_the_fastest_is_chosen(study, tmp_path):
+    output = tmp_path / "best.yaml"
+    times = write_times(tmp_path / "times.json", {"echo": (echo(2), FREE)}, (1.0, 1.0, 1.005, 1.01))
+    options = TuneOptions(RaceSettings(finalists=2), live_prompts=3)
+    found = run(study(STUDY), times, output, options)
+    choice = found.tasks[0].choice
+    assert choice.rows[0].name == "baseline"
+    assert {row.name for row in choice.rows[1:]} == set(found.tasks[0].race.finalists)
+    assert len(choice.rows) == 3
+    assert choice.run in found.tasks[0].race.finalists
+    assert {row.config["prompts"]["limit"] for row in choice.rows} == {3}
+    assert (tmp_path / "best-tune" / "live" / "results.jsonl").is_file()
+    # The winning study decodes all prompts again.
+    assert len(load_study(output).tasks[0].prompts) == 8
+
+
+def test_steps_are_timed_here_without_a_machine_and_nothing_is_done_twice(study, tmp_path):
+    output = tmp_path / "best.yaml"
+    first = tune(study(STUDY), Seen(), output=output, options=NO_LIVE)
+    assert "this machine" in first.machine
+    folder = tmp_path / "best-tune"
+    kept = [folder / "measured-0.json", *sorted(folder.glob("record/part-0/*"))]
+    before = [path.stat().st_mtime_ns for path in kept]
+    seen = Seen()
+    second = tune(study(STUDY), seen, output=output, options=NO_LIVE)
+    assert [path.stat().st_mtime_ns for path in kept][1:] == before[1:]
+    assert not [stage for stage in seen.stages if "times" in stage or "recording" in stage]
+    assert second.to_dict() | {"seconds": 0} == first.to_dict() | {"seconds": 0}
+
+
+def test_runs_that_cannot_be_replayed_are_told_and_the_others_raced(study, times):
+    lenient = STUDY + "  - {{name: lenient, drafter: {{name: echo, token: 2}}, gamma: 2, lenience: 0.5}}\n"
+    unknown = lenient + "  - {{name: unknown, drafter: {{name: echo, token: 5}}, gamma: 2}}\n"
+    found = run(study(unknown), times)
+    tried = {one.name: one for one in found.tasks[0].race.tried}
+    assert "lenience" in tried["lenient"].reason
+    assert "has no times of this drafter" in tried["unknown"].reason
+    assert {tried[name].outcome for name in ("lenient", "unknown")} == {"refused"}
+    assert found.tasks[0].choice.run == "echo-1"
+
+
+def test_a_drafter_that_fails_costs_only_its_own_candidates(study, tmp_path):
+    drafts = {"echo": (echo(2), FREE), "broken": (echo(2) | {"breaks": True}, FREE)}
+    times = write_times(tmp_path / "times.json", drafts, VERIFY)
+    broken = "  - {{name: broken, drafter: {{name: echo, token: 2, breaks: true}}, gamma: 1}}\n"
+    found = run(study(STUDY + broken), times)
+    tried = {one.name: one for one in found.tasks[0].race.tried}
+    assert tried["broken"].outcome == "refused"
+    assert "the echo broke" in tried["broken"].reason
+    assert found.tasks[0].choice.run == "echo-1"
+
+
+TASKS = STUDY + "tasks: [{{name: cold, sampling: {{temperature: 0}}}}, {{name: warm}}]\n"
+
+
+def test_each_task_has_its_own_race_and_winner(study, times, tmp_path):
+    found = run(study(TASKS), times, tmp_path / "best.yaml")
+    assert [one.task for one in found.tasks] == ["cold", "warm"]
+    written = load_study(tmp_path / "best.yaml")
+    for task in found.tasks:
+        (of_task,) = [one for one in written.tasks if one.name == task.task]
+        assert [one.name for one in of_task.runs] == ["baseline", task.choice.run]
+    assert "cold" in str(found)
+
+
+def test_one_task_may_be_chosen(study, times, tmp_path):
+    found = run(study(TASKS), times, tmp_path / "best.yaml", task="warm")
+    assert [one.task for one in found.tasks] == ["warm"]
+    assert [one.name for one in load_study(tmp_path / "best.yaml").tasks] == ["warm"]
+    with pytest.raises(ConfigError, match=r"unknown task 'worm'.*warm"):
+        run(study(TASKS), times, task="worm")
+
+
+def test_a_record_stands_for_the_target(study, times, tmp_path):
+    """With a record and a machine the target is not even there."""
+    loaded = study(STUDY)
+    record_study(loaded, tmp_path / "record", Seen())
+    from specdec_core.tune import tuning
+
+    def absent(*_):
+        raise AssertionError("the target is loaded")
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(tuning, "load_target", absent)
+    try:
+        found = run(loaded, times, record=tmp_path / "record")
+    finally:
+        patch.undo()
+    assert found.tasks[0].choice.run == "echo-1"
+    assert len(read_record(tmp_path / "record").parts[0]) == found.tasks[0].race.texts
+
+
+def test_times_of_none_of_the_drafters_are_an_error(study, tmp_path):
+    times = write_times(tmp_path / "times.json", {"other": (echo(7), FREE)})
+    with pytest.raises(ConfigError, match="has the times of no candidate; it has those of other"):
+        run(study(STUDY), times)
+
+
+def test_steps_of_a_batch_are_shared_by_its_texts(study, tmp_path):
+    """Twice the rows at the same seconds a step is twice the speed."""
+    drafts = {"echo": (echo(2), FREE), "dear": (echo(3), FREE)}
+    one, two = (write_times(tmp_path / f"{rows}.json", drafts, batch_size=rows) for rows in (1, 2))
+    single, double = (run(study(STUDY), path).tasks[0] for path in (one, two))
+    assert double.baseline == 2 * single.baseline
+    for slow, fast in zip(single.race.tried, double.race.tried, strict=True):
+        assert fast.speed.value == pytest.approx(2 * slow.speed.value)
+
+
+def test_times_that_vary_more_than_the_margin_are_warned_of(study, tmp_path):
+    path = tmp_path / "times.json"
+    measurement = read_measurement(write_times(path, {"echo": (echo(2), FREE), "dear": (echo(3), FREE)}))
+    slow = measurement.drafters[1]
+    slower = slow.seconds.model_copy(update={"verify": tuple(1.2 * t for t in slow.seconds.verify)})
+    drafters = (measurement.drafters[0], slow.model_copy(update={"seconds": slower}))
+    write_measurement(path, measurement.model_copy(update={"drafters": drafters}))
+    (task,) = run(study(STUDY), path).tasks
+    assert "T(k) varied by ±9%" in task.warning
+    (quiet,) = run(study(STUDY), path, options=TuneOptions(RaceSettings(margin=0.1), confirm=False)).tasks
+    assert quiet.warning is None
