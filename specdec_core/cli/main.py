@@ -52,9 +52,10 @@ class _Command(TyperCommand):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options of the command."""
-        pairs = zip(args, [*args[1:], ""], strict=True)
-        lone = [arg == "--ray" and not _ADDRESS.fullmatch(following) for arg, following in pairs]
-        args = ["--ray=auto" if alone else arg for arg, alone in zip(args, lone, strict=True)]
+        following = args[1:]
+        for place, arg in enumerate(args):
+            if arg == "--ray" and not any(map(_ADDRESS.fullmatch, following[place : place + 1])):
+                args = [*args[:place], "--ray=auto", *following[place:]]
         return super().parse_args(ctx, args)
 
 
@@ -136,7 +137,7 @@ def _options(
     """
 
 
-for _command in (compare, replay, tune, record, measure, generate, new, check, plugins, validate, schema):
+for _command in (compare, record, replay, tune, measure, generate, new, check, plugins, validate, schema):
     app.command(cls=_Command)(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

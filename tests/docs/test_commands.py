@@ -66,6 +66,7 @@ SMALLER = {
     r"^benchmarks/trees": f"{ONE_PROMPT} --rank-tokens 8 --gammas 1 --nodes 4 --temperatures 0",
     r"^benchmarks/beams": "--prompts 1 --beams 2 --factors 1 --threads 1 --max-new-tokens 4 --repeats 1",
     r"^benchmarks/replay": "--only random --prompts 1 --seeds 1 --threads 1",
+    r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
     r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
@@ -97,6 +98,8 @@ def marked(commands: list[list[str]]) -> list[Any]:
         line = " ".join(words)
         same = re.sub(r"\d+| --(quiet|fresh|(output|plugin-timeout) \S+)", "", line)
         marks = [pytest.mark.slow] if same in seen or SLOW.search(line) else []
+        if "--ray" in words or "benchmarks/cluster.py" in words:
+            marks = [pytest.mark.cluster]
         found.append(pytest.param(words, marks=marks, id=identity(words)))
         seen.add(same)
     return found

@@ -67,6 +67,7 @@ FORCED = "specdec_core/replay/forced.py"
 REPLAY = "specdec_core/replay/drafter.py"
 ODDS = "specdec_core/replay/odds.py"
 REPLAYED_LAW = "specdec_core/theory/replay.py"
+RACING = "specdec_core/theory/racing.py"
 
 RULE_TESTS = ("tests/verification",)
 TREE_TESTS = ("tests/verification/test_tree.py",)
@@ -866,5 +867,30 @@ MUTATIONS = (
         "if found:",
         "An imported text has other tokens than were drawn, with their p.",
         ("tests/record/test_import.py",),
+    ),
+    # Tuning.
+    Mutation(
+        "the error of a race is not shared by its comparisons",
+        RACING,
+        "return error / max(1, candidates - 1) / max(1, rounds)",
+        "return error",
+        "With many candidates, the fastest is stopped more often than is said.",
+        ("tests/theory/test_racing.py",),
+    ),
+    Mutation(
+        "candidates are compared as if they were not paired",
+        RACING,
+        "square, half, constant = y * y - scale * var_y, x * y - scale * both,",
+        "square, half, constant = y * y - scale * var_y, x * y,",
+        "What all texts share does not cancel, and hardly anything is ever told apart.",
+        ("tests/theory/test_racing.py",),
+    ),
+    Mutation(
+        "the seconds of a text are those of another",
+        "specdec_core/tune/replays.py",
+        "value if isinstance(value, str) else value[places]",
+        "value",
+        "Prompts are mixed up, and pairs are none.",
+        ("tests/tune/test_tuning.py",),
     ),
 )

@@ -1,0 +1,130 @@
+"""What `--ray`, pools and shared models do where Ray and torchrun are absent. These tests need neither."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from specdec_core.cluster import LocalPool, open_pool
+from specdec_core.cluster.pool import Failure, attempt
+from specdec_core.interface.errors import ConfigError, ModelError, PromptError
+from specdec_core.models.ranks import lead_or_follow
+from specdec_core.study import compare as run_comparison
+from specdec_core.study import load_study
+from specdec_core.study.config.schema import TargetConfig
+
+STUDY = """\
+target: builtin:target
+prompts: [import os]
+runs:
+  - {drafter: prompt-copy, gamma: 2}
+"""
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(STUDY)
+    return path
+
+
+@pytest.fixture
+def no_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        (["STUDY", "--ray"], "auto"),
+        (["--ray", "STUDY"], "auto"),
+        (["STUDY", "--ray", "--quiet"], "auto"),
+        (["STUDY", "--ray", "local"], "local"),
+        (["--ray", "ray://head:10001", "STUDY"], "ray://head:10001"),
+        (["STUDY", "--ray", "10.0.0.1:6379"], "10.0.0.1:6379"),
+        (["STUDY", "--ray=nonsense"], "nonsense"),
+    ],
+)
+def test_the_address_may_be_left_out(study, monkeypatch, arguments, address):
+    seen = []
+
+    def compare(study, *_, ray, **__):
+        seen.append((study.path.name, ray))
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("specdec_core.cli.compare.run_comparison", compare)
+    CliRunner().invoke(app, ["compare", *(str(study) if word == "STUDY" else word for word in arguments)])
+    assert seen == [("study.yaml", address)]
+
+
+def test_without_ray_the_message_says_what_to_install(study, no_ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (
+        ["compare", study],
+        ["replay", "builtin:code", "prompt-copy"],
+        ["record", study, "-o", "out"],
+    ):
+        result = CliRunner().invoke(app, [*map(str, arguments), "--ray"])
+        assert result.exit_code == 2, result.output
+        assert "pip install 'specdec-core[ray]'" in result.stderr.replace("\n", " ")
+
+
+def test_what_does_not_go_together_is_refused(study, no_ray):
+    with pytest.raises(ConfigError, match="isolate and ray are both given"):
+        run_comparison(study, isolate=True, ray="auto", progress=False)
+    shared = load_study(study, ["target={model: builtin:target, tensor_parallel: 2}"])
+    with pytest.raises(ConfigError, match="remove --isolate"):
+        run_comparison(shared, isolate=True, progress=False)
+    for other in ({"device": "cpu"}, {"packed": True}, {"inflate": {"layers": 1}}, {"adapter": "x"}):
+        with pytest.raises(ValueError, match=f"'tensor_parallel' and '{next(iter(other))}' are both given"):
+            TargetConfig(model="builtin:target", tensor_parallel=2, **other)
+
+
+def test_results_without_a_shared_target_name_no_such_setting(study):
+    (task,) = load_study(study).tasks
+    assert "tensor_parallel" not in task.resolved()["target"]
+    (shared,) = load_study(study, ["target={model: builtin:target, tensor_parallel: 2}"]).tasks
+    assert shared.resolved()["target"]["tensor_parallel"] == 2
+
+
+def test_one_process_cannot_share_a_model(monkeypatch):
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "2")  # not torchrun's
+    with pytest.raises(ModelError, match="tensor_parallel: 2 needs 2 processes, but this is one process"):
+        lead_or_follow(2)
+
+
+def _third(number):
+    return 3 / number
+
+
+def test_a_pool_of_this_process():
+    pool = open_pool()
+    assert isinstance(pool, LocalPool)
+    assert list(pool.map(_third, [(1,), (3,)], timed=True)) == [3, 1]
+    with pytest.raises(ZeroDivisionError):
+        list(pool.map(_third, [(0,)]))
+    found = list(pool.map(_third, [(0,), (1,)], return_exceptions=True))
+    assert [type(one) for one in found] == [ZeroDivisionError, float]
+
+
+def test_a_worker_of_another_version_does_nothing():
+    _, failure = attempt("0.0.0", _third, (1,))
+    assert isinstance(failure, Failure)
+    with pytest.raises(ConfigError, match="install the same version on every machine"):
+        raise failure.error()
+
+
+def test_errors_of_a_worker_keep_their_class_and_say_where():
+    class StrangeError(PromptError):
+        pass
+
+    try:
+        raise StrangeError("too long")
+    except StrangeError as error:
+        found = Failure.of(error).error()
+    assert type(found) is PromptError, "a class that other processes know"
+    assert "in test_errors_of_a_worker" in str(found.__cause__)
