@@ -27,6 +27,9 @@ LENIENCES = {
 }
 
 
+BOUND = "probability-bound"
+"""By default, tests/plugins/test_lenience_exactly.py compares samples with the bound and with the law itself."""
+
 ALIKE = {
     "fixed-none",
     "running-average-timed",
@@ -46,7 +49,7 @@ def each(table):
 
 def run_kit(kind, name, settings, device, require=()):
     # One process can tell for all plugins of a distribution whether listing them imports torch.
-    select = [check.name for check in checks_for(kind) if check.name != "spec-imports-no-torch"]
+    select = [check.name for check in checks_for(kind) if check.name not in ("spec-imports-no-torch", BOUND)]
     report = run_checks(named(kind, name, settings, device=device), select=select, require=require)
     assert report.passed, str(report)
     return report
@@ -64,6 +67,13 @@ def test_a_lenience_controller_conforms(who, device):
     report = run_kit("lenience", *LENIENCES[who], device, require=("batches-independent",))
     declared = report.outcome("lossless-as-declared")
     assert declared == ("passed" if who.endswith("lossless") else "skipped")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", LENIENCES)
+def test_no_token_is_likelier_than_a_lenience_controller_allows(who, device):
+    report = run_checks(named("lenience", *LENIENCES[who], device=device), select=[BOUND])
+    assert report.passed, str(report)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("drafter", "random"), ("gamma", "fixed")])
