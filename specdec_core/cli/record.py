@@ -67,11 +67,16 @@ def record(
     ] = False,
     seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None,
     samples: Annotated[
-        int, Option(min=1, help="Texts of each prompt where the target samples; at temperature 0 there is one.")
-    ] = 1,
+        int | None,
+        Option(
+            min=1,
+            help="Texts of each prompt where the target samples; at temperature 0 there is one.  [default: 1]",
+        ),
+    ] = None,
     rows: Annotated[
-        int, Option(min=1, help="Texts decoded together; they are stored together, as one shard.")
-    ] = 8,
+        int | None,
+        Option(min=1, help="Texts decoded together; they are stored together, as one shard.  [default: 8]"),
+    ] = None,
     hidden: Annotated[
         bool,
         Option("--hidden", help="Store the hidden states, which drafters such as heads read, and embeddings."),
@@ -91,8 +96,9 @@ def record(
         ),
     ] = False,
     gamma: Annotated[
-        int, Option(min=1, help="With --timings: the longest draft whose verification is timed.")
-    ] = 8,
+        int | None,
+        Option(min=1, help="With --timings: the longest draft whose verification is timed.  [default: 8]"),
+    ] = None,
     import_file: Annotated[
         Path | None,
         Option(
@@ -102,12 +108,12 @@ def record(
         ),
     ] = None,
     logprobs: Annotated[
-        Literal["raw", "processed"],
+        Literal["raw", "processed"] | None,
         Option(
             help="With --import: whether log-probabilities are those of the model (vLLM's raw_logprobs, its "
-            "default) or after the sampling settings (processed_logprobs)."
+            "default) or after the sampling settings (processed_logprobs).  [default: raw]"
         ),
-    ] = "raw",
+    ] = None,
     settings: Settings = None,
     task: Annotated[
         list[str] | None, Option(help="Task of the study to record; may be repeated.  [default: all]")
@@ -142,11 +148,12 @@ def record(
     given = {name: value for name, value in locals().items() if value is not None}
     if output is None:
         raise ConfigError("--output: name the folder that receives the record.")
+    _check_together(given)
     from_options = [name for name in _TASK_OPTIONS if name in given] + ["ignore_eos"] * ignore_eos
     if import_file is not None:
         found = _imported(import_file, output, given, fresh, quiet)
     elif timings and study is None and not from_options and (output / "record.json").is_file() and not fresh:
-        found = _timed(output, gamma, quiet)
+        found = _timed(output, gamma or _GAMMA, quiet)
     else:
         tasks, folder = (
             _of_study(study, given, from_options) if study is not None else (_of_options(given), Path())
@@ -155,11 +162,29 @@ def record(
     _show(found, output, study)
 
 
+_GAMMA = 8
+"""The longest draft that is timed by default."""
 _TASK_OPTIONS = (
     *("target", "device", "dtype", "prompts", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     *("max_new_tokens", "stop", "seed"),
 )
 """Options that a study sets."""
+
+
+def _check_together(given: Mapping[str, Any]) -> None:
+    """Refuse options that have a meaning with another one only."""
+    for name, needed in (("hidden_dtype", "hidden"), ("gamma", "timings"), ("logprobs", "import_file")):
+        if name in given and not given.get(needed):
+            other = "--import" if needed == "import_file" else option_of((needed,))
+            raise ConfigError(f"{option_of((name,))}: requires {other}.")
+    to_record = any(name in given for name in ("study", *_TASK_OPTIONS)) or given["ignore_eos"] or given["fresh"]
+    if given["timings"] and not to_record and (given["output"] / "record.json").is_file():
+        for name in ("rows", "samples", "hidden", "keep_top"):
+            if given.get(name):
+                raise ConfigError(
+                    f"{option_of((name,))}: there is a record in {given['output']}, to which --timings alone adds "
+                    "T(k). To record anew, pass --fresh."
+                )
 
 
 def _of_study(path: Path, given: Mapping[str, Any], refused: list[str]) -> tuple[list[Task], Path]:
@@ -237,12 +262,12 @@ def _options(given: Mapping[str, Any]) -> RecordOptions:
     from specdec_core.study.run.recording import RecordOptions
 
     return RecordOptions(
-        rows=given["rows"],
-        samples=given["samples"],
+        rows=given.get("rows", 8),
+        samples=given.get("samples", 1),
         hidden=given["hidden"],
         hidden_type=given.get("hidden_dtype"),
         top_k=given["keep_top"],
-        gamma=given["gamma"] if given["timings"] else None,
+        gamma=given.get("gamma", _GAMMA) if given["timings"] else None,
     )
 
 
@@ -259,7 +284,7 @@ def _timed(output: Path, gamma: int, quiet: bool) -> Record:
 def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool) -> Record:
     """Import what another program logged."""
     _require_study(given)
-    for name in ("study", "device", "dtype", "seed", "prompts"):
+    for name in ("study", "device", "dtype", "seed", "prompts", "rows", "samples"):
         if name in given:
             option = "the study" if name == "study" else option_of((name,))
             raise ConfigError(f"{option}: not with --import, which reads prompts and texts from its file.")
@@ -285,7 +310,7 @@ def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool,
             max_new_tokens=given.get("max_new_tokens"),
             stop=tuple(given.get("stop", ())),
             ignore_eos=given["ignore_eos"],
-            logprobs=given["logprobs"],
+            logprobs=given.get("logprobs", "raw"),
         )
         return import_record(source, output, progress, options, fresh=fresh)
 

@@ -199,8 +199,8 @@ def _check_request(request: Mapping[str, Any], sampling: SamplingSettings) -> No
     for name, off_values in _MUST_BE_OFF.items():
         if name in request and request[name] not in off_values:
             raise LineError(
-                f"the request says {name}: {shortened(json.dumps(request[name]), 60)}, which changes the "
-                "distribution in a way that no drafter could follow here; leave it out when you record."
+                f"the request says {name}: {shortened(json.dumps(request[name]), 60)}, which the settings of a "
+                "record cannot express; leave it out when you log texts."
             )
 
 

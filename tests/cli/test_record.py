@@ -82,6 +82,9 @@ def test_times_are_added_to_what_is_there(by_options, record):
     assert len(found.header.times.verify) == 3
     assert [text.tokens.tolist() for text in found.parts[0]] == texts
     assert "T(k) of cpu" in result.stdout
+    refused = record("--output", "r", "--timings", "--samples", "2")
+    assert refused.exit_code == 2
+    assert "--samples: there is a record in r, to which --timings alone adds T(k)" in refused.stderr
 
 
 def test_a_log_is_imported(record, model_folder, here):
@@ -108,6 +111,10 @@ def test_a_log_is_imported(record, model_folder, here):
         (("-o", "r", "--set", "x=1"), "--set: requires a study"),
         (("-o", "r", "--task", "x"), "--task: requires a study"),
         (("-o", "r", "--top-p", "2"), "--top-p"),
+        (("-o", "r", "--gamma", "3"), "--gamma: requires --timings"),
+        (("-o", "r", "--hidden-dtype", "float16"), "--hidden-dtype: requires --hidden"),
+        (("-o", "r", "--logprobs", "raw"), "--logprobs: requires --import"),
+        (("-o", "r", "--import", "x.jsonl", "--samples", "2"), "--samples: not with --import"),
         (("-o", "r", "--target", "./none"), "there is no such folder"),
         (("-o", "."), "other things in it"),
         (("-o", "r", "--import", "x.jsonl", "--target", "builtin:target"), "--temperature: with --import, say"),

@@ -47,6 +47,10 @@ PROBE = "specdec_core/models/probe.py"
 TREE = "specdec_core/verification/tree.py"
 TREE_DRAFTING = "specdec_core/decoding/tree_drafting.py"
 RUNNER = "specdec_core/study/run/runner.py"
+RECORDER = "specdec_core/record/recorder.py"
+SHARDS = "specdec_core/record/shards.py"
+TOKEN_TEXTS = "specdec_core/record/token_texts.py"
+IMPORTING = "specdec_core/study/run/importing.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
 TRANSFORMER = "drafters/specdec_drafters/transformer/drafter.py"
@@ -821,5 +825,46 @@ MUTATIONS = (
         " for run in turns(task, number))",
         "A study that was stopped begins again; its journal holds repeats twice.",
         ("tests/study/test_runner.py",),
+    ),
+    # Records.
+    Mutation(
+        "the probability of the most probable token is recorded",
+        RECORDER,
+        "self._probabilities.append(p[:, 0].gather(1, result.token[:, None])[:, 0])",
+        "self._probabilities.append(p[:, 0].amax(dim=1))",
+        "Every replay of a sampled text accepts too little.",
+        ("tests/record/test_recording.py",),
+    ),
+    Mutation(
+        "hidden states of a long text are one token late",
+        RECORDER,
+        "tokens[max(start - 1, 0) : min(start + POSITIONS, len(tokens)) - 1]",
+        "tokens[start : min(start + POSITIONS, len(tokens) - 1)]",
+        "Heads draft from another token's state than the one they would see.",
+        ("tests/record/test_recording.py",),
+    ),
+    Mutation(
+        "a text is read with the prompt of another",
+        SHARDS,
+        "begin = prompt_ends[place - 1] if place else 0",
+        "begin = 0",
+        "Drafters are replayed after prompts that the target never saw.",
+        ("tests/record/test_files.py",),
+    ),
+    Mutation(
+        "raw log-probabilities pass for those after top-p",
+        IMPORTING,
+        'if options.logprobs == "processed" or sampling.greedy or not changed:',
+        'if options.logprobs == "processed" or sampling.temperature in (0, 1):',
+        "An imported record has another distribution than the one that was sampled from.",
+        ("tests/record/test_import.py",),
+    ),
+    Mutation(
+        "an ambiguous token text is the first token that is written so",
+        TOKEN_TEXTS,
+        "if len(found) == 1:",
+        "if found:",
+        "An imported text has other tokens than were drawn, with their p.",
+        ("tests/record/test_import.py",),
     ),
 )

@@ -190,7 +190,10 @@ BAD = {
         "the request says temperature: 0.7, and the command 1.0; import with --temperature 0.7",
     ),
     "a filter that nobody mentioned": ({**PLAIN, "top_k": 20}, "the request says top_k: 20, and the command null"),
-    "a penalty": ({**PLAIN, "presence_penalty": 0.5}, "presence_penalty: 0.5, which changes the distribution"),
+    "a penalty": (
+        {**PLAIN, "presence_penalty": 0.5},
+        "presence_penalty: 0.5, which the settings of a record cannot",
+    ),
 }
 
 
