@@ -319,6 +319,7 @@ def test_results_say_that_they_are_replayed(replayed, tmp_path):
         assert claim not in page
     timed_page = report_page("study.yaml", [replace(row, replayed=None) for row in rows], {}, {})
     assert "replayed on" not in timed_page
+    assert "replayed" not in replace(rows[1], replayed=None).flat()
 
 
 def test_a_study_that_differs_from_the_record_is_told_how(record, model_folder):
