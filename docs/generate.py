@@ -25,6 +25,7 @@ from typing import Any
 import beam_tables
 import digits
 import paper_tables
+import replay_tables
 import typer
 import typer.cli
 from pydantic import BaseModel
@@ -41,7 +42,8 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>keys|checks|commands|paper|digits|beams): (?P<what>\S+) -->\n).*?(<!-- end of (?P=kind) -->)",
+    r"(<!-- (?P<kind>keys|checks|commands|paper|digits|beams|replays): (?P<what>\S+) -->\n).*?"
+    r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
 _BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -134,6 +136,11 @@ def beams(name: str) -> str:
     return beam_tables.TABLES[name]()
 
 
+def replays(name: str) -> str:
+    """Return a table of the page on replays."""
+    return replay_tables.TABLES[name]()
+
+
 WRITERS = {
     "keys": keys,
     "checks": checks,
@@ -141,6 +148,7 @@ WRITERS = {
     "paper": paper,
     "digits": drawn,
     "beams": beams,
+    "replays": replays,
 }
 
 

@@ -106,7 +106,7 @@ def compare(
             isolate=isolate,
             ray=ray,
             record=record,
-            machines=read_machines(machine or ()),
+            machines=read_machines(machine or (), record),
             progress=progress,
         )
     show(result, quiet, wide)
@@ -114,14 +114,27 @@ def compare(
         raise typer.Exit(result.exit_code)
 
 
-def read_machines(paths: Sequence[Path]) -> list[Machine]:
-    """Return the machines of some files of `specdec measure --output`.
+def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
+    """Return the machines of some files of `specdec measure --output`, and say which measured another target.
+
+    Args:
+        paths: The files.
+        record: The record that is replayed.
 
     Raises:
-        ConfigError: A file cannot be read, or is no measurement.
+        ConfigError: A file cannot be read, or is no measurement; or the record is none.
     """
+    if not paths or record is None:
+        return []
+    from specdec_core.measurement.file import read_measurement
     from specdec_core.measurement.machines import read_machine
+    from specdec_core.record import read_record
 
+    recorded = read_record(record).header.target.get("model")
+    for path in paths:
+        if (measured := read_measurement(path).target) != recorded:
+            note = f"{path}: speeds are those of {measured}, and the texts are those of {recorded}."
+            error_console().print(note, style="yellow", soft_wrap=True)
     return [read_machine(path) for path in paths]
 
 

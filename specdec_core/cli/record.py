@@ -140,8 +140,8 @@ def record(
 
     ```
     specdec record --output records/code
-    specdec record --target builtin:t5-target --prompts "{builtin: translation}" \
-        --temperature 1 --samples 4 --output records/translation
+    specdec record --target builtin:t5-target --temperature 1 --samples 4 \
+        --prompts "{builtin: translation}" --output records/translation
     specdec record examples/quickstart.yaml --output records/quickstart
     specdec record --output records/code --timings
     specdec record --import log.jsonl --temperature 1 \

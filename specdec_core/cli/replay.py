@@ -114,7 +114,7 @@ def replay(
             record,
             chosen,
             gammas=gammas_of(gamma) if gamma else DEFAULT_GAMMAS,
-            machines=read_machines(machine or ()),
+            machines=read_machines(machine or (), record),
             output=output,
             settings=settings or (),
             fresh=fresh,

@@ -109,6 +109,10 @@ def test_what_was_measured_elsewhere_gives_the_speeds(specdec, record, study, tm
     assert all(line["speedup"] > 0 for line in found)
     own = {line["replayed"]["machine"] for line in found if line["task"].endswith("two")}
     assert own == {"two"}
+    other = json.loads((tmp_path / "one.json").read_text()) | {"target": "another"}
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    said = specdec("compare", study, "--record", record, "--machine", "other.json", "--quiet").stderr
+    assert "other.json: speeds are those of another, and the texts are those of" in said
 
 
 def test_a_run_that_cannot_be_replayed_ends_with_2_after_the_others(specdec, record, study):

@@ -44,7 +44,8 @@ SMALLER = {
     r"^record .*--import": "",
     r"^record examples/": "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target",
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
-    r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
+    r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
+    r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4",
     r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
     " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
@@ -66,6 +67,7 @@ SMALLER = {
     r"^benchmarks/beams": "--prompts 1 --beams 2 --factors 1 --threads 1 --max-new-tokens 4 --repeats 1",
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
     r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
+    r"^benchmarks/replay": "--only random --prompts 1 --seeds 1 --threads 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(

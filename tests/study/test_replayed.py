@@ -8,6 +8,7 @@ import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.record import read_record
+from specdec_core.registry import default_registry
 from specdec_core.replay import DrafterReplay, Machine, expected_metrics
 from specdec_core.study import Study, load_study, replay
 from specdec_core.study.config.recorded import (
@@ -27,6 +28,7 @@ from specdec_core.study.run.recording import RecordOptions, record_study
 from specdec_core.study.run.replayed import replay_study
 from specdec_core.study.run.runner import run_study
 from specdec_core.theory.intervals import ratio_interval
+from tests.docs.pages import ROOT
 from tests.study.replays import study_of, toy_registry
 from tests.study.test_runner import Recorder
 
@@ -317,6 +319,7 @@ def test_results_say_that_they_are_replayed(replayed, tmp_path):
         assert claim not in page
     timed_page = report_page("study.yaml", [replace(row, replayed=None) for row in rows], {}, {})
     assert "replayed on" not in timed_page
+    assert "replayed" not in replace(rows[1], replayed=None).flat()
 
 
 def test_a_study_that_differs_from_the_record_is_told_how(record, model_folder):
@@ -351,6 +354,17 @@ def test_tasks_of_a_record_are_those_that_were_recorded(record, model_folder):
         assert recorded.prompts_config == task.prompts_config
         assert [prompt.tokens for prompt in recorded.prompts] == [(0, 1, 2), (3, 4, 5), (6, 7, 0, 1)]
         assert part_for(record, recorded).header.task == task.name
+
+
+def test_the_example_is_on_the_tasks_of_the_record_that_ships():
+    study = load_study(ROOT / "examples" / "replay.yaml")
+    record = read_record("builtin:code")
+    parts = [part_for(record, task) for task in study.tasks]
+    assert [part.header.task for part in parts] == [task.name for task in study.tasks]
+    shipped = (one for one in default_registry().records() if one.distribution == "specdec-core")
+    kinds = {one.name for one in shipped if one.kind == "drafter"}
+    assert {run.drafter.name for run in study.runs[1:]} == kinds
+    assert {run.gamma.gamma for run in study.runs[1:]} == set(range(1, 9))
 
 
 def test_drafters_of_one_name_are_told_apart_by_their_settings():

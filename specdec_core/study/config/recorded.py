@@ -99,8 +99,8 @@ def _needs_settings(registry: Registry, name: str) -> bool:
 
 def drafter_key(drafter: PluginConfig | None, draft_sampling: SamplingSettings | None) -> str:
     """Return what tells a drafter from others: its settings, and those of its sampling."""
-    own, sampling = (part and part.model_dump(mode="json") for part in (drafter, draft_sampling))
-    return settings_key(own or {}, sampling)
+    own = {} if drafter is None else drafter.model_dump(mode="json")
+    return settings_key(own, None if draft_sampling is None else draft_sampling.model_dump(mode="json"))
 
 
 def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:

@@ -274,7 +274,9 @@ class _TaskReplay:
         lenience = make_lenience(run.lenience, registry)
         rule = None if run.rule is None else make_rule(run.rule, registry, greedy=greedy, lenience=lenience)
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
-        return make_gamma(run.gamma, registry)
+        gamma = make_gamma(run.gamma, registry)
+        assert gamma is not None, "only the baseline has none"
+        return gamma
 
     def _started(self, run: Run, longest: int) -> Callable[[], DrafterReplay | PooledReplay]:
         """Return a function that loads the drafter of a run; with workers, they ask it from now on."""
