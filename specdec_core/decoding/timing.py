@@ -144,7 +144,12 @@ class Medians:
     rest: float
 
     @classmethod
-    def of(cls, reports: Sequence[StepReport], min_count: int = 3) -> Medians:
+    def of(
+        cls,
+        reports: Sequence[StepReport],
+        min_count: int = 3,
+        draft_average: Callable[[Sequence[float]], float] = median,
+    ) -> Medians:
         """Return the medians of some steps, by the longest draft that was proposed.
 
         A step in which the drafter proposed nothing only times the target.
@@ -152,6 +157,8 @@ class Medians:
         Args:
             reports: Steps, some of them without a draft.
             min_count: Lengths that occurred less often are left out, except 0.
+            draft_average: What to return of the drafter's times. Their mean is what seconds add up from: drafts of
+                one length may take very different times, as those of a chain do, and a median tells of one kind.
         """
         draft: dict[int, list[float]] = {}
         verify: dict[int, list[float]] = {}
@@ -162,7 +169,9 @@ class Medians:
         often = [k for k in draft if k == 0 or len(draft[k]) >= min_count]
         rest = [one.step_seconds - one.verify_seconds - one.draft_seconds for one in reports]
         return cls(
-            {k: median(draft[k]) for k in often}, {k: median(verify[k]) for k in often}, max(0.0, median(rest))
+            {k: draft_average(draft[k]) for k in often},
+            {k: median(verify[k]) for k in often},
+            max(0.0, median(rest)),
         )
 
     def lacks(self, gamma: int) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,8 @@ def measure(
         observer: Receives the progress.
         before: An unfinished measurement to resume.
         keep: Called with the measurement so far whenever a drafter is finished.
-        times_only: Measure no acceptance, only the times of steps.
+        times_only: Measure no acceptance, only the times of steps, and the mean of the drafter's instead of their
+            median: for expectations of seconds.
 
     Returns:
         The measurement, and why each failed drafter was abandoned, by name.
@@ -135,7 +137,7 @@ def _measure_drafter(
             measured = _with_ranks(measured, context, entry, drafter, rows, observer.advance)
         acceptance += measured
     observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
-    timing = measure_times(context, entry, drafter, observer.advance)
+    timing = measure_times(context, entry, drafter, observer.advance, fmean if times_only else median)
     own = entry.draft_sampling
     return DrafterMeasurement(
         name=entry.name,
@@ -215,17 +217,29 @@ def _with_ranks(
 
 
 def measure_times(
-    context: MeasureContext, entry: DrafterEntry, drafter: Drafter, advance: Callable[[int], None] = lambda _: None
+    context: MeasureContext,
+    entry: DrafterEntry,
+    drafter: Drafter,
+    advance: Callable[[int], None] = lambda _: None,
+    draft_average: Callable[[Sequence[float]], float] = median,
 ) -> Timing:
     """Return the times of steps with this drafter, at the highest temperature.
 
     For draft lengths that it does not produce, T(k) is measured with artificial drafts.
 
+    Args:
+        context: Target, prompts and settings.
+        entry: The entry of the drafter.
+        drafter: The loaded drafter.
+        advance: Called with the number of steps so far.
+        draft_average: What to return of the drafter's times of one length.
+
     Raises:
         PluginError: If the drafter fails.
     """
     gamma = context.settings.gamma
-    medians = _medians(context, synchronized(drafter, context.target.device), entry.draft_sampling, advance)
+    alone = synchronized(drafter, context.target.device)
+    medians = _medians(context, alone, entry.draft_sampling, advance, draft_average)
     others = _medians(context, RepeatLastToken(context.target.info())).verify if medians.lacks(gamma) else None
     return timing_of(medians, gamma, others)
 
@@ -235,6 +249,7 @@ def _medians(
     drafter: Drafter,
     draft_sampling: SamplingSettings | None = None,
     advance: Callable[[int], None] = lambda _: None,
+    draft_average: Callable[[Sequence[float]], float] = median,
 ) -> Medians:
     settings = context.settings
     decoder = Decoder(
@@ -256,7 +271,7 @@ def _medians(
         seed=settings.seed,
         advance=advance,
     )
-    return Medians.of(reports, min_count=min(3, settings.timings))
+    return Medians.of(reports, min_count=min(3, settings.timings), draft_average=draft_average)
 
 
 def _empty(context: MeasureContext, entries: Sequence[DrafterEntry]) -> Measurement:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,9 @@ def test_medians_by_the_longest_draft_that_was_made():
     assert found.rest == 0.5
     assert found.lacks(2)
     assert Medians.of(steps, min_count=4).draft == {0: 0.0}
+    means = Medians.of(steps, min_count=3, draft_average=fmean)
+    assert means.draft == {0: 0.0, 2: 4}
+    assert means.verify == {0: 4.0, 2: 6}
 
 
 def test_lengths_that_did_not_occur_are_read_off_a_line():
