@@ -13,6 +13,7 @@ from specdec_core.cli.common import (
     MaxRuns,
     PluginTimeout,
     Quiet,
+    Ray,
     Settings,
     Wide,
     error_console,
@@ -92,6 +93,7 @@ def tune(
     task: Annotated[str | None, Option(help="Only this task of the study.  [default: all]")] = None,
     plugin_timeout: PluginTimeout = None,
     max_runs: MaxRuns = MAX_RUNS,
+    ray: Ray = None,
     wide: Wide = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,6 +148,7 @@ def tune(
             output=output,
             options=options,
             settings=settings or (),
+            ray=ray,
         )
     _show(found, wide, quiet)
 

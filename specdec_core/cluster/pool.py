@@ -110,18 +110,18 @@ def open_pool(address: str | None = None) -> Pool:
 
 
 @contextmanager
-def pooled(address: str | None, observer: TrainingObserver) -> Iterator[Pool | None]:
+def pooled(address: str | Pool | None, observer: TrainingObserver) -> Iterator[Pool | None]:
     """Yield the workers of a Ray cluster, and leave it at the end; None without an address.
 
     Args:
-        address: The cluster, as in `RayPool`.
+        address: The cluster, as in `RayPool`; or a pool, which stays open.
         observer: Receives the progress.
 
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
     """
-    if address is None:
-        yield None
+    if address is None or not isinstance(address, str):
+        yield address
         return
     observer.stage("joining the Ray cluster")
     pool = open_pool(address)

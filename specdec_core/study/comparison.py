@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from specdec_core.cluster import pooled
+from specdec_core.cluster import Pool, pooled
 from specdec_core.interface.errors import ArgumentError, ConfigError, SpecdecError
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.study import Study, with_task
@@ -145,7 +145,7 @@ def compare(
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
-    ray: str | None = None,
+    ray: str | Pool | None = None,
     record: Record | Path | str | None = None,
     machines: Sequence[Machine] = (),
     progress: bool | TrainingObserver = True,
@@ -161,7 +161,8 @@ def compare(
         isolate: Give each run a process of its own, so that a plugin that crashes its process costs that run only.
             Each process loads the target, and all of them are in memory together.
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
-            `ray://HOST:PORT`; None for this process. Runs are timed one at a time, on a device of their own.
+            `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
+            device of their own.
         record: Replay the study on this record instead of running its target: see `specdec_core.study.replay`.
         machines: Of a replay, the machines whose seconds are expected; by default the one that recorded.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives

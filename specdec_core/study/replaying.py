@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.cluster import pooled
+from specdec_core.cluster import Pool, pooled
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.study.comparison import Comparison, StudyLike, hold
 from specdec_core.study.config.loader import MAX_RUNS, load_study
@@ -35,7 +35,7 @@ def replay(
     fresh: bool = False,
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
-    ray: str | None = None,
+    ray: str | Pool | None = None,
     progress: bool | TrainingObserver = True,
 ) -> Comparison:
     """Replay a study or drafters on a record: what they would have done on the target's texts, without the target.

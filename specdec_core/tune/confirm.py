@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from specdec_core.study import BASELINE, Comparison, Study, compare
 
 if TYPE_CHECKING:
+    from specdec_core.cluster import Pool
     from specdec_core.interface import TrainingObserver
     from specdec_core.study import Task
     from specdec_core.study.report.summary import RunSummary
@@ -60,7 +61,7 @@ def _task(task: Task, names: Sequence[str], prompts: int | None) -> Task:
 
 
 def time_finalists(
-    study: Study, output: Path | None, observer: TrainingObserver, *, fresh: bool = False
+    study: Study, output: Path | None, observer: TrainingObserver, *, fresh: bool = False, pool: Pool | None = None
 ) -> Comparison:
     """Time the runs of a study of finalists, or resume where it stopped.
 
@@ -69,11 +70,12 @@ def time_finalists(
         output: Folder of its results; None stores nothing.
         observer: Receives the progress.
         fresh: Discard what is in the folder.
+        pool: Workers, of which one times them; by default this process.
 
     Raises:
         SpecdecError: The target cannot be loaded, or the folder cannot be used.
     """
-    return compare(study, output, fresh=fresh, progress=observer)
+    return compare(study, output, fresh=fresh, ray=pool, progress=observer)
 
 
 def choose(rows: Sequence[RunSummary], finalists: Sequence[str]) -> Choice:

@@ -22,6 +22,7 @@ from specdec_core.replay import Machine
 from specdec_core.study.config.study import drafter_label
 
 if TYPE_CHECKING:
+    from specdec_core.cluster import Pool
     from specdec_core.interface import TrainingObserver
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
@@ -98,28 +99,30 @@ def read_costs(path: Path, runs: Sequence[Run]) -> Costs:
 def measure_costs(
     study: Study,
     task: Task,
-    target: LoadedModel,
+    target: LoadedModel | None,
     gamma: int,
     path: Path,
     observer: TrainingObserver,
     registry: Registry,
+    pool: Pool | None = None,
 ) -> Costs:
-    """Time the steps of all drafters of a task on this machine.
+    """Time the steps of all drafters of a task on this machine, or on the device of a pool.
 
     Args:
         study: The study.
         task: The task; its prompts are decoded.
-        target: Its target.
+        target: Its target; None with a pool, whose worker loads it.
         gamma: The longest draft.
         path: File that receives the times; those of drafters that it has are not measured again.
         observer: Receives the progress.
         registry: Where plugins come from.
+        pool: Workers, of which one times the steps on a device of its own.
 
     Raises:
         SpecdecError: The target cannot be timed on the prompts.
     """
-    from specdec_core.measurement.measure import MeasureContext, measure
-    from specdec_core.study.run.factory import ready_prompts
+    from specdec_core.measurement.measure import measure
+    from specdec_core.tune.remote import context_of, measured_on
 
     runs = task.runs[1:]
     entries = _entries(runs)
@@ -132,26 +135,26 @@ def measure_costs(
         max_new_tokens=task.generation.max_new_tokens,
         seed=task.generation.seed,
     )
-    context = MeasureContext(
-        target=target,
-        prompts=ready_prompts(target, task.prompts, task.chat_template),
-        sampling=task.sampling,
-        settings=settings,
-        registry=registry,
-        folder=study.folder,
-        target_settings=task.target.model_dump(mode="json"),
-        plugin_timeout=study.plugin_timeout,
-    )
+    every = list(entries.values())
 
     def run(before: Measurement | None) -> tuple[Measurement, Mapping[str, str]]:
+        if pool is not None:
+            observer.stage("timing steps")
+            made, failed = measured_on(pool, study, task, every, settings, before)
+            write_measurement(path, made)
+            return made, failed
         keep = lambda made: write_measurement(path, made)  # noqa: E731
-        return measure(context, list(entries.values()), observer, before=before, keep=keep, times_only=True)
+        assert target is not None, "it is loaded to be timed"
+        context = context_of(target, task, settings, registry, study.folder, study.plugin_timeout)
+        return measure(context, every, observer, before=before, keep=keep, times_only=True)
 
     try:
         measurement, failed = run(read_measurement(path) if path.is_file() else None)
     except ConfigError:  # it has the times of something else
         measurement, failed = run(None)
-    costs = _costs(measurement, f"this machine ({measurement.device})", runs, "")
+    costs = _costs(
+        measurement, f"{'this machine' if pool is None else 'a worker'} ({measurement.device})", runs, ""
+    )
     broken = ((key, failed[one.name]) for key, one in entries.items() if one.name in failed)
     return replace(costs, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
 

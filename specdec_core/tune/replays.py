@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -14,16 +15,21 @@ from specdec_core.interface import Drafter
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.record.record import PartHeader, Record, RecordedText, RecordPart
 from specdec_core.replay import DrafterReplay, check_replayable, expected_metrics
+from specdec_core.study.run.remote_replay import PooledReplay
 from specdec_core.tune.costs import Costs, drafter_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from specdec_core.cluster import Pool
     from specdec_core.interface import GammaController, TrainingObserver
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.replay import TextOdds
     from specdec_core.study import Run
+
+_Asked: TypeAlias = "DrafterReplay | PooledReplay"
+"""A drafter along some texts, here or on workers."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class Replays:
         registry: Where plugins come from.
         observer: Receives the progress.
         plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
+        pool: Workers that ask the drafters; by default this process.
     """
 
     def __init__(
@@ -93,7 +100,9 @@ class Replays:
         registry: Registry,
         observer: TrainingObserver,
         plugin_timeout: float | None = None,
+        pool: Pool | None = None,
     ) -> None:
+        self._pool = pool
         self._record, self._part, self._costs = record, part, costs
         self._target, self._folder, self._registry = target, folder, registry
         self._observer, self._timeout = observer, plugin_timeout
@@ -108,12 +117,15 @@ class Replays:
         places = np.argsort(np.argsort(texts))  # of each text among the sorted ones
         found: dict[str, NDArray[np.float64] | str] = dict(self._refused)
         done = 0
-        for drafter in self._drafters.values():
-            wanted = [name for name in drafter.gammas if name in names]
-            if wanted:
-                self._observer.advance(done, wanted[0])
-                found |= self._of_drafter(drafter, wanted, some)
-                done += len(wanted)
+        asked = [
+            (drafter, wanted, self._asked(drafter, wanted, some))
+            for drafter in self._drafters.values()
+            if (wanted := [name for name in drafter.gammas if name in names])
+        ]
+        for drafter, wanted, replay in asked:
+            self._observer.advance(done, wanted[0])
+            found |= self._of_drafter(drafter, wanted, replay)
+            done += len(wanted)
         return {
             name: value if isinstance(value, str) else value[places]
             for name, value in found.items()
@@ -133,23 +145,42 @@ class Replays:
             return
         self._drafters.setdefault(drafter_key(run), _Drafter(run)).gammas[run.name] = gamma
 
-    def _of_drafter(
-        self, drafter: _Drafter, names: Sequence[str], texts: SomeTexts
-    ) -> dict[str, NDArray[np.float64] | str]:
+    def _asked(self, drafter: _Drafter, names: Sequence[str], texts: SomeTexts) -> Callable[[], _Asked]:
+        """Return a function that loads a drafter; with workers, they ask it from now on."""
         assert drafter.run.drafter is not None, "the baseline is no candidate"
-        try:
-            replay = DrafterReplay(
+        longest = max(1, *(drafter.gammas[name].max_gamma for name in names))
+        if self._pool is not None:
+            pooled = PooledReplay(
+                self._pool,
                 self._record,
-                texts,
-                drafter.loaded or drafter.run.drafter,
-                max_gamma=max(1, *(drafter.gammas[name].max_gamma for name in names)),
-                draft_sampling=drafter.run.draft_sampling,
-                registry=self._registry,
-                folder=self._folder,
-                target=self._target,
+                self._part,
+                drafter.run,
+                max_gamma=longest,
+                folder=self._folder.absolute(),
                 plugin_timeout=self._timeout,
+                texts=texts.chosen,
             )
-            drafter.loaded = replay.drafter
+            return lambda: pooled
+        return partial(
+            DrafterReplay,
+            self._record,
+            texts,
+            drafter.loaded or drafter.run.drafter,
+            max_gamma=longest,
+            draft_sampling=drafter.run.draft_sampling,
+            registry=self._registry,
+            folder=self._folder,
+            target=self._target,
+            plugin_timeout=self._timeout,
+        )
+
+    def _of_drafter(
+        self, drafter: _Drafter, names: Sequence[str], asked: Callable[[], _Asked]
+    ) -> dict[str, NDArray[np.float64] | str]:
+        try:
+            replay = asked()
+            if isinstance(replay, DrafterReplay):
+                drafter.loaded = replay.drafter
             odds = replay.odds()
         except SpecdecError as error:
             return dict.fromkeys(names, str(error))

@@ -93,13 +93,14 @@ class Tuning:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that was found, as plain data: what `tune.json` holds."""
+        runs = {run.name: run.resolved() for run in self.study.runs}
         return {
             "specdec_tuning": 1,
             "record": self.record,
             "machine": self.machine,
             "left_out": dict(self.left_out),
             "seconds": dict(self.seconds),
-            "tasks": [_plain(one) for one in self.tasks],
+            "tasks": [_plain(one, runs) for one in self.tasks],
             "best": dict(self.best),
         }
 
@@ -244,7 +245,7 @@ def _of_race(race: Race) -> str:
     return f"{what}: {sure}{more}."
 
 
-def _plain(one: TunedTask) -> dict[str, Any]:
+def _plain(one: TunedTask, runs: Mapping[str, Any]) -> dict[str, Any]:
     live = {row.name: row for row in one.choice.rows}
     return {
         "task": one.task,
@@ -261,7 +262,7 @@ def _plain(one: TunedTask) -> dict[str, Any]:
             "texts": one.race.texts,
         },
         "finalists": list(one.race.finalists),
-        "candidates": [_candidate(tried, live.get(tried.name)) for tried in one.race.tried],
+        "candidates": [_candidate(tried, live.get(tried.name)) | runs[tried.name] for tried in one.race.tried],
         "live_baseline": _live(live.get(BASELINE)),
     }
 

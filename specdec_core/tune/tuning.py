@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from specdec_core.cluster import Pool, pooled
 from specdec_core.decoding import make_gamma
 from specdec_core.interface.errors import ConfigError, SpecdecError, unknown_name
 from specdec_core.interface.files import writing_file
@@ -64,6 +65,7 @@ def tune(
     output: Path | None = None,
     options: TuneOptions | None = None,
     settings: Sequence[str] = (),
+    ray: str | Pool | None = None,
     registry: Registry | None = None,
 ) -> Tuning:
     """Find the fastest run of a study.
@@ -78,6 +80,7 @@ def tune(
             `tune.json`; without it nothing is kept.
         options: How to tune.
         settings: Overrides in the form `key=value` for the study that is made if none is given.
+        ray: Address of a Ray cluster whose workers record, replay and time; None for this process.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
@@ -86,8 +89,8 @@ def tune(
         KeyboardInterrupt: On Ctrl-C; the message says what is kept.
     """
     registry = registry or default_registry()
-    with _folder(output) as folder:
-        job = _Job(observer, options or TuneOptions(), registry, folder)
+    with _folder(output) as folder, pooled(ray, observer) as pool:
+        job = _Job(observer, options or TuneOptions(), registry, folder, pool)
         try:
             return job.run(study, record, machine, task, output, settings)
         except KeyboardInterrupt as stopped:
@@ -122,6 +125,7 @@ class _Job:
     options: TuneOptions
     registry: Registry
     folder: Path
+    pool: Pool | None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def run(
@@ -170,6 +174,7 @@ class _Job:
             RecordOptions(samples=self.options.samples),
             folder=study.folder,
             fresh=self.options.fresh,
+            pool=self.pool,
             registry=self.registry,
         )
 
@@ -185,11 +190,10 @@ class _Job:
         found: dict[str | None, tuple[Race, Costs]] = {}
         for number, alike in enumerate(_alike(tasks)):
             runs = list({run.name: run for one in alike for run in one.runs[1:]}.values())
-            target = self._target(study, alike[0], runs, machine)
+            target = None if self.pool is not None else self._target(study, alike[0], runs, machine)
             if machine is not None:
                 costs = read_costs(machine, runs)
             else:
-                assert target is not None, "it is loaded to be timed"
                 with self._timed("measure"):
                     costs = self._measured(study, alike, runs, target, number)
             for one in alike:
@@ -212,7 +216,7 @@ class _Job:
             raise type(error)(f"{error}\nThe target is loaded because {why}") from error
 
     def _measured(
-        self, study: Study, alike: Sequence[Task], runs: Sequence[Run], target: LoadedModel, number: int
+        self, study: Study, alike: Sequence[Task], runs: Sequence[Run], target: LoadedModel | None, number: int
     ) -> Costs:
         warmest = max(alike, key=lambda one: one.sampling.temperature)
         gamma = max((_max_gamma(run, self.registry) for run in runs), default=1)
@@ -220,7 +224,7 @@ class _Job:
         if self.options.fresh:
             path.unlink(missing_ok=True)
         every = replace(warmest, runs=(*warmest.runs[:1], *runs))
-        return measure_costs(study, every, target, gamma, path, self.observer, self.registry)
+        return measure_costs(study, every, target, gamma, path, self.observer, self.registry, self.pool)
 
     def _race(
         self,
@@ -241,6 +245,7 @@ class _Job:
             registry=self.registry,
             observer=self.observer,
             plugin_timeout=study.plugin_timeout,
+            pool=self.pool,
         )
         prompts, tokens = [], []
         for text in part:
@@ -255,7 +260,8 @@ class _Job:
             return {task: expected(names) for task, names in finalists.items()}
         with self._timed("live"):
             live = finals(study, finalists, self.options.live_prompts)
-            timed = time_finalists(live, self.folder / "live", self.observer, fresh=self.options.fresh)
+            fresh, pool = self.options.fresh, self.pool
+            timed = time_finalists(live, self.folder / "live", self.observer, fresh=fresh, pool=pool)
         rows = {task: [row for row in timed.rows if row.task == task] for task in finalists}
         return {task: choose(rows[task], names) for task, names in finalists.items()}
 

@@ -83,6 +83,7 @@ def test_everything_is_in_the_json(study, times, tmp_path):
     assert list(by_name) == ["echo-1", "echo-2", "echo-3", "three"]
     assert by_name["three"]["slower"]["low"] > 1.02
     assert by_name["three"]["reason"] == "slower than echo-1"
+    assert (by_name["three"]["drafter"]["token"], by_name["three"]["gamma"]["gamma"]) == (3, 2)
     speed = by_name["echo-1"]["tokens_per_second_expected"]
     assert 1 < speed["low"] < speed["value"] < speed["high"]
 

@@ -21,7 +21,7 @@ from specdec_core.record.recorder import Kept, TextJob, record_texts
 from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.recorded_target import Outline, Part, RecordOptions, TargetHere
-from specdec_core.study.run.remote import gpus_of, refuse_shared, worker_target
+from specdec_core.study.run.remote import NoProgress, gpus_of, refuse_shared, worker_target
 
 _JOBS_EACH = 4
 """Number of jobs for each worker, so that none waits long for the last one."""
@@ -89,19 +89,6 @@ class PooledTarget:
         return found
 
 
-class _Silent:
-    """Shows no progress."""
-
-    def stage(self, what: str, total: float | None = None) -> None:
-        """Ignore what is done."""
-
-    def advance(self, done: float, note: str = "") -> None:
-        """Ignore how much is done."""
-
-    def measured(self, point: Mapping[str, float]) -> None:
-        """Ignore what was measured."""
-
-
 def _here(plain: Mapping[str, Any], folder: str, threads: int) -> TargetHere:
     return TargetHere(partial(worker_target, plain, folder, threads))
 
@@ -134,4 +121,4 @@ def _texts(
 def _verify_times(
     plain: Mapping[str, Any], folder: str, threads: int, part: Part, options: RecordOptions
 ) -> VerifyTimes:
-    return _here(plain, folder, threads).verify_times(part, options, _Silent())
+    return _here(plain, folder, threads).verify_times(part, options, NoProgress())

@@ -40,6 +40,7 @@ class PooledReplay:
         max_gamma: The longest draft.
         folder: Base for relative paths in plugin settings.
         plugin_timeout: Seconds that one call into the drafter may take.
+        texts: Numbers of the texts, in ascending order; None for all of the part.
 
     Attributes:
         notes: What a reader of the results should know; see `DrafterReplay`.
@@ -56,6 +57,7 @@ class PooledReplay:
         max_gamma: int,
         folder: Path,
         plugin_timeout: float | None,
+        texts: Sequence[int] | None = None,
     ) -> None:
         assert run.drafter is not None, "the baseline drafts nothing"
         threads = torch.get_num_threads()
@@ -73,10 +75,12 @@ class PooledReplay:
             plugin_timeout,
         )
         self._timed = _TIMINGS * max_gamma
-        batches = -(-len(part) // _TOGETHER)
+        chosen = tuple(range(len(part)) if texts is None else texts)
+        batches = -(-len(chosen) // _TOGETHER)
         each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * _TOGETHER
-        ranges = [(first, min(first + each, len(part))) for first in range(0, len(part), each)]
-        self._found = pool.map(_odds, [(self._asked, *both) for both in ranges], cpus=cpus, gpus=self._gpus)
+        some = [chosen[first : first + each] for first in range(0, len(chosen), each)]
+        self._found = pool.map(_odds, [(self._asked, one) for one in some], cpus=cpus, gpus=self._gpus)
+        self._chosen = chosen
         self._odds: list[TextOdds] | None = None
         self.notes: tuple[str, ...] = ()
         self.device = ""
@@ -91,7 +95,7 @@ class PooledReplay:
 
     def draft_seconds(self) -> tuple[float, ...]:
         """Return D(k), timed by one worker on a device of its own; see `DrafterReplay.draft_seconds`."""
-        job = (self._asked, list(self.odds()[: self._timed]))
+        job = (self._asked, self._chosen[: self._timed], list(self.odds()[: self._timed]))
         ((seconds, self.device),) = self._pool.map(_draft_seconds, [job], timed=True, gpus=self._gpus)
         timed: tuple[float, ...] = seconds
         return timed
@@ -102,8 +106,7 @@ class _Texts:
     """Some texts of a part."""
 
     part: RecordPart
-    first: int
-    last: int
+    chosen: tuple[int, ...]
 
     @property
     def header(self) -> PartHeader:
@@ -111,10 +114,12 @@ class _Texts:
         return self.part.header
 
     def __len__(self) -> int:
-        return self.last - self.first
+        return len(self.chosen)
 
     def __iter__(self) -> Iterator[RecordedText]:
-        return islice(self.part, self.first, self.last)
+        wanted = set(self.chosen)
+        last = self.chosen[-1] + 1 if self.chosen else 0
+        return (text for number, text in enumerate(islice(self.part, last)) if number in wanted)
 
 
 @dataclass(frozen=True)
@@ -141,14 +146,14 @@ class _Asked:
     folder: str
     plugin_timeout: float | None
 
-    def replay(self, first: int, last: int, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+    def replay(self, chosen: tuple[int, ...], odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
         """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
         torch.set_num_threads(self.threads)
         part = read_record(self.record).parts[self.part]
         if _Loaded.last is None or _Loaded.last[0] != self:
             _Loaded.last = None  # frees memory before the next is loaded
             _Loaded.last = self, self._load(part)
-        return _Loaded.last[1].along(_Texts(part, first, last), odds)
+        return _Loaded.last[1].along(_Texts(part, chosen), odds)
 
     def _load(self, part: RecordPart) -> DrafterReplay:
         registry, own = default_registry(), self.draft_sampling
@@ -171,11 +176,13 @@ class _Loaded:
     last: tuple[_Asked, DrafterReplay] | None = None
 
 
-def _odds(asked: _Asked, first: int, last: int) -> tuple[list[TextOdds], tuple[str, ...]]:
-    replay = asked.replay(first, last)
+def _odds(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextOdds], tuple[str, ...]]:
+    replay = asked.replay(chosen)
     return list(replay.odds()), replay.notes
 
 
-def _draft_seconds(asked: _Asked, odds: Sequence[TextOdds]) -> tuple[tuple[float, ...], str]:
-    replay = asked.replay(0, len(odds), odds)
+def _draft_seconds(
+    asked: _Asked, chosen: tuple[int, ...], odds: Sequence[TextOdds]
+) -> tuple[tuple[float, ...], str]:
+    replay = asked.replay(chosen, odds)
     return replay.draft_seconds(_TIMINGS), replay.device

@@ -1,0 +1,102 @@
+"""Timing the steps of candidates, here or by a worker of a pool on a device of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_core.cluster import Pool
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.measurement.file import DrafterEntry, Measurement, MeasureSettings
+from specdec_core.measurement.measure import MeasureContext, measure
+from specdec_core.models import LoadedModel
+from specdec_core.registry import Registry, default_registry, plugin_settings
+from specdec_core.study import Study, Task
+from specdec_core.study.run.factory import ready_prompts
+from specdec_core.study.run.remote import NoProgress, gpus_of, refuse_shared, worker_target
+
+
+def context_of(
+    target: LoadedModel,
+    task: Task,
+    settings: MeasureSettings,
+    registry: Registry,
+    folder: Path,
+    plugin_timeout: float | None,
+) -> MeasureContext:
+    """Return what the steps of a task are timed with.
+
+    Args:
+        target: The target of the task.
+        task: The task.
+        settings: What is timed.
+        registry: Where plugins come from.
+        folder: Base for relative paths.
+        plugin_timeout: Seconds that one call into a plugin may take.
+
+    Raises:
+        PromptError: The target cannot take the prompts.
+    """
+    return MeasureContext(
+        target=target,
+        prompts=ready_prompts(target, task.prompts, task.chat_template),
+        sampling=task.sampling,
+        settings=settings,
+        registry=registry,
+        folder=folder,
+        target_settings=task.target.model_dump(mode="json"),
+        plugin_timeout=plugin_timeout,
+    )
+
+
+def measured_on(
+    pool: Pool,
+    study: Study,
+    task: Task,
+    entries: Sequence[DrafterEntry],
+    settings: MeasureSettings,
+    before: Measurement | None,
+) -> tuple[Measurement, Mapping[str, str]]:
+    """Time the steps of drafters on a worker; see `specdec_core.measurement.measure.measure`.
+
+    Args:
+        pool: The workers.
+        study: The study.
+        task: The task; its prompts are decoded.
+        entries: The drafters.
+        settings: What is timed.
+        before: An unfinished measurement to resume.
+
+    Raises:
+        SpecdecError: The target cannot be timed on the prompts.
+    """
+    refuse_shared(task.target)
+    where = (task.target.model_dump(mode="json"), str(study.folder.absolute()), torch.get_num_threads())
+    plain = [(one.name, one.drafter.model_dump(mode="json"), one.draft_sampling) for one in entries]
+    job = (*where, replace(task, runs=()), plain, settings, study.plugin_timeout, before)
+    ((measurement, failed),) = pool.map(_measured, [job], timed=True, gpus=gpus_of(task.target, pool))
+    return measurement, failed
+
+
+def _measured(
+    target: Mapping[str, Any],
+    folder: str,
+    threads: int,
+    task: Task,
+    entries: Sequence[tuple[str, Mapping[str, Any], SamplingSettings | None]],
+    settings: MeasureSettings,
+    plugin_timeout: float | None,
+    before: Measurement | None,
+) -> tuple[Measurement, Mapping[str, str]]:
+    registry = default_registry()
+    loaded = worker_target(target, folder, threads)
+    context = context_of(loaded, task, settings, registry, Path(folder), plugin_timeout)
+    drafters = [
+        DrafterEntry(name, plugin_settings(registry, "drafter", config), own) for name, config, own in entries
+    ]
+    measurement, failed = measure(context, drafters, NoProgress(), before=before, times_only=True)
+    return measurement, dict(failed)

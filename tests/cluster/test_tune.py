@@ -1,0 +1,63 @@
+"""`specdec tune --ray`: the race of a local tuning, and live timings by one worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
+
+_COMMAND = Path(__file__).with_name("command.py")
+STUDY = """\
+target: builtin:target
+prompts: {builtin: heldout, limit: 6}
+generation: {max_new_tokens: 16}
+sampling: {temperature: 0}
+repeats: 1
+runs:
+  - {drafter: prompt-copy, grid: {gamma: [1, 4]}}
+  - {name: model, drafter: {name: transformer, model: "builtin:drafter"}, gamma: 2}
+"""
+
+
+def _tune(study: Path, output: Path, *options: str) -> dict[str, Any]:
+    root = str(_COMMAND.parents[2])
+    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, _COMMAND, "tune", study, "-o", output, "-q", *options],
+        env={**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((output.with_name("best-tune") / "tune.json").read_text())
+    return found
+
+
+def test_a_tuning_runs_on_a_cluster(two_workers, tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text(STUDY)
+    found = _tune(study, tmp_path / "there" / "best.yaml", "--ray", two_workers, "--live-prompts", "2")
+    candidates = _raced(found)
+    assert {one["name"] for one in candidates} == {"prompt-copy-1", "prompt-copy-4", "model"}
+    assert (tmp_path / "there" / "best.yaml").read_text()
+    # With the same times of steps, the race is the same one.
+    folder = tmp_path / "here" / "best-tune"
+    folder.mkdir(parents=True)
+    measured = (tmp_path / "there" / "best-tune" / "measured-0.json").read_bytes()
+    (folder / "measured-0.json").write_bytes(measured)
+    alone = _tune(study, tmp_path / "here" / "best.yaml", "--no-confirm")
+    assert _raced(alone) == candidates
+
+
+def _raced(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what the race says of each candidate, without its live timing."""
+    (task,) = found["tasks"]
+    return [{key: value for key, value in one.items() if key != "live"} for one in task["candidates"]]
