@@ -11,7 +11,7 @@ from specdec_core.builtin import builtin_heads
 from specdec_core.cli.main import app
 from specdec_core.study.progress import StageProgress
 
-SHORT = ("--steps", "4", "--held-out", "64", "--batch-tokens", "64", "--length", "32", "--samples", "128")
+SHORT = ("--steps", "4", "--held-out", "16", "--batch-tokens", "64", "--length", "16", "--samples", "32")
 SMALL = ("transformer", "--layers", "1", "--width", "16", "--heads", "1", *SHORT)
 
 

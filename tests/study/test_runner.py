@@ -364,7 +364,8 @@ def count_of(result):
 
 
 def test_repeats_end_when_the_speedups_are_known(study, clock):
-    auto = study(STUDY, "repeats=auto", "batch_size=3")
+    short = ("batch_size=3", "generation.max_new_tokens=1")  # the clock says how long it takes
+    auto = study(STUDY, "repeats=auto", *short)
     clock(lambda drafts, repeat: 2.0 if drafts else 1.0)
     assert count_of(run_study(auto, Recorder())) == 3
     # The machine gets slower, the speed-ups do not: each repeat is compared with its own baseline.
@@ -375,7 +376,7 @@ def test_repeats_end_when_the_speedups_are_known(study, clock):
     assert count_of(run_study(auto, Recorder())) == 9
     clock(lambda drafts, repeat: float(repeat) if drafts else 1.0)
     assert count_of(run_study(auto, Recorder())) == 10
-    some = study(STUDY, "repeats={min: 1, max: 4, spread: 0.2}", "batch_size=3")
+    some = study(STUDY, "repeats={min: 1, max: 4, spread: 0.2}", *short)
     clock(lambda drafts, repeat: (1.0, 1.3)[repeat % 2] if drafts else 1.0)
     assert count_of(run_study(some, Recorder())) == 2
     clock(lambda drafts, repeat: (1.0, 2.0)[repeat % 2] if drafts else 1.0)
