@@ -24,6 +24,8 @@ from specdec_core.replay.odds import TextOdds
 from specdec_core.replay.preparing import Preparation
 from specdec_core.replay.timing import draft_seconds
 
+BATCH_SIZE = 16
+"""Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
 Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
 
 
@@ -65,7 +67,7 @@ class DrafterReplay:
         registry: Registry | None = None,
         folder: Path = Path(),
         observer: TrainingObserver | None = None,
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
         autoregressive: bool | None = None,

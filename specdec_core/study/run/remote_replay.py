@@ -19,10 +19,9 @@ from specdec_core.record import Record, RecordedText, RecordPart, read_record
 from specdec_core.record.record import PartHeader
 from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.replay import DrafterReplay, TextOdds
+from specdec_core.replay.drafter import BATCH_SIZE
 from specdec_core.study.config.study import Run
 
-_TOGETHER = 8
-"""Number of texts that a drafter is asked for together."""
 _JOBS_EACH = 2
 """Number of jobs for each worker: the last ones are short, and loading a drafter is shared by a whole job."""
 _TIMINGS = 20
@@ -76,8 +75,8 @@ class PooledReplay:
         )
         self._timed = _TIMINGS * max_gamma
         chosen = tuple(range(len(part)) if texts is None else texts)
-        batches = -(-len(chosen) // _TOGETHER)
-        each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * _TOGETHER
+        batches = -(-len(chosen) // BATCH_SIZE)
+        each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * BATCH_SIZE
         some = [chosen[first : first + each] for first in range(0, len(chosen), each)]
         self._found = pool.map(_odds, [(self._asked, one) for one in some], cpus=cpus, gpus=self._gpus)
         self._chosen = chosen
@@ -165,7 +164,7 @@ class _Asked:
             draft_sampling=None if own is None else SamplingSettings.model_validate(own),
             registry=registry,
             folder=Path(self.folder),
-            batch_size=_TOGETHER,
+            batch_size=BATCH_SIZE,
             plugin_timeout=self.plugin_timeout,
         )
 
