@@ -255,7 +255,7 @@ class _TaskMetrics:
         return self._costs[self._widths.get(name)]
 
     def _cost(self, width: int | None) -> dict[int, dict[int, float]]:
-        """Return T(k) / T(0) in each repeat; with beams, k levels of a width take as long as others of that width."""
+        """Return T(k) / T(0) in each repeat; with beams, of drafts of a width."""
         alike = [repeats for name, repeats in self._metrics.items() if self._widths.get(name, width) == width]
         return {
             number: verify_cost(baseline, Metrics.total(one[number] for one in alike if number in one).times)
