@@ -41,7 +41,8 @@ SMALLER = {
     r"^record .*--import": "",
     r"^record examples/": "--set prompts.limit=1 --set generation.max_new_tokens=4 --set target=builtin:target",
     r"^record .*t5-target": "--prompts '{builtin: translation, limit: 1}' --max-new-tokens 4",
-    r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
+    r"^record .*--timings": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4 --gamma 1",
+    r"^record ": "--prompts '{builtin: heldout, limit: 1}' --max-new-tokens 4",
     r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
     " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
