@@ -169,7 +169,9 @@ class Along:
         self._limits = [len(one.begin) + one.limit for one in sequences]
         capacity = max(self._limits)
         to_probs = LogitsToProbs(draft_sampling or sampling)
-        generators = RowGenerators([row_seed(seed, one.text.number) for one in sequences])
+        generators = RowGenerators(
+            [row_seed(row_seed(seed, one.text.number), one.text.sample) for one in sequences]
+        )
         encoder = drafter.target.encoder_decoder
         info = SessionInfo(
             batch_size=len(sequences),

@@ -76,9 +76,11 @@ def draw_runs(
     times = _Times(machine, draft_seconds)
     every: list[Metrics] = []
     watches = False
-    for number, text in enumerate(odds):
+    for text in odds:
         for draw in range(draws):
-            run = _Run(text, controller, greedy, times, np.random.default_rng((seed, number, draw)))
+            # Of its own text, so that a text's runs do not depend on which others are replayed with it.
+            generator = np.random.default_rng((seed, text.number, text.sample, draw))
+            run = _Run(text, controller, greedy, times, generator)
             every.append(run.metrics())
             watches = watches or run.watches
     shape = len(odds), draws

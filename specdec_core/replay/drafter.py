@@ -62,7 +62,7 @@ class DrafterReplay:
         registry: Registry | None = None,
         folder: Path = Path(),
         observer: TrainingObserver | None = None,
-        batch_size: int = 8,
+        batch_size: int = 16,
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
         autoregressive: bool | None = None,
@@ -109,7 +109,7 @@ class DrafterReplay:
         return self._odds
 
     def draft_seconds(self, timings: int = 20) -> tuple[float, ...]:
-        """Return D(k), the median seconds of a step in the drafter by the length k = 0, 1, ... K of its draft.
+        """Return D(k), the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft.
 
         They are measured on this machine, once, with drafts of all lengths in turn along the first texts, one text
         at a time; see `specdec_core.replay.timing`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import fmean
 from time import perf_counter
 from typing import Protocol
 
@@ -27,12 +27,13 @@ class OpenAlong(Protocol):
 def draft_seconds(
     texts: Iterable[tuple[ForcedText, TextOdds]], opened: OpenAlong, watch: CallWatch, max_gamma: int, timings: int
 ) -> tuple[float, ...]:
-    """Return the median seconds of `propose` and `commit` by the length k = 0, 1, ... K of the draft.
+    """Return the mean seconds of `propose` and `commit` by the length k = 0, 1, ... K of the draft.
 
     Drafts of 1 to K tokens are asked for in turn, in a new random order each time. Each follows the text for as
     many tokens as would be accepted, a number drawn from the law of acceptance, and is free from there on, so that
     caches are rolled back as they are in decoding. The first step, which reads the prompt, is left out. Lengths
-    that did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0.
+    that did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0. It is the
+    mean that seconds add up from: drafts of a chain may take very different times, and no median would tell.
 
     Args:
         texts: Texts with the drafter's acceptance along each; as many as are needed are read.
@@ -61,7 +62,7 @@ def draft_seconds(
             along.close()
         if steps >= (timings + 1) * max_gamma:
             break
-    return _filled({k: median(each) for k, each in found.items()}, max_gamma)
+    return _filled({k: fmean(each) for k, each in found.items()}, max_gamma)
 
 
 def _step(

@@ -200,3 +200,9 @@ def test_what_is_refused(odds):
     broken = Gamma(2, 2.5)
     with pytest.raises(PluginError, match="Gamma failed at step 0: gamma"):
         expected_metrics(odds, broken)
+
+
+def test_the_runs_of_a_text_do_not_depend_on_the_others(odds):
+    together = expected_metrics(odds[:6], Gamma(1, 3), draws=3)
+    apart = [expected_metrics([one], Gamma(1, 3), draws=3) for one in odds[3:6]]
+    assert together.steps_by_text[3:].tolist() == [one.steps_by_text[0] for one in apart]

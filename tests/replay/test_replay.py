@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,7 +34,7 @@ from specdec_core.replay import DrafterReplay, check_replayable, expected_metric
 from specdec_core.replay.preparing import read_hidden
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
-from specdec_core.testing.harness.toys import TableDrafter
+from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.drafters.support import heads_for
@@ -140,6 +142,24 @@ def test_timing_follows_the_text_and_tells_the_drafter_so(target):
     assert all(value > 0 for value in seconds[1:])
     assert {row[0] for row in drafter.asked} == {1, 2, 3, 4}
     assert replay.draft_seconds() is seconds
+
+
+def test_timing_a_hierarchy_runs_all_of_its_levels(target):
+    class Below(TableDrafter):
+        calls = 0
+
+        def logits(self, prefix: Sequence[int]) -> torch.Tensor:
+            self.calls += 1
+            return super().logits(prefix)
+
+    below = Below(6)
+    drafter = Hierarchy(small_target(6, seed=5), below, Gamma(2))
+    drafter.autoregressive = True
+    replay = replayed(target, texts_of(target, (30, 30)), SAMPLED, drafter, 3, 30)
+    replay.odds()
+    assert not below.calls  # q is that of the model in the middle
+    assert all(value > 0 for value in replay.draft_seconds(timings=3)[1:])
+    assert below.calls
 
 
 def test_timing_a_drafter_that_offers_little():
@@ -260,6 +280,13 @@ def _not_a_number(request: DraftRequest) -> Proposal:
 
 def _raises(request: DraftRequest) -> Proposal:
     raise ValueError("no draft today")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timer signals here")
+def test_a_drafter_that_takes_too_long_is_interrupted(target):
+    drafter = _Drafter(lambda request: time.sleep(60))
+    with pytest.raises(PluginError, match=r"longer than 0\.3 s"):
+        replayed(target, texts_of(target, (4,)), SAMPLED, drafter, plugin_timeout=0.3).odds()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import Drafter, FixedGamma, FixedGammaConfig
@@ -79,9 +80,15 @@ def recorded_texts(
     # What follows a token does not change the logits before it.
     padded = [[*begin, *row, *[0] * (longest - len(row))] for row in rows]
     logits = uncached_logits(target, padded, prompt)[:, len(begin) - 1 :]
+    known: dict[tuple[int, ...], Tensor] = {}  # short texts begin alike
     texts = []
     for number, (row, scores) in enumerate(zip(rows, logits, strict=True)):
-        p = [float(adjusted(scores[i], sampling, [*begin, *row[:i]])[token]) for i, token in enumerate(row)]
+        p = []
+        for i, token in enumerate(row):
+            before = tuple(row[:i])
+            if before not in known:
+                known[before] = adjusted(scores[i], sampling, [*begin, *before])
+            p.append(float(known[before][token]))
         reason = "length" if len(row) == limit else "eos" if row[-1] in target.eos_ids else "context"
         texts.append(
             RecordedText(tuple(prompt), number, 0, np.array(row), np.array(p, dtype=np.float32), reason)  # type: ignore[arg-type]
