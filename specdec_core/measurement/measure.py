@@ -77,8 +77,8 @@ def measure(
         observer: Receives the progress.
         before: An unfinished measurement to resume.
         keep: Called with the measurement so far whenever a drafter is finished.
-        times_only: Measure no acceptance, only the times of steps, and the mean of the drafter's instead of their
-            median: for expectations of seconds.
+        times_only: Measure no acceptance, only the times of steps as expectations need them: the mean of the
+            drafter's instead of their median, and T(k) of the draft lengths that occur, without artificial drafts.
 
     Returns:
         The measurement, and why each failed drafter was abandoned, by name.
@@ -137,7 +137,8 @@ def _measure_drafter(
             measured = _with_ranks(measured, context, entry, drafter, rows, observer.advance)
         acceptance += measured
     observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
-    timing = measure_times(context, entry, drafter, observer.advance, fmean if times_only else median)
+    average = fmean if times_only else median
+    timing = measure_times(context, entry, drafter, observer.advance, average, artificial=not times_only)
     own = entry.draft_sampling
     return DrafterMeasurement(
         name=entry.name,
@@ -222,10 +223,10 @@ def measure_times(
     drafter: Drafter,
     advance: Callable[[int], None] = lambda _: None,
     draft_average: Callable[[Sequence[float]], float] = median,
+    *,
+    artificial: bool = True,
 ) -> Timing:
     """Return the times of steps with this drafter, at the highest temperature.
-
-    For draft lengths that it does not produce, T(k) is measured with artificial drafts.
 
     Args:
         context: Target, prompts and settings.
@@ -233,6 +234,8 @@ def measure_times(
         drafter: The loaded drafter.
         advance: Called with the number of steps so far.
         draft_average: What to return of the drafter's times of one length.
+        artificial: Whether to measure T(k) of draft lengths that it does not produce with artificial drafts;
+            otherwise it is interpolated.
 
     Raises:
         PluginError: If the drafter fails.
@@ -240,7 +243,9 @@ def measure_times(
     gamma = context.settings.gamma
     alone = synchronized(drafter, context.target.device)
     medians = _medians(context, alone, entry.draft_sampling, advance, draft_average)
-    others = _medians(context, RepeatLastToken(context.target.info())).verify if medians.lacks(gamma) else None
+    others = None
+    if artificial and medians.lacks(gamma):
+        others = _medians(context, RepeatLastToken(context.target.info())).verify
     return timing_of(medians, gamma, others)
 
 

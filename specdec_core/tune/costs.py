@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.file import (
     DrafterEntry,
+    DrafterMeasurement,
     Measurement,
     MeasureSettings,
     read_measurement,
@@ -175,15 +176,23 @@ def _entries(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
     return entries
 
 
+def _timed(k: int, drafters: Sequence[DrafterMeasurement]) -> list[float]:
+    """Return T(k) as it was timed with each of some drafters."""
+    own = [one.seconds.verify[k] for one in drafters if k in one.timed]
+    return own or [one.seconds.verify[k] for one in drafters]
+
+
 def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str) -> Costs:
     """Return what a measurement says of some runs.
 
-    T(k) and the overhead are those of the target, whatever drafter they were timed with: the median over all.
+    T(k) and the overhead are those of the target, whatever drafter they were timed with: the median over the
+    drafters that produce drafts of k tokens, or over all where none does.
     """
     times = [one.seconds for one in measurement.drafters]
     if not times:
         raise ConfigError(f"{name}: no drafter could be timed.")
-    verify = tuple(median(column) for column in zip(*(one.verify for one in times), strict=False))
+    shown = [_timed(k, measurement.drafters) for k in range(min(len(one.verify) for one in times))]
+    verify = tuple(map(median, shown))
     overhead = median(one.step[0] - one.verify[0] - one.draft[0] for one in times)
     known = {_key(one.settings, one.draft_sampling): one.seconds.draft for one in measurement.drafters}
     wanted = dict.fromkeys(map(drafter_key, runs))
@@ -194,6 +203,7 @@ def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str
         overhead=max(0.0, overhead),
         draft={key: known[key] for key in wanted if key in known},
     )
-    apart = [abs(one.verify[k] / typical - 1) for one in times for k, typical in enumerate(verify) if typical]
-    noise = median(apart) if len(times) > 1 and apart else None
+    several = [(each, typical) for each, typical in zip(shown, verify, strict=True) if len(each) > 1 and typical]
+    apart = [abs(one / typical - 1) for each, typical in several for one in each]
+    noise = median(apart) if apart else None
     return Costs(machine, {key: absent for key in wanted if key not in known}, measurement.batch_size, noise)

@@ -204,7 +204,7 @@ class _Field:
     def results(self, kept: Sequence[str]) -> tuple[Tried, ...]:
         """Return what became of each, given the finalists."""
         for name in [name for name in self.left if name not in kept]:
-            self._leave(name, "beyond", f"not told from the finalists, but {len(kept)} are expected to be faster")
+            self._leave(name, "beyond", f"not among the {len(kept)} fastest of those left")
         return tuple(self._tried.values())
 
     def _leave(self, name: str, outcome: Outcome, reason: str) -> None:

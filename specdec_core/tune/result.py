@@ -152,8 +152,8 @@ def tried_table(tuned: TunedTask, record: str, machine: str, most: int | None = 
     notes = [
         f"Expected: replayed on {race.texts:,} texts of {race.prompts[-1]} prompts of {record}, with the seconds "
         f"of {machine}, without reading prompts; ± half the 95% confidence interval.",
-        f"Slower by: than the leader of its last round; at least: the lower end of its {percent} interval. Where "
-        f"that is above {race.settings.margin:.0%}, the candidate is stopped.",
+        f"Slower: compared with the leader of its last round, by so much, and at least by the lower end of the "
+        f"{percent} interval. Where that is above {race.settings.margin:.0%}, the candidate is stopped.",
     ]
     if more := max(0, len(ordered) - (most or len(ordered))):
         notes.append(f"{more} more candidate{'s' * (more > 1)}: --wide shows all.")

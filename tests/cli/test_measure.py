@@ -148,11 +148,11 @@ def test_ctrl_c_keeps_finished_drafters_and_the_same_command_goes_on(by_options,
 
     real, called = module._measure_drafter, []
 
-    def interrupted(bench, subject, observer):
+    def interrupted(bench, subject, *more):
         called.append(subject.name)
         if len(called) == 2:
             raise KeyboardInterrupt
-        return real(bench, subject, observer)
+        return real(bench, subject, *more)
 
     chosen = ("--drafter", "echo", "--drafter", "single", "--temperature", "1", "--output", "m.json")
     monkeypatch.setattr(module, "_measure_drafter", interrupted)

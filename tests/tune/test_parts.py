@@ -10,6 +10,7 @@ import pytest
 
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.measurement.file import read_measurement, write_measurement
 from specdec_core.study import load_study
 from specdec_core.tune import RaceSettings, TunedTask, Tuning
 from specdec_core.tune.catalogue import default_study
@@ -125,6 +126,24 @@ def test_times_are_found_by_the_settings_of_the_drafter(study, tmp_path):
     only = read_costs(write_times(tmp_path / "one.json", {"x": drafts["x"]}, (1.0, 2.0, 3.0)), loaded.runs[1:])
     with pytest.raises(ConfigError, match="no times of this drafter"):
         only.draft_seconds(loaded.runs[-1])
+
+
+def test_lengths_are_timed_by_the_drafters_that_produce_them(study, tmp_path):
+    """The verification time of a length that one of them only interpolates is that of the other."""
+    path = write_times(
+        tmp_path / "times.json", {"x": (echo(2), (0.0, 0.1)), "y": (echo(3), (0.0, 0.1))}, (1.0, 2.0)
+    )
+    measurement = read_measurement(path)
+    one, other = measurement.drafters
+    wrong = other.seconds.model_copy(update={"verify": (1.2, 50.0)})
+    drafters = (
+        one.model_copy(update={"timed": (0, 1)}),
+        other.model_copy(update={"seconds": wrong, "timed": (0,)}),
+    )
+    write_measurement(path, measurement.model_copy(update={"drafters": drafters}))
+    costs = read_costs(path, study(STUDY).runs[1:])
+    assert costs.machine.verify == (pytest.approx(1.1), 2.0)
+    assert costs.noise == pytest.approx(0.1 / 1.1)
 
 
 def test_own_sampling_settings_make_another_drafter(study):

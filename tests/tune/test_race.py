@@ -70,7 +70,7 @@ def test_finalists_are_the_fastest_of_those_that_are_left():
     found = run(given, finalists=2)
     assert found.finalists == ("c0", "c1")
     assert (found.tried[5].rounds, found.tried[5].outcome) == (3, "beyond")
-    assert found.tried[5].reason == "not told from the finalists, but 2 are expected to be faster"
+    assert found.tried[5].reason == "not among the 2 fastest of those left"
 
 
 def test_of_candidates_that_take_the_same_time_one_is_a_finalist():
