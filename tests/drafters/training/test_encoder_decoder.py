@@ -21,7 +21,7 @@ from tests.toys import Gamma
 SIZES = {"transformer": ("--layers", 1, "--width", 32, "--heads", 2), "heads": ("--heads", 2)}
 WEIGHTS = {"transformer": "model.safetensors", "heads": ""}
 # The pairs of the file, and what the target writes for its sources.
-MATERIAL = {"pairs": (), "own": ("--samples", 400)}
+MATERIAL = {"pairs": (), "own": ("--samples", 100)}
 
 
 @pytest.fixture
