@@ -116,7 +116,8 @@ def tune(
 
     ```
     specdec tune examples/tune.yaml --output results/best.yaml
-    specdec tune examples/tune.yaml --set generation.max_new_tokens=32 --no-confirm
+    specdec tune examples/tune.yaml --no-confirm \
+        --set generation.max_new_tokens=32
     specdec tune builtin:code --task temperature-0 --no-confirm
     ```
     """

@@ -19,6 +19,7 @@ from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.files import writing_file, writing_folder
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
+from specdec_core.models.locate import read_tokenizer
 from specdec_core.record.reader import FEATURES, TOKENIZER
 from specdec_core.record.record import Record
 from specdec_core.record.shards import damaged
@@ -139,12 +140,7 @@ def is_builtin(model: str) -> bool:
 def _load(place: str | Path) -> Any:
     if isinstance(place, str):
         return load_vocabulary(place)[0]
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(place), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # a broken file may raise anything
-        raise ModelError(f"{place}: the tokenizer cannot be loaded: {str(error)[:400]}") from error
+    return read_tokenizer(str(place), {"local_files_only": True, "trust_remote_code": False})
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str:

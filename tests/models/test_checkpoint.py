@@ -225,7 +225,8 @@ def test_models_configs_and_tokenizers_are_loaded_in_one_place():
                     found.add((path.name, ast.unparse(node)))
     assert found == {
         ("load.py", "AutoConfig.from_pretrained"),
-        ("load.py", "AutoTokenizer.from_pretrained"),
+        ("load.py", "GenerationConfig.from_pretrained"),  # numbers only
+        ("locate.py", "AutoTokenizer.from_pretrained"),
         ("load.py", "auto_class.from_pretrained"),
         ("probe.py", "type(model).from_pretrained"),  # weights in memory, no file
         ("adapter.py", "PeftConfig.from_pretrained"),

@@ -13,7 +13,7 @@ from specdec_core.models import load_model
 from specdec_core.record import read_record
 from specdec_core.record.target import target_info
 from specdec_core.study import load_study
-from specdec_core.study.run import recording
+from specdec_core.study.run import recorded_target, recording
 from specdec_core.study.run.recorded import part_for
 from specdec_core.study.run.recording import RecordOptions, record_study, time_record
 
@@ -69,13 +69,13 @@ OPTIONS = RecordOptions(rows=3, samples=3)
 def watched_jobs(monkeypatch):
     """Return a list that receives the job of each batch that is decoded from now on."""
     jobs = []
-    record_texts = recording.record_texts
+    record_texts = recorded_target.record_texts
 
     def watched(target, job, *rest):
         jobs.append(job)
         return record_texts(target, job, *rest)
 
-    monkeypatch.setattr(recording, "record_texts", watched)
+    monkeypatch.setattr(recorded_target, "record_texts", watched)
     return jobs
 
 
@@ -219,7 +219,7 @@ def test_times_are_added_to_a_finished_record(study, tmp_path):
 
 def test_times_of_other_weights_are_refused(study, model_folder, tmp_path, monkeypatch):
     record_study(study, tmp_path / "r", Watcher(), OPTIONS)
-    monkeypatch.setattr(recording, "_fingerprint", lambda _: "other")
+    monkeypatch.setattr(recording, "fingerprint_weights", lambda _: "other")
     with pytest.raises(ConfigError, match="other weights now"):
         time_record(tmp_path / "r", Watcher(), gamma=1, timings=2)
 
