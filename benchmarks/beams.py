@@ -5,7 +5,7 @@ drafter and with drafts of several widths u. What does not depend on the machine
 batches, since a sequence does not depend on those beside it. For speed (`--part speed`), `generate(num_beams=w)`,
 beam search without a drafter and with one take turns, a prompt at a time. Prints one JSON object.
 
-    python benchmarks/beams.py --part counts --prompts 100 > docs/data/beams.json
+    python benchmarks/beams.py --part counts > docs/data/beams.json
     python benchmarks/beams.py --part speed --prompts 40 --beams 4 --factors 1 2
 """
 

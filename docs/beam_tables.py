@@ -1,6 +1,6 @@
 """The tables of docs/beams.md, from docs/data/beams.json.
 
-The data is the output of `python benchmarks/beams.py --part counts --prompts 100`: what no machine changes.
+The data is the output of `python benchmarks/beams.py --part counts`: what no machine changes.
 """
 
 from __future__ import annotations

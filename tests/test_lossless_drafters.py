@@ -98,7 +98,7 @@ def test_all_drafters_that_draft_trees_are_tried(catalogue):
 def test_a_drafter_of_lines_drafts_lines_where_a_tree_is_asked_for_and_says_so(target, catalogue, expected, who):
     decoder = Decoder(target, catalogue.make(who), gamma=Gamma(7, 0, 4, tree=TREES["static"]), sampling=MIXED)
     trace = TraceObserver()
-    with pytest.warns(PluginWarning, match="Gamma asks for trees, but .*Drafter drafts lines only; lines are"):
+    with pytest.warns(PluginWarning, match="a tree was asked for, but .*Drafter drafts lines only; lines are"):
         decoder.generate([[2, 3, 5, 2, 3]] * 3, max_new_tokens=6, seed=1, observers=[trace])
     assert all(report.outcome.parents is None for report in trace.reports)
     assert max(max(report.outcome.drafted) for report in trace.reports) == 3  # as long as the longest path

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.decoding.tree_drafting import TreeDraft
+from specdec_core.decoding.tree_drafting import LevelDraft, TreeDraft
 from specdec_core.decoding.validation import FLOATS, as_tensor
 from specdec_core.interface import BackoffRow, Branches, LowerOrder, PluginError, Proposal, TreeShape
 from specdec_core.models import inference_only
@@ -104,7 +104,7 @@ class DraftRecorder:
         """See `DraftRequest`."""
         return self._hidden
 
-    def _new_tree(self, tree: TreeShape) -> TreeDraft:
+    def _new_tree(self, tree: TreeShape) -> LevelDraft:
         """Return this step's draft, which is a tree; another recorder may grow it in another way."""
         return TreeDraft(tree, self._budget, self._to_probs, self._record, self._tokens, self._step_uniforms)
 

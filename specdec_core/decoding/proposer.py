@@ -149,7 +149,7 @@ class Proposer:
         session = self._gamma_session
         if session is not None:
             with self._guard.calling(self._gamma):
-                self._last_gamma = self._legal_gamma(session.gamma())
+                self._last_gamma = checked_gamma(session.gamma(), self._info.batch_size, self._max_gamma)
         return self._last_gamma
 
     def _next_tree(self) -> TreeShape | None:
@@ -166,19 +166,8 @@ class Proposer:
                     f"tree() returned a {wrong}; it must return a TokenTree, a BestFirstTree or None."
                 )
         if tree is not None and self._lines_only:
-            self._guard.note(
-                f"{type(self._gamma).__name__} asks for trees, but {self._lines_only}; lines are drafted."
-            )
+            self._guard.note(f"a tree was asked for, but {self._lines_only}; lines are drafted.")
         return tree
-
-    def _legal_gamma(self, asked: Sequence[int]) -> Sequence[int]:
-        batch, limit = self._info.batch_size, self._max_gamma
-        if len(asked) != batch or not all(isinstance(n, int) and 0 <= n <= limit for n in asked):
-            raise PluginError(
-                f"gamma {list(asked)} was asked for; expected {batch} whole numbers from 0 to max_gamma "
-                f"({limit}). The last valid gamma is used."
-            )
-        return tuple(asked)
 
     def _keep_drafting(self) -> KeepDrafting | None:
         """Return the callback that asks the controller after each draft token, or None if it does not use that."""
@@ -255,6 +244,25 @@ class Proposer:
     def close(self) -> None:
         """Close the drafter's session."""
         self._drop_drafter()
+
+
+def checked_gamma(asked: Sequence[int], count: int, limit: int) -> Sequence[int]:
+    """Return the gamma that a controller asks for.
+
+    Args:
+        asked: A number for each sequence.
+        count: Number of sequences.
+        limit: The controller's `max_gamma`.
+
+    Raises:
+        PluginError: It asks for something else.
+    """
+    if len(asked) != count or not all(isinstance(n, int) and 0 <= n <= limit for n in asked):
+        raise PluginError(
+            f"gamma {list(asked)} was asked for; expected {count} whole numbers from 0 to max_gamma "
+            f"({limit}). The last valid gamma is used."
+        )
+    return tuple(asked)
 
 
 def _opened(session: T | None) -> T:

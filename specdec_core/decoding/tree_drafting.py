@@ -7,6 +7,7 @@ normalised. Where all its mass is drawn, the distribution starts anew. Greedy dr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +18,25 @@ from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs
 
 
+class LevelDraft(Protocol):
+    """One step's draft, if it is a tree: drawn level by level, each from the logits after the level before."""
+
+    @property
+    def width(self) -> int:
+        """P, the number of nodes of a sequence whose continuations are drawn next."""
+
+    def wants_more(self) -> bool:
+        """Return whether there is another level to draw."""
+
+    def branch(self, logits: Tensor) -> Branches:
+        """Draw the next level, given the logits `[B, P, V]` after each node of the level before."""
+
+    def proposal(self) -> Proposal:
+        """Return everything drawn, in memory that the next step overwrites."""
+
+
 class TreeDraft:
-    """One step's draft, if it is a tree.
+    """A tree of the shape asked for.
 
     Args:
         shape: What to draw.

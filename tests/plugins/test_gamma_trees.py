@@ -123,7 +123,7 @@ def test_where_no_tree_can_be_drafted_a_line_of_its_depth_is_and_a_warning_says_
     drafter, change, settings, told
 ):
     target = change(wrap_model(tiny_model("llama", VOCAB)))
-    with pytest.warns(PluginWarning, match=f"TreeGamma asks for trees, but .*{told}; lines are drafted"):
+    with pytest.warns(PluginWarning, match=f"a tree was asked for, but .*{told}; lines are drafted"):
         _, reports = decode(drafter(VOCAB), target, TreeGamma(TreeGammaConfig(widths=[3, 2])), **settings)
     assert all(report.outcome.parents is None for report in reports)
     assert max(report.asked[0] for report in reports) == 2
@@ -149,4 +149,4 @@ def test_a_study_says_that_lines_were_drafted(tmp_path):
     )
     result = CliRunner().invoke(app, ["compare", str(study)])
     assert result.exit_code == 0
-    assert "any: TreeGamma asks for trees, but RandomDrafter drafts lines only" in " ".join(result.output.split())
+    assert "any: a tree was asked for, but RandomDrafter drafts lines only" in " ".join(result.output.split())

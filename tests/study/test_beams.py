@@ -38,6 +38,8 @@ def test_a_study_compares_with_beam_search(tmp_path, model_folder):
         assert one["status"] == "ok"
         assert one["quality"]["exact"] == 1
         assert one["passes_saved"] == 1 - one["target_calls"] / plain["target_calls"] > 0
+    # A level of a wider draft takes longer to verify, so T(k) is that of drafts as wide as the run's own.
+    assert narrow["verify_cost"][1:] != wide["verify_cost"][1:]
     assert "passes" in str(found)
     assert "saved" in str(found)
     assert "passes" in found.report.read_text(encoding="utf-8")

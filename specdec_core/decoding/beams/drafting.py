@@ -17,7 +17,8 @@ from torch import Tensor
 from specdec_core.decoding.draft_record import DraftRecord
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.tree_drafting import TreeDraft, all_paths
+from specdec_core.decoding.proposer import checked_gamma
+from specdec_core.decoding.tree_drafting import LevelDraft, all_paths
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,
@@ -87,7 +88,7 @@ class BeamGamma(GammaController):
         """Return the number of nodes that each row may draft: all those of its prompt."""
         if self._session is not None:
             with self._guard.calling(self._inner):
-                self._levels = self._legal(self._session.gamma())
+                self._levels = checked_gamma(self._session.gamma(), len(self._levels), self._limit)
         return [self._width * levels for levels in self._levels for _ in range(self._beams)]
 
     def tree(self) -> TreeShape:
@@ -99,15 +100,6 @@ class BeamGamma(GammaController):
         if self._session is not None:
             with self._guard.calling(self._inner):
                 self._session.observe(report)
-
-    def _legal(self, asked: Sequence[int]) -> Sequence[int]:
-        count = len(self._levels)
-        if len(asked) != count or not all(isinstance(n, int) and 0 <= n <= self._limit for n in asked):
-            raise PluginError(
-                f"gamma {list(asked)} was asked for; expected {count} whole numbers from 0 to max_gamma "
-                f"({self._limit}). The last valid gamma is used."
-            )
-        return tuple(asked)
 
 
 def _check_gamma(session: GammaSession | None, tree: TreeShape | None, name: str) -> None:
@@ -168,10 +160,10 @@ class BeamRecorder(DraftRecorder):
         self.scores: Sequence[float] = ()
         super().__init__(to_probs, generators, rows, vocab_size, max_gamma, device)
 
-    def _new_tree(self, tree: TreeShape) -> TreeDraft:
+    def _new_tree(self, tree: TreeShape) -> LevelDraft:  # noqa: ARG002  (the scores decide on its shape)
         """Return this step's draft: the drafter's beam search."""
         record, tokens = self._record, self._tokens
-        return BeamDraft(tree, self._budget, self._to_probs, record, tokens, self.scores, self.search)
+        return BeamDraft(self._budget, self._to_probs, record, tokens, self.scores, self.search)
 
 
 @dataclass(frozen=True)
@@ -189,13 +181,12 @@ class DraftSearch:
     eos_ids: tuple[int, ...]
 
 
-class BeamDraft(TreeDraft):
+class BeamDraft:
     """One step's draft: the levels of the drafter's beam search.
 
     Each level waits for the device once: how many of its nodes belong to which row depends on their scores.
 
     Args:
-        shape: The shape asked for.
         budget: The maximum number of nodes of each row: u times the levels of its prompt, 0 for finished ones.
         to_probs: The sampling settings for drafts.
         record: Holds the tokens.
@@ -206,7 +197,6 @@ class BeamDraft(TreeDraft):
 
     def __init__(
         self,
-        shape: TreeShape,
         budget: Sequence[int],
         to_probs: LogitsToProbs,
         record: DraftRecord,
@@ -214,8 +204,9 @@ class BeamDraft(TreeDraft):
         scores: Sequence[float],
         search: DraftSearch,
     ) -> None:
-        super().__init__(shape, budget, to_probs, record, prefixes, _no_numbers)
+        self._budget, self._to_probs, self._record, self._prefixes = budget, to_probs, record, prefixes
         self._search = search
+        self._level = 0
         self._nodes: list[list[tuple[int, int]]] = [[] for _ in budget]  # token and parent of each
         first = zip(scores, budget, strict=True)
         # A row that may not draft, or does not exist yet, has no continuations.
@@ -249,8 +240,8 @@ class BeamDraft(TreeDraft):
     def branch(self, logits: Tensor) -> Branches:
         """Draw the next level of each prompt.
 
-        It has the w nodes that a search with w beams would keep, so that a drafter that agrees with the target is
-        never in vain, and the best u - w other continuations.
+        It has the w nodes that a search with w beams would keep, so that a drafter that agrees with the target
+        always helps, and the best u - w other continuations.
 
         Args:
             logits: `[R, P, V]`, the logits after each node of the level before.
@@ -334,7 +325,3 @@ class BeamDraft(TreeDraft):
         """Return the text before the continuations of some nodes of the last level, given as rows and places."""
         paths = [all_paths([token for token, _ in row], [parent for _, parent in row]) for row in self._nodes]
         return [[*self._prefixes[row], *paths[row][place - len(self._paths[row])]] for row, place in nodes]
-
-
-def _no_numbers() -> Tensor:
-    raise AssertionError("beam search draws nothing")

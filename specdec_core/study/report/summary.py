@@ -78,7 +78,8 @@ class RunSpeed:
         c: Cost coefficient (Definition 3.7): the drafter's time for one token over that of a target call without a
             draft in the same repeat. The first step of each batch, which reads the prompts, is left out.
         verify_cost: T(k) / T(0), k = 0, 1, ...: the target's time with a draft of k tokens over that without a
-            draft, measured over all runs of the task. None for lengths that were measured too rarely.
+            draft, measured over all runs of the task, with beams over those with the same `draft_beams`. None for
+            lengths that were measured too rarely.
         draft_cost: D(k) / T(0), k = 0, 1, ...: the drafter's time for k tokens in this run.
         tokens_per_second: New tokens per second of wall time.
         tokens_per_second_min: The same in the slowest repeat.
@@ -240,26 +241,36 @@ class _TaskMetrics:
         }
         self.sequences = len(task.prompts)
         """Sequences decoded per repeat."""
-        self.cost = {number: self._cost(number, baseline) for number, baseline in self.of_run(BASELINE).items()}
-        """T(k) / T(0) in each repeat."""
-        self.longest = max((max(cost) for cost in self.cost.values() if cost), default=0)
+        self._widths = {run.name: _draft_beams(run, task) for run in task.runs if run.drafter is not None}
+        self._costs = {width: self._cost(width) for width in {None, *self._widths.values()}}
+        costs = [cost for by_repeat in self._costs.values() for cost in by_repeat.values()]
+        self.longest = max((max(cost) for cost in costs if cost), default=0)
         """The longest draft of any run."""
 
     def of_run(self, name: str) -> Mapping[int, Metrics]:
         return self._metrics.get(name, {})
 
-    def _cost(self, number: int, baseline: Metrics) -> dict[int, float]:
-        runs = [repeats[number] for repeats in self._metrics.values() if number in repeats]
-        return verify_cost(baseline, Metrics.total(runs).times)
+    def cost(self, name: str) -> Mapping[int, Mapping[int, float]]:
+        """Return T(k) / T(0) in each repeat, over all runs with drafts like those of a run."""
+        return self._costs[self._widths.get(name)]
+
+    def _cost(self, width: int | None) -> dict[int, dict[int, float]]:
+        """Return T(k) / T(0) in each repeat; with beams, of drafts of a width."""
+        alike = [repeats for name, repeats in self._metrics.items() if self._widths.get(name, width) == width]
+        return {
+            number: verify_cost(baseline, Metrics.total(one[number] for one in alike if number in one).times)
+            for number, baseline in self.of_run(BASELINE).items()
+        }
 
     def expectations(self, name: str) -> list[Expectation]:
         """Return the expectation of each repeat of a run; none if the baseline only has steps with a prompt.
 
         Of very many repeats, some hundred spread evenly are enough for their medians.
         """
-        repeats = [(number, metrics) for number, metrics in self.of_run(name).items() if self.cost[number]]
+        cost = self.cost(name)
+        repeats = [(number, metrics) for number, metrics in self.of_run(name).items() if cost[number]]
         return [
-            Expectation(metrics, self.of_run(BASELINE)[number], self.cost[number], self.sequences, self.longest)
+            Expectation(metrics, self.of_run(BASELINE)[number], cost[number], self.sequences, self.longest)
             for number, metrics in repeats[:: 1 + len(repeats) // _MOST_EXPECTATIONS]
         ]
 
@@ -355,7 +366,7 @@ def _speed(run: Run, measured: _TaskMetrics) -> RunSpeed:
     drafting = [draft_cost(m, baseline[n]) for n, m in metrics.items()] if run.drafter is not None else []
     return RunSpeed(
         c=_median(_cost_coefficient(m, baseline[n]) for n, m in metrics.items()),
-        verify_cost=_by_length(measured.cost.values()),
+        verify_cost=_by_length(measured.cost(run.name).values()),
         draft_cost=_by_length(drafting),
         **_spread("tokens_per_second", [m.tokens_per_second for m in metrics.values()]),
         **_spread("speedup", speedups),
