@@ -113,6 +113,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
+    # What is compiled would be a file that nobody installed, and old where a module changes within a second.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delenv("SPECDEC_PLUGINS", raising=False)
 
     def entry_points(group: str) -> list[EntryPoint]:
