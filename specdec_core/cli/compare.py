@@ -92,7 +92,7 @@ def compare(
     specdec compare study.yaml --output results
     specdec compare study.yaml --set repeats=1 --set runs.0.gamma=2
     specdec compare study.yaml --ray
-    specdec compare study.yaml --record my-record
+    specdec compare examples/replay.yaml --record builtin:code
     ```
     """
     if machine and record is None:
