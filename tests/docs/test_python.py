@@ -11,12 +11,14 @@ import transformers
 from transformers import GenerationConfig
 from typer.testing import CliRunner
 
-from specdec_core import Decoder
+from specdec_core import Decoder, load_model
 from specdec_core.cli.main import app
 from specdec_core.models import wrap_model
 from specdec_core.record import read_record
 from specdec_core.record.recorder import forced_pass
 from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.study import replay
+from specdec_core.theory.intervals import ratio_interval
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 
 PYTHON = blocks("python", "py", "pycon")
@@ -130,3 +132,26 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
         logits, _ = forced_pass(target, text.prompt, text.tokens.tolist(), logits=True)
         p = to_probs(logits).gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
         assert text.probabilities == pytest.approx(p.numpy(), abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_log_of_transformers_predicts_live_decoding(tmp_path, monkeypatch):
+    """Replayed, what transformers logged has the tokens per forward pass of live decoding, within the intervals."""
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
+    options = "--target builtin:target --temperature 0.8 --top-p 0.95 --logprobs processed --output logged --quiet"
+    assert CliRunner().invoke(app, ["record", "--import", "log.jsonl", *options.split()]).exit_code == 0
+    settings = {"name": "transformer", "model": "builtin:drafter"}
+    (row,) = replay("logged", settings, gammas=[4], progress=False).rows[1:]
+    (part,) = read_record("logged").parts
+    prompts = sorted({text.prompt for text in part})
+    decoder = Decoder(load_model("builtin:target"), settings, gamma=4, temperature=0.8, top_p=0.95)
+    runs = [
+        decoder.generate(prompts, max_new_tokens=32, seeds=[64 * run + row for row in range(len(prompts))]).metrics
+        for run in range(12)
+    ]
+    live = sum(run.tokens for run in runs) / sum(run.row_steps for run in runs)
+    low, high = ratio_interval([run.tokens for run in runs], [run.row_steps for run in runs], range(len(runs)))
+    error = ((row.replayed.high - row.replayed.low) ** 2 + (high - low) ** 2) ** 0.5 / 2
+    assert row.counts.block_efficiency == pytest.approx(live, abs=error)
+    assert error < 0.4
