@@ -136,7 +136,7 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_log_of_transformers_predicts_live_decoding(tmp_path, monkeypatch):
-    """Replayed, what transformers logged has the tokens per forward pass of live decoding, within the intervals."""
+    """A log of transformers, replayed, has the tokens per forward pass of live decoding, within the intervals."""
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "log_generate.py"), run_name="__main__")
     options = "--target builtin:target --temperature 0.8 --top-p 0.95 --logprobs processed --output logged --quiet"
