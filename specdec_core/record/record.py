@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
@@ -136,6 +137,32 @@ class RecordPart(Protocol):
 
     def __iter__(self) -> Iterator[RecordedText]:
         """Yield the texts, by prompt and sample."""
+
+
+@dataclass(frozen=True)
+class SomeTexts:
+    """Some of the texts of a part; see `RecordPart`.
+
+    Attributes:
+        part: The part.
+        chosen: Numbers of the texts, in ascending order.
+    """
+
+    part: RecordPart
+    chosen: tuple[int, ...]
+
+    @property
+    def header(self) -> PartHeader:
+        """Settings of the part."""
+        return self.part.header
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        wanted = set(self.chosen)
+        last = self.chosen[-1] + 1 if self.chosen else 0
+        return (text for number, text in enumerate(islice(self.part, last)) if number in wanted)
 
 
 @dataclass(frozen=True)

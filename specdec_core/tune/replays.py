@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import numpy as np
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import Drafter
 from specdec_core.interface.errors import SpecdecError
-from specdec_core.record.record import PartHeader, Record, RecordedText, RecordPart
+from specdec_core.record.record import Record, RecordPart, SomeTexts
 from specdec_core.replay import DrafterReplay, check_replayable, expected_metrics
 from specdec_core.study.run.remote_replay import PooledReplay
 from specdec_core.tune.costs import Costs, drafter_key
@@ -30,31 +30,6 @@ if TYPE_CHECKING:
 
 _Asked: TypeAlias = "DrafterReplay | PooledReplay"
 """A drafter along some texts, here or on workers."""
-
-
-@dataclass(frozen=True)
-class SomeTexts:
-    """Some of the texts of a part; see `RecordPart`.
-
-    Attributes:
-        part: The part.
-        chosen: Numbers of the texts, in ascending order.
-    """
-
-    part: RecordPart
-    chosen: tuple[int, ...]
-
-    @property
-    def header(self) -> PartHeader:
-        """Settings of the part."""
-        return self.part.header
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __iter__(self) -> Iterator[RecordedText]:
-        wanted = set(self.chosen)
-        return (text for number, text in enumerate(self.part) if number in wanted)
 
 
 @dataclass

@@ -5,9 +5,8 @@ Texts are asked for together as one process asks for them, so that the results a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.record import Record, RecordedText, RecordPart, read_record
-from specdec_core.record.record import PartHeader
+from specdec_core.record import Record, RecordPart, read_record
+from specdec_core.record.record import SomeTexts
 from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.replay import DrafterReplay, TextOdds
 from specdec_core.replay.drafter import BATCH_SIZE
@@ -101,27 +100,6 @@ class PooledReplay:
 
 
 @dataclass(frozen=True)
-class _Texts:
-    """Some texts of a part."""
-
-    part: RecordPart
-    chosen: tuple[int, ...]
-
-    @property
-    def header(self) -> PartHeader:
-        """Settings of the part."""
-        return self.part.header
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __iter__(self) -> Iterator[RecordedText]:
-        wanted = set(self.chosen)
-        last = self.chosen[-1] + 1 if self.chosen else 0
-        return (text for number, text in enumerate(islice(self.part, last)) if number in wanted)
-
-
-@dataclass(frozen=True)
 class _Asked:
     """What is asked of a drafter, in words that any process understands.
 
@@ -152,7 +130,7 @@ class _Asked:
         if _Loaded.last is None or _Loaded.last[0] != self:
             _Loaded.last = None  # frees memory before the next is loaded
             _Loaded.last = self, self._load(part)
-        return _Loaded.last[1].along(_Texts(part, chosen), odds)
+        return _Loaded.last[1].along(SomeTexts(part, chosen), odds)
 
     def _load(self, part: RecordPart) -> DrafterReplay:
         registry, own = default_registry(), self.draft_sampling
