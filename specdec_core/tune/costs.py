@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from specdec_core.measurement.file import (
     write_measurement,
 )
 from specdec_core.replay import Machine
+from specdec_core.study.config.recorded import drafter_key, settings_key
 from specdec_core.study.config.study import drafter_label
 
 if TYPE_CHECKING:
@@ -61,21 +61,10 @@ class Costs:
         Raises:
             ConfigError: It is not known; with the reason.
         """
-        key = drafter_key(run)
+        key = drafter_key(run.drafter, run.draft_sampling)
         if key not in self.machine.draft:
             raise ConfigError(self.missing[key])
         return self.machine.draft[key]
-
-
-def drafter_key(run: Run) -> str:
-    """Return a text that two runs share if they have the same drafter with the same settings."""
-    assert run.drafter is not None, "the baseline is no candidate"
-    own = run.draft_sampling
-    return _key(run.drafter.model_dump(mode="json"), None if own is None else own.model_dump(mode="json"))
-
-
-def _key(drafter: object, draft_sampling: object) -> str:
-    return json.dumps([drafter, draft_sampling], sort_keys=True)
 
 
 def read_costs(path: Path, runs: Sequence[Run]) -> Costs:
@@ -164,7 +153,7 @@ def _entries(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
     """Return the distinct drafters of some runs, by `drafter_key`, each with a name of its own."""
     first: dict[str, Run] = {}
     for run in runs:
-        first.setdefault(drafter_key(run), run)
+        first.setdefault(drafter_key(run.drafter, run.draft_sampling), run)
     seen: Counter[str] = Counter()
     entries = {}
     for key, run in first.items():
@@ -194,8 +183,8 @@ def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str
     shown = [_timed(k, measurement.drafters) for k in range(min(len(one.verify) for one in times))]
     verify = tuple(map(median, shown))
     overhead = median(one.step[0] - one.verify[0] - one.draft[0] for one in times)
-    known = {_key(one.settings, one.draft_sampling): one.seconds.draft for one in measurement.drafters}
-    wanted = dict.fromkeys(map(drafter_key, runs))
+    known = {settings_key(one.settings, one.draft_sampling): one.seconds.draft for one in measurement.drafters}
+    wanted = dict.fromkeys(drafter_key(run.drafter, run.draft_sampling) for run in runs)
     machine = Machine(
         name=name,
         device=measurement.device,

@@ -15,8 +15,9 @@ from specdec_core.interface import Drafter
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.record.record import Record, RecordPart, SomeTexts
 from specdec_core.replay import DrafterReplay, check_replayable, expected_metrics
+from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.run.remote_replay import PooledReplay
-from specdec_core.tune.costs import Costs, drafter_key
+from specdec_core.tune.costs import Costs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -118,7 +119,8 @@ class Replays:
         except SpecdecError as error:
             self._refused[run.name] = str(error)
             return
-        self._drafters.setdefault(drafter_key(run), _Drafter(run)).gammas[run.name] = gamma
+        key = drafter_key(run.drafter, run.draft_sampling)
+        self._drafters.setdefault(key, _Drafter(run)).gammas[run.name] = gamma
 
     def _asked(self, drafter: _Drafter, names: Sequence[str], texts: SomeTexts) -> Callable[[], _Asked]:
         """Return a function that loads a drafter; with workers, they ask it from now on."""

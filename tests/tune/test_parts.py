@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,10 +11,11 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.measurement.file import read_measurement, write_measurement
 from specdec_core.study import load_study
+from specdec_core.study.config.recorded import drafter_key
 from specdec_core.tune import RaceSettings, TunedTask, Tuning
 from specdec_core.tune.catalogue import default_study
 from specdec_core.tune.confirm import choose, expected, finals
-from specdec_core.tune.costs import drafter_key, read_costs
+from specdec_core.tune.costs import read_costs
 from specdec_core.tune.race import Race
 from specdec_core.tune.winner import winning_study, write_study
 from tests.study.test_html_report import UNMEASURED, baseline, run
@@ -148,8 +148,11 @@ def test_lengths_are_timed_by_the_drafters_that_produce_them(study, tmp_path):
 
 def test_own_sampling_settings_make_another_drafter(study):
     one = study(STUDY).runs[1]
-    assert drafter_key(one) == drafter_key(study(STUDY).runs[2])
-    assert drafter_key(one) != drafter_key(replace(one, draft_sampling=SamplingSettings(temperature=0.5)))
+    same = study(STUDY).runs[2]
+    assert drafter_key(one.drafter, one.draft_sampling) == drafter_key(same.drafter, same.draft_sampling)
+    assert drafter_key(one.drafter, one.draft_sampling) != drafter_key(
+        one.drafter, SamplingSettings(temperature=0.5)
+    )
 
 
 def test_paths_lead_to_the_same_files_from_the_new_folder(study, tmp_path, model_folder):
