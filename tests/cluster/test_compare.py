@@ -105,6 +105,14 @@ def test_a_worker_that_is_killed_costs_nothing(two_workers, local, study, tmp_pa
     assert _journal(tmp_path / "out") == _journal(local)
 
 
+def test_runs_that_are_not_timed_decode_side_by_side(two_workers, study, tmp_path):
+    untimed = ("--set", "timing=false")
+    _finish(_start(study, tmp_path / "here", *untimed))
+    _finish(_start(study, tmp_path / "there", "--ray", two_workers, *untimed))
+    for name in ("results.jsonl", "outputs.jsonl", "repeats.jsonl"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
 def _workers() -> list[int]:
     """Return the processes that time runs."""
     found = []
