@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -12,10 +13,7 @@ from specdec_core.study.config.recorded import settings_key
 
 
 def read_machine(path: Path) -> Machine:
-    """Read the machine that `specdec measure --output` wrote a file on, named after the file.
-
-    T(k) is the target's, so that of all drafters in the file together is used: the median. D(k) is each drafter's
-    own. The overhead is what steps took outside both.
+    """Read the machine that `specdec measure --output` wrote a file on, named after the file; see `machine_of`.
 
     Args:
         path: The file.
@@ -32,18 +30,37 @@ def read_machine(path: Path) -> Machine:
             f"{path} was measured with {found.batch_size} sequences together, and a replay decodes one at a time. "
             "Measure with --batch-size 1."
         )
+    return machine_of(found, path.stem)
+
+
+def machine_of(found: Measurement, name: str) -> Machine:
+    """Return the machine of a measurement.
+
+    T(k) and the overhead are those of the target, whatever drafter they were timed with: the median over the
+    drafters that produce drafts of k tokens, or over all where none does. D(k) is each drafter's own.
+
+    Args:
+        found: A measurement of at least one drafter.
+        name: Name of the machine.
+    """
     return Machine(
-        path.stem,
+        name,
         found.device,
-        verify=_verify(found),
+        verify=tuple(map(median, verify_seconds(found))),
         overhead=median(_overhead(one) for one in found.drafters),
         draft={settings_key(one.settings, one.draft_sampling): one.seconds.draft for one in found.drafters},
     )
 
 
-def _verify(found: Measurement) -> tuple[float, ...]:
-    """Return T(k) up to the longest draft that all drafters were measured with."""
-    return tuple(median(column) for column in zip(*(one.seconds.verify for one in found.drafters), strict=False))
+def verify_seconds(found: Measurement) -> list[list[float]]:
+    """Return T(k) as it was timed with each drafter, for each k up to the longest draft of all."""
+    longest = min(len(one.seconds.verify) for one in found.drafters)
+    return [_timed(k, found.drafters) for k in range(longest)]
+
+
+def _timed(k: int, drafters: Sequence[DrafterMeasurement]) -> list[float]:
+    own = [one.seconds.verify[k] for one in drafters if k in one.timed]
+    return own or [one.seconds.verify[k] for one in drafters]
 
 
 def _overhead(one: DrafterMeasurement) -> float:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.file import (
     DrafterEntry,
-    DrafterMeasurement,
     Measurement,
     MeasureSettings,
     read_measurement,
     write_measurement,
 )
+from specdec_core.measurement.machines import machine_of, verify_seconds
 from specdec_core.replay import Machine
-from specdec_core.study.config.recorded import drafter_key, settings_key
+from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.config.study import drafter_label
 
 if TYPE_CHECKING:
@@ -165,34 +165,18 @@ def _entries(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
     return entries
 
 
-def _timed(k: int, drafters: Sequence[DrafterMeasurement]) -> list[float]:
-    """Return T(k) as it was timed with each of some drafters."""
-    own = [one.seconds.verify[k] for one in drafters if k in one.timed]
-    return own or [one.seconds.verify[k] for one in drafters]
-
-
 def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str) -> Costs:
-    """Return what a measurement says of some runs.
-
-    T(k) and the overhead are those of the target, whatever drafter they were timed with: the median over the
-    drafters that produce drafts of k tokens, or over all where none does.
-    """
-    times = [one.seconds for one in measurement.drafters]
-    if not times:
+    """Return what a measurement says of some runs."""
+    if not measurement.drafters:
         raise ConfigError(f"{name}: no drafter could be timed.")
-    shown = [_timed(k, measurement.drafters) for k in range(min(len(one.verify) for one in times))]
-    verify = tuple(map(median, shown))
-    overhead = median(one.step[0] - one.verify[0] - one.draft[0] for one in times)
-    known = {settings_key(one.settings, one.draft_sampling): one.seconds.draft for one in measurement.drafters}
+    machine = machine_of(measurement, name)
     wanted = dict.fromkeys(drafter_key(run.drafter, run.draft_sampling) for run in runs)
-    machine = Machine(
-        name=name,
-        device=measurement.device,
-        verify=verify,
-        overhead=max(0.0, overhead),
-        draft={key: known[key] for key in wanted if key in known},
+    known = {key: machine.draft[key] for key in wanted if key in machine.draft}
+    pairs = zip(verify_seconds(measurement), machine.verify, strict=True)
+    apart = [abs(one / typical - 1) for each, typical in pairs if len(each) > 1 and typical for one in each]
+    return Costs(
+        replace(machine, draft=known),
+        {key: absent for key in wanted if key not in known},
+        measurement.batch_size,
+        median(apart) if apart else None,
     )
-    several = [(each, typical) for each, typical in zip(shown, verify, strict=True) if len(each) > 1 and typical]
-    apart = [abs(one / typical - 1) for each, typical in several for one in each]
-    noise = median(apart) if apart else None
-    return Costs(machine, {key: absent for key in wanted if key not in known}, measurement.batch_size, noise)
