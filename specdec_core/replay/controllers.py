@@ -150,8 +150,9 @@ class _Run:
                 gamma, tree = self._gamma(), self._session.tree()
             if tree is not None:
                 raise ConfigError(
-                    "this controller asks for trees, which a replay does not know: siblings have a q each. Replay "
-                    "a controller of lines, or decode live."
+                    "this controller asks for trees, and a replay asks drafters for lines: where the target "
+                    "samples, what is accepted of a tree depends on its rejected tokens, of which the text says "
+                    "nothing. Replay a controller of lines, or compare live."
                 )
             with self._guard.calling(self._controller):
                 asked = min(gamma, self._text.room(at))
