@@ -79,14 +79,14 @@ def replay(
 ) -> None:
     r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.
 
-    At lenience 1 with token-wise verification the target's texts do not depend on the drafter. So the expected
-    number of accepted tokens follows from a recorded text exactly, for every gamma from one pass of the drafter.
+    With a lossless acceptance rule the target's texts do not depend on the drafter. So the expected number of
+    accepted tokens follows from a recorded text exactly, for every gamma and rule from one pass of the drafter.
     The table is that of `specdec compare`, with the interval of block efficiency over texts. Speeds are
     expected on the machine that recorded, or on those of --machine, without reading prompts.
 
     With drafters, every part of the record is replayed at every gamma. A study is replayed as it is: its tasks
-    must be among those that were recorded, unless it has `runs` only. What cannot be replayed (lenience,
-    other acceptance rules, trees, beams) is named, and the others continue.
+    must be among those that were recorded, unless it has `runs` only. What cannot be replayed (lenience
+    below 1, lossy rules, trees, beams) is named, and the others continue.
 
     With --output, the folder receives what `specdec compare` writes, marked as replayed.
 

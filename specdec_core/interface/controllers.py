@@ -227,6 +227,10 @@ class LenienceConfig(PluginConfig):
         """Whether l is always 1; a study with `lossless: true` accepts no other controller."""
         return False
 
+    def lossless_for(self, *, greedy: bool) -> bool:  # noqa: ARG002  (for controllers that look at it)
+        """Return whether l is always 1 in greedy decoding, or where the target samples."""
+        return self.lossless
+
 
 class LenienceController(ABC):
     """Chooses lenience, the factor l that q is multiplied with before the comparison (appendix A.5)."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from specdec_core.interface.spec import PluginConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from specdec_core.interface.proposal import Proposal
@@ -28,10 +30,16 @@ class RuleConfig(PluginConfig):
     """Whether the rule is refused where the target samples (temperature above 0)."""
     takes_lenience: ClassVar[bool] = False
     """Whether the rule is defined for lenience l < 1; if not, a run that combines them is refused."""
+    replays_from: ClassVar[Literal["token", "all"] | None] = None
+    """What a replay takes where the target samples: p of the `token` that was emitted, or of `all` tokens. None if
+    it cannot be replayed there. In greedy decoding, every rule can be that is lossless there."""
 
     @property
     def lossless_at(self) -> LosslessAt:
-        """Where all outputs have the target's distribution, with l = 1."""
+        """Where all outputs have the target's distribution, with l = 1.
+
+        In greedy decoding, such a rule accepts draft tokens while they are the argmax.
+        """
         return "never"
 
     @property
@@ -106,11 +114,33 @@ class AcceptanceRule(ABC):
             lenience: As for `sample`.
         """
 
+    def acceptance_given_text(
+        self,
+        ratio: NDArray[np.float64],
+        least: NDArray[np.float64] | None,  # noqa: ARG002  (of all tokens)
+    ) -> NDArray[np.float64]:
+        """Return the probability that each draft token was accepted, given the text that was emitted.
+
+        This is what a replay takes from the rule where `Config.replays_from` is set and the target samples. The
+        default is that of Algorithm 1, min(1, q(y) / p(y)).
+
+        Args:
+            ratio: `[..., K]` float64, q(y) / p(y) of the K tokens y of the text that follow where the draft began.
+            least: `[..., K]` float64, the smallest q(x) / p(x) of all tokens x that p does not exclude there; None
+                unless `Config.replays_from` is `all`.
+
+        Returns:
+            `[..., K]` float64: the probability that each draft token was accepted, given the text and that those
+            before it were.
+        """
+        return ratio.clip(max=1.0)
+
 
 class TokenRuleConfig(RuleConfig):
     """Algorithm 1 has no settings."""
 
     takes_lenience: ClassVar[bool] = True
+    replays_from: ClassVar[Literal["token", "all"] | None] = "token"
 
     @property
     def lossless_at(self) -> LosslessAt:

@@ -37,7 +37,7 @@ from specdec_core.record.record import RecordedText
 from specdec_core.replay.forced import ForcedContext, ForcedRecorder
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.verification.distributions import density
+from specdec_core.verification.distributions import dense, density
 
 _CERTAIN = 1 - 1e-6
 """q of a draft token from here on is that of a point mass."""
@@ -56,12 +56,15 @@ class ForcedText:
         begin: The tokens before it: the prompt, or the start token where there is an encoder.
         limit: The most tokens that the text could have had.
         hidden: `[L, D]` float, what each token was predicted from; None if no drafter needs it.
+        all_p: Tokens `[L, k]` int64 and their p `[L, k]` float32, if they are all tokens that p does not exclude;
+            None where the record does not say so.
     """
 
     text: RecordedText
     begin: tuple[int, ...]
     limit: int
     hidden: Tensor | None = None
+    all_p: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
 
     def __len__(self) -> int:
         return len(self.text.tokens)
@@ -76,14 +79,16 @@ class ForcedDraft:
     """A drafter's answer for one sequence.
 
     Attributes:
-        accept: `[n]` float64, the probability that each token is accepted, given the text and that those before it
-            were; as far as the text goes.
+        ratio: `[n]` float64, q(y) / p(y) of each token y of the text, as far as it goes.
+        least: `[n]` float64, the smallest q(x) / p(x) of all tokens x that p does not exclude; None where they are
+            not known.
         confidence: `[n]` float32, what `keep_drafting` would be told after each token; NaN where it would not be
             asked.
         offered: Number of tokens, beyond the text too.
     """
 
-    accept: NDArray[np.float64]
+    ratio: NDArray[np.float64]
+    least: NDArray[np.float64] | None
     confidence: NDArray[np.float32]
     offered: int
 
@@ -229,7 +234,7 @@ class Along:
         self.proposer.close()
 
     def read(self, proposal: Proposal, *, drawn: bool = False) -> list[ForcedDraft]:
-        """Return the acceptance of drafts that `ask` returned, before their `commit`.
+        """Return what acceptance of drafts that `ask` returned depends on, before their `commit`.
 
         Args:
             proposal: The drafts.
@@ -253,21 +258,23 @@ class Along:
             on_device = y.to(proposal.tokens.device)
             both = torch.stack([density(proposal.q, on_device), density(proposal.q, proposal.tokens)])
             q, certain = both.double().cpu()
+        least = self._least(proposal)
         left = [len(one) - at for one, at in zip(self._sequences, self.position, strict=True)]
         drafts = []
         for index, length in enumerate(proposal.lengths):
             count = max(min(length, left[index]), 0)
-            odds = (q[index, :count] / p[index, :count]).clamp(max=1).numpy()
+            ratio = (q[index, :count] / p[index, :count]).numpy()
             other = (tokens[index, :count] != y[index, :count]).numpy()
             if other.any():
                 self._refuse_own(certain[index], int(other.argmax()))
-                odds = np.where(other, 0.0, odds)
-            if np.isnan(odds).any():
+                ratio = np.where(other, 0.0, ratio)
+            if np.isnan(ratio).any():
                 self.fail("q of a token is NaN: its logits or probabilities are.")
             told = np.full(count, math.nan, dtype=np.float32)
             heard = self._watcher.told[index][:count] if width else []
             told[: len(heard)] = heard
-            drafts.append(ForcedDraft(odds, told, length))
+            own = None if least is None else least[index, :count].numpy()
+            drafts.append(ForcedDraft(ratio, own, told, length))
         return drafts
 
     def _ahead(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -280,6 +287,24 @@ class Along:
                 at = self.position[index]
                 p[index, : len(known)] = torch.from_numpy(self._probabilities[index][at : at + len(known)])
         return y, p
+
+    def _least(self, proposal: Proposal) -> Tensor | None:
+        """Return the smallest q(x) / p(x) of all tokens that p does not exclude, `[B, K]`; 1 beyond the texts.
+
+        None where these are not known of all texts.
+        """
+        batch, width = proposal.tokens.shape
+        known = [one.all_p for one in self._sequences]
+        if not width or any(one is None for one in known):
+            return None
+        q = dense(proposal.q, proposal.tokens, self._drafter.target.vocab_size)
+        least = torch.ones(batch, width, dtype=torch.float64)
+        for index, (all_p, at) in enumerate(zip(known, self.position, strict=True)):
+            assert all_p is not None
+            ids, p = (torch.from_numpy(values[at : at + width]) for values in all_p)
+            own = q[index, : len(ids)].gather(1, ids.to(q.device)).double().cpu() / p
+            least[index, : len(ids)] = own.where(p > 0, math.inf).amin(dim=1)
+        return least
 
     def _hidden(self) -> Tensor | None:
         """Return what the last committed token of each sequence was predicted from; None in the first step."""

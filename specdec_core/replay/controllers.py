@@ -18,6 +18,7 @@ import numpy as np
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.metrics import Metrics, StepTimes, Tally
 from specdec_core.interface import (
+    AcceptanceRule,
     BatchInfo,
     ConfigError,
     GammaController,
@@ -64,11 +65,13 @@ def draw_runs(
     draft_seconds: Sequence[float],
     draws: int,
     seed: int,
+    *,
+    rule: AcceptanceRule | None = None,
 ) -> DrawnRun:
     """Run a controller over each text, a number of times; see `expected_metrics`.
 
     Raises:
-        ConfigError: There are no draws, or the controller asks for trees.
+        ConfigError: There are no draws, the controller asks for trees, or the rule takes more of p than is known.
         PluginError: It fails.
     """
     if draws < 1:
@@ -77,10 +80,11 @@ def draw_runs(
     every: list[Metrics] = []
     watches = False
     for text in odds:
+        accept = [one.accept(rule) for one in text.by_budget or (text,)]
         for draw in range(draws):
             # Of its own text, so that a text's runs do not depend on which others are replayed with it.
             generator = np.random.default_rng((seed, text.number, text.sample, draw))
-            run = _Run(text, controller, greedy, times, generator)
+            run = _Run(text, accept, controller, greedy, times, generator)
             every.append(run.metrics())
             watches = watches or run.watches
     shape = len(odds), draws
@@ -109,7 +113,8 @@ class _Run:
     """One text, decoded step by step.
 
     Args:
-        text: The drafter's acceptance along the text.
+        text: The drafter along the text.
+        accept: The acceptance of its tokens; one for each budget where its drafts depend on it.
         controller: Decides gamma.
         greedy: Whether the target decodes greedily.
         times: The times of steps.
@@ -119,12 +124,14 @@ class _Run:
     def __init__(
         self,
         text: TextOdds,
+        accept: Sequence[NDArray[np.float64]],
         controller: GammaController,
         greedy: bool,
         times: _Times,
         generator: np.random.Generator,
     ) -> None:
         self._text, self._controller, self._times, self._generator = text, controller, times, generator
+        self._accept = accept
         self._tokens: list[int] = text.tokens.tolist()
         self._guard = PluginGuard(strict=True)
         with self._guard.calling(controller):
@@ -143,8 +150,9 @@ class _Run:
                 gamma, tree = self._gamma(), self._session.tree()
             if tree is not None:
                 raise ConfigError(
-                    "this controller asks for trees, which a replay does not know: siblings have a q each. Replay "
-                    "a controller of lines, or decode live."
+                    "this controller asks for trees, and a replay asks drafters for lines: where the target "
+                    "samples, what is accepted of a tree depends on its rejected tokens, of which the text says "
+                    "nothing. Replay a controller of lines, or compare live."
                 )
             with self._guard.calling(self._controller):
                 asked = min(gamma, self._text.room(at))
@@ -167,7 +175,7 @@ class _Run:
 
     def _draft(self, at: int, asked: int) -> tuple[int, int]:
         """Return how many tokens the draft at a position has, and how many of them are accepted."""
-        own = self._text.asked(asked)
+        own, accept = self._text.asked(asked), self._accept[asked - 1 if len(self._accept) > 1 else 0]
         offered = min(asked, int(own.offered[at]))
         left = len(self._tokens) - at
         drafted = accepted = 0
@@ -175,7 +183,7 @@ class _Run:
         while drafted < offered:
             inside = drafted < left
             if on and inside:
-                on = self._generator.random() < own.accept[at, drafted]
+                on = self._generator.random() < accept[at, drafted]
                 accepted += on
             told = float(own.confidence[at, drafted]) if inside else math.nan
             drafted += 1

@@ -207,19 +207,23 @@ class _Found:
 
     def __init__(self, text: ForcedText, width: int) -> None:
         self._text = text
-        self._accept = np.zeros((len(text), width))
+        self._ratio = np.zeros((len(text), width))
+        self._least = None if text.all_p is None else np.zeros((len(text), width))
         self._confidence = np.full((len(text), width), np.nan, dtype=np.float32)
         self._offered = np.zeros(len(text), dtype=np.int64)
 
     def put(self, position: int, draft: ForcedDraft) -> None:
         """Keep the draft that began at a position."""
-        self._accept[position, : len(draft.accept)] = draft.accept
-        self._confidence[position, : len(draft.accept)] = draft.confidence
+        count = len(draft.ratio)
+        self._ratio[position, :count] = draft.ratio
+        self._confidence[position, :count] = draft.confidence
+        if self._least is not None and draft.least is not None:
+            self._least[position, :count] = draft.least
         self._offered[position] = draft.offered
 
     def odds(self) -> TextOdds:
         """Return all of it."""
-        return _odds(self._text, self._accept, self._offered, self._confidence)
+        return _odds(self._text, self._ratio, self._least, self._offered, self._confidence)
 
 
 def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> list[TextOdds]:
@@ -260,7 +264,8 @@ class _Chunks:
 
     def __init__(self, text: ForcedText, max_gamma: int) -> None:
         self._text, self._max_gamma = text, max_gamma
-        self._accept = np.zeros(len(text))
+        self._ratio = np.zeros(len(text))
+        self._least = None if text.all_p is None else np.zeros(len(text))
         self._confidence = np.full(len(text), np.nan, dtype=np.float32)
         self._end: int | None = None  # where the drafter can draft no more, such as the end of its context
         self.position = 0
@@ -279,7 +284,9 @@ class _Chunks:
     def put(self, draft: ForcedDraft) -> bool:
         """Keep a draft; return False if the drafter had already come to its end."""
         at = slice(self.position, self.position + draft.offered)
-        self._accept[at], self._confidence[at] = draft.accept, draft.confidence
+        self._ratio[at], self._confidence[at] = draft.ratio, draft.confidence
+        if self._least is not None and draft.least is not None:
+            self._least[at] = draft.least
         if self._end is None and draft.offered < self.budget:
             self._end = self.position + draft.offered
             return True
@@ -291,8 +298,9 @@ class _Chunks:
         offered = np.minimum(self._max_gamma, self._text.limit - starts - 1)
         if self._end is not None:
             offered = np.minimum(offered, self._end - starts)
-        accept, confidence = self._windows(self._accept, 0), self._windows(self._confidence, np.nan)
-        return _odds(self._text, accept, np.maximum(offered, 0), confidence)
+        least = None if self._least is None else self._windows(self._least, 0)
+        ratio, confidence = self._windows(self._ratio, 0), self._windows(self._confidence, np.nan)
+        return _odds(self._text, ratio, least, np.maximum(offered, 0), confidence)
 
     def _windows(self, values: Floats, beyond: float) -> Floats:
         """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
@@ -303,9 +311,10 @@ class _Chunks:
 
 def _odds(
     text: ForcedText,
-    accept: NDArray[np.float64],
+    ratio: NDArray[np.float64],
+    least: NDArray[np.float64] | None,
     offered: NDArray[np.int64],
     confidence: NDArray[np.float32],
 ) -> TextOdds:
     own = text.text
-    return TextOdds(accept, offered, confidence, own.tokens, text.limit, own.number, own.sample)
+    return TextOdds(ratio, offered, confidence, own.tokens, text.limit, own.number, own.sample, least=least)

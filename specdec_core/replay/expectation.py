@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_core.decoding.metrics import Metrics, StepTimes
-from specdec_core.interface import ConfigError, FixedGamma, GammaController
+from specdec_core.interface import AcceptanceRule, ConfigError, FixedGamma, GammaController
 from specdec_core.replay.controllers import DrawnRun, draw_runs
 from specdec_core.replay.machine import Machine
 from specdec_core.replay.odds import TextOdds
@@ -46,6 +46,7 @@ def expected_metrics(
     odds: Sequence[TextOdds],
     gamma: int | GammaController,
     *,
+    rule: AcceptanceRule | None = None,
     greedy: bool = False,
     machine: Machine | None = None,
     draft_seconds: Sequence[float] = (),
@@ -60,14 +61,16 @@ def expected_metrics(
     Args:
         odds: The drafter's acceptance along each text.
         gamma: The number of tokens drafted in each step, or the controller that decides it.
-        greedy: Whether the target decodes greedily, which controllers are told.
+        rule: The acceptance rule, which `check_replayable` lets pass; None for Algorithm 1.
+        greedy: Whether the target decodes greedily, which controllers are told. All rules accept the same then.
         machine: Gives the times of steps; None for counts alone.
         draft_seconds: D(k) of the drafter on that machine.
         draws: Number of runs of each text that are drawn for a controller.
         seed: Seed of these draws.
 
     Raises:
-        ConfigError: Drafts may be longer than those that are known or timed, or the controller asks for trees.
+        ConfigError: Drafts may be longer than those that are known or timed, the controller asks for trees, or the
+            rule takes more of p than the record holds.
         PluginError: The controller fails.
     """
     if not odds:
@@ -79,13 +82,16 @@ def expected_metrics(
             f"gamma may be {longest}, but drafts of up to {known} tokens were replayed; replay the drafter with "
             f"max_gamma={longest} or more, or lower gamma."
         )
+    if greedy:
+        rule = None
     draft = tuple(draft_seconds) or ((0.0,) if not longest else ())
     if machine is not None:
         machine.check(longest, draft)
     tokens = np.array(list(map(len, odds)))
     if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
-        return _drawn(draw_runs(odds, gamma, greedy, machine, draft, draws, seed), tokens, machine is not None)
-    return _exact(expected_counts([one.law(longest) for one in odds], longest), tokens, machine, draft)
+        runs = draw_runs(odds, gamma, greedy, machine, draft, draws, seed, rule=rule)
+        return _drawn(runs, tokens, machine is not None)
+    return _exact(expected_counts([one.law(longest, rule) for one in odds], longest), tokens, machine, draft)
 
 
 def _exact(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
@@ -98,7 +99,16 @@ class Preparation:
             )
         start = self._record.header.start_id
         begin = text.prompt if start is None else (start,)
-        return ForcedText(text, begin, self._limit(text, len(begin)), self._hidden(text) if hidden else None)
+        states = self._hidden(text) if hidden else None
+        return ForcedText(text, begin, self._limit(text, len(begin)), states, self._all_p(text))
+
+    def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""
+        tokens, p = text.top_tokens, text.top_probabilities
+        if tokens is None or p is None or self._header.sampling.greedy:
+            return None
+        whole = tokens.shape[1] == self._record.header.vocab_size or not p[:, -1].any()
+        return (tokens, p) if whole else None
 
     def _limit(self, text: RecordedText, begin: int) -> int:
         """Return the most tokens that a text could have had. One that ended by itself could have gone on."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-
 from specdec_core.interface import (
     AcceptanceRule,
     ConfigError,
     GenerationSettings,
+    LenienceConfig,
     LenienceController,
-    PointMass,
-    Proposal,
-    TokenRuleConfig,
+    RuleConfig,
 )
-from specdec_core.verification.acceptance import accept_greedy
-
-_BATCH, _WIDTH, _VOCAB = 256, 4, 3
+from specdec_core.replay.odds import rule_name
 
 
 def check_replayable(
@@ -25,9 +20,10 @@ def check_replayable(
     greedy: bool = False,
     generation: GenerationSettings | None = None,
 ) -> None:
-    """Refuse a run whose texts do not have the target's law, or whose acceptance takes more than p of one token.
+    """Refuse a run whose texts do not have the target's law, or whose rule does not say how it is replayed.
 
-    A controller that asks for trees is refused when it does so.
+    A controller that asks for trees is refused when it does so, and a rule that takes more of p than the record
+    holds when the texts have been read.
 
     Args:
         rule: The acceptance rule; None for Algorithm 1.
@@ -38,33 +34,34 @@ def check_replayable(
     Raises:
         ConfigError: It cannot be replayed; with the reason, and what to do.
     """
-    if lenience is not None and not getattr(lenience.config, "lossless", False):
+    if lenience is not None and not _is_one(lenience, greedy):
         raise ConfigError(
-            "lenience below 1 cannot be replayed: its texts do not have the target's law, and what it accepts "
-            "depends on the text before. Remove `lenience`, or compare live."
+            "lenience below 1 cannot be replayed: once it accepts a token that the target would not have emitted, "
+            "the text goes on otherwise than the recorded one. Remove `lenience`, or compare live."
         )
-    if rule is not None and not _accepts_as_token(rule, greedy):
-        name = getattr(rule.config, "name", type(rule).__name__)
+    if rule is not None and (reason := _unknown(rule, greedy)):
         raise ConfigError(
-            f"the rule {name!r} cannot be replayed{' at this temperature' if not greedy else ''}: it does not "
-            "verify token by token, so that what it accepts depends on all of p and q. Use the rule `token`, or "
-            "compare live."
+            f"the rule {rule_name(rule)!r} cannot be replayed{'' if greedy else ' at this temperature'}: {reason} "
+            "Use the rule `token`, or compare live."
         )
     if generation is not None and generation.beams > 1:
         raise ConfigError("beam search cannot be replayed: the record holds one text, and no beams. Set beams: 1.")
 
 
-def _accepts_as_token(rule: AcceptanceRule, greedy: bool) -> bool:
-    """Return whether a rule is Algorithm 1, or accepts the same in greedy decoding."""
-    if isinstance(rule.config, TokenRuleConfig):
-        return True
-    if not greedy:
-        return False
-    # A rule is a pure function; among these drafts, every number of tokens in common with the argmax occurs.
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(_VOCAB, (_BATCH, _WIDTH), generator=generator)
-    lengths = torch.randint(_WIDTH + 1, (_BATCH,), generator=generator).tolist()
-    scores = torch.randn(_BATCH, _WIDTH + 1, _VOCAB, generator=generator)
-    proposal = Proposal(tokens, (_WIDTH, *lengths[1:]), PointMass())
-    own, expected = rule.greedy(proposal, scores, None), accept_greedy(proposal, scores, None)
-    return bool((own.accepted == expected.accepted).all() and (own.token == expected.token).all())
+def _is_one(lenience: LenienceController, greedy: bool) -> bool:
+    """Return whether lenience is 1 throughout, as its settings declare."""
+    config = lenience.config
+    return isinstance(config, LenienceConfig) and config.lossless_for(greedy=greedy)
+
+
+def _unknown(rule: AcceptanceRule, greedy: bool) -> str | None:
+    """Return why a replay does not know what a rule accepts, from what its settings declare; None if it does."""
+    config = rule.config
+    if not (isinstance(config, RuleConfig) and config.lossless_for(greedy=greedy)):
+        return (
+            "it is lossy, and once it accepts a token that the target would not have emitted, the text goes on "
+            "otherwise than the recorded one."
+        )
+    if not greedy and config.replays_from is None:
+        return "its settings do not say, as `replays_from`, what of p a replay takes."
+    return None

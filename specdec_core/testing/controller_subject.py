@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
-from specdec_core.interface import BatchInfo, GammaController, LenienceController, PluginKind
+from specdec_core.interface import BatchInfo, GammaController, LenienceConfig, LenienceController, PluginKind
 from specdec_core.testing.effort import Effort
 from specdec_core.testing.harness.scenarios import Scenario, scenario_of
 from specdec_core.testing.harness.simulated_batch import SimulatedBatch
@@ -94,7 +94,7 @@ class LenienceSubject(_ControllerSubject):
         """Open a simulated batch, by default with a new controller; see `SimulatedBatch`."""
         return SimulatedBatch(scenario, lenience=controller or self.fresh(), require=require)
 
-    @property
-    def lossless(self) -> bool:
-        """Whether its settings promise that l is always 1."""
-        return bool(getattr(self.fresh().config, "lossless", False))
+    def lossless_for(self, *, greedy: bool) -> bool:
+        """Return whether its settings promise that l is always 1, in greedy decoding or where p is sampled."""
+        config = self.fresh().config
+        return isinstance(config, LenienceConfig) and config.lossless_for(greedy=greedy)

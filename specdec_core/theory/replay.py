@@ -1,10 +1,11 @@
 """What a drafter would have done on given texts: the expected counts of decoding, given each text.
 
-With token-wise verification and l = 1 the emitted text has the target's law whatever is drafted. Given the text, a
-draft token at a position where the drafter has q and the target emitted y is accepted with probability
+With a lossless acceptance rule the emitted text has the target's law whatever is drafted. Given the text,
+Algorithm 1 accepts a draft token at a position where the drafter has q and the target emitted y with probability
 min(1, q(y) / p(y)), independently of all that came before. Steps are therefore a Markov chain along the text: one
 that begins at position i accepts n tokens with a probability that depends on i alone, and the next begins at
-i + n + 1. Expectations follow by dynamic programming over the positions; docs/replay.md has the proof.
+i + n + 1. Expectations follow by dynamic programming over the positions. Other lossless rules have another
+acceptance given the text, and the rest is the same; docs/replay-law.md has the proofs.
 
 References:
     Leviathan, Kalman, Matias 2023, Algorithm 1 and appendix A.1 (arXiv 2211.17192).

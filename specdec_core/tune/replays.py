@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_core.cluster import Pool
-    from specdec_core.interface import GammaController, TrainingObserver
+    from specdec_core.interface import AcceptanceRule, GammaController, TrainingObserver
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.replay import TextOdds
@@ -40,11 +40,13 @@ class _Drafter:
     Attributes:
         run: One of them.
         gammas: The gamma controller of each, by its name.
+        rules: The acceptance rule of each; None for Algorithm 1.
         loaded: The drafter, once it has been loaded.
     """
 
     run: Run
     gammas: dict[str, GammaController] = field(default_factory=dict)
+    rules: dict[str, AcceptanceRule | None] = field(default_factory=dict)
     loaded: Drafter | None = None
 
 
@@ -120,7 +122,8 @@ class Replays:
             self._refused[run.name] = str(error)
             return
         key = drafter_key(run.drafter, run.draft_sampling)
-        self._drafters.setdefault(key, _Drafter(run)).gammas[run.name] = gamma
+        drafter = self._drafters.setdefault(key, _Drafter(run))
+        drafter.gammas[run.name], drafter.rules[run.name] = gamma, rule
 
     def _asked(self, drafter: _Drafter, names: Sequence[str], texts: SomeTexts) -> Callable[[], _Asked]:
         """Return a function that loads a drafter; with workers, they ask it from now on."""
@@ -168,6 +171,7 @@ class Replays:
             replayed = expected_metrics(
                 odds,
                 drafter.gammas[name],
+                rule=drafter.rules[name],
                 greedy=self._part.header.sampling.greedy,
                 machine=self._costs.machine,
                 draft_seconds=self._costs.draft_seconds(drafter.run),

@@ -26,6 +26,7 @@ class Mutation:
     tests: tuple[str, ...]
 
 
+RULES = "specdec_core/interface/rules.py"
 ACCEPTANCE = "specdec_core/verification/acceptance.py"
 DISTRIBUTIONS = "specdec_core/verification/distributions.py"
 BATCH = "specdec_core/decoding/batch.py"
@@ -66,6 +67,7 @@ ALONG = "specdec_core/replay/along.py"
 FORCED = "specdec_core/replay/forced.py"
 REPLAY = "specdec_core/replay/drafter.py"
 ODDS = "specdec_core/replay/odds.py"
+PREPARING = "specdec_core/replay/preparing.py"
 REPLAYED_LAW = "specdec_core/theory/replay.py"
 RACING = "specdec_core/theory/racing.py"
 
@@ -77,6 +79,7 @@ MODEL_TESTS = ("tests/models/test_session.py",)
 LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
 REPLAY_TESTS = ("tests/replay/test_law.py",)
+REPLAYED_RULE_TESTS = ("tests/replay/test_rules.py",)
 
 MUTATIONS = (
     # What q is.
@@ -716,9 +719,9 @@ MUTATIONS = (
     # Replays.
     Mutation(
         "replay: a token's acceptance is not capped at 1",
-        ALONG,
-        "/ p[index, :count]).clamp(max=1).numpy()",
-        "/ p[index, :count]).numpy()",
+        RULES,
+        "return ratio.clip(max=1.0)",
+        "return ratio",
         "Where the drafter is surer than the target, more tokens are accepted than drafted.",
         REPLAY_TESTS,
     ),
@@ -809,6 +812,46 @@ MUTATIONS = (
         "verifiable = drafted",
         "Tokens beyond an end of sequence are counted as verified.",
         REPLAY_TESTS,
+    ),
+    Mutation(
+        "replay: block verification forgets what earlier tokens leave",
+        BLOCK,
+        "kept = np.maximum(kept / np.maximum(own, kept), np.finfo(np.float64).tiny)",
+        "kept = np.ones(ratio.shape[:-1])",
+        "Block verification is replayed as Algorithm 1, which accepts fewer tokens.",
+        REPLAYED_RULE_TESTS,
+    ),
+    Mutation(
+        "replay: block verification gains more than a whole token",
+        BLOCK,
+        "kept / np.maximum(own, kept)",
+        "kept / own.clip(1e-300)",
+        "A token that the drafter hardly expects lets later ones pass less often.",
+        REPLAYED_RULE_TESTS,
+    ),
+    Mutation(
+        "replay: all of p at the position before",
+        ALONG,
+        "torch.from_numpy(values[at : at + width])",
+        "torch.from_numpy(values[max(at - 1, 0) : max(at - 1, 0) + width])",
+        "q is compared with p of another position.",
+        REPLAYED_RULE_TESTS,
+    ),
+    Mutation(
+        "replay: tokens that p excludes count among all",
+        ALONG,
+        "own.where(p > 0, math.inf)",
+        "own.nan_to_num(nan=0.0)",
+        "Rejection sampling is replayed as if it accepted next to nothing where sampling settings exclude tokens.",
+        REPLAYED_RULE_TESTS,
+    ),
+    Mutation(
+        "replay: some of p is taken for all of it",
+        PREPARING,
+        "or not p[:, -1].any()",
+        "or True",
+        "A rule that depends on all of p is replayed with the most probable tokens alone.",
+        REPLAYED_RULE_TESTS,
     ),
     # Numbers that are reported.
     Mutation(

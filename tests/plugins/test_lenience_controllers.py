@@ -50,6 +50,8 @@ def report(*rows, drafted=4):
 )
 def test_which_settings_are_lossless(config, lossless):
     assert config.lossless is lossless
+    assert config.lossless_for(greedy=True) is lossless
+    assert config.lossless_for(greedy=False) is (lossless or isinstance(config, GreedyLenienceConfig))
 
 
 @pytest.mark.parametrize("lenience", [0, -0.1, 1.01, float("nan"), None, "0.5x"])

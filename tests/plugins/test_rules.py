@@ -9,7 +9,7 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import PluginError, PointMass, Proposal, SamplingSettings
-from specdec_core.testing.harness.rule_law import FORMS, TOLERANCE, Models, law_of, models, step_of
+from specdec_core.testing.harness.rule_law import FORMS, TOLERANCE, Models, law_of, models, replay_error, step_of
 from specdec_core.verification import SpeculativeSampling, accept_greedy
 from specdec_plugins.rules.block import BlockRule
 from specdec_plugins.rules.config import TopKRuleConfig, TypicalRuleConfig
@@ -46,10 +46,14 @@ def law(rule, pair, form="dense"):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_lossless_rules_give_the_targets_distribution(name, form):
+    rule = LOSSLESS[name]
     for seed, size in enumerate(SIZES):
-        found = law(LOSSLESS[name], models(*size, seed), form)
+        step = step_of(models(*size, seed), form)
+        answer = rule.sample(step.proposal, step.p, None, step.uniforms)
+        found = law_of(step, answer)
         assert found.measured.max() < TOLERANCE, (size, found)
         assert found.declared.sum() == 0
+        assert (replay_error(step, answer, rule) < TOLERANCE).all(), size
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,10 +1,11 @@
-"""Records in memory, and what Algorithm 1 does on average, by enumeration: independent of the code under test."""
+"""Records in memory, and what rules do on average, by enumeration: independent of the code under test."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,19 +34,25 @@ def small_target(vocab: int = 4, seed: int = 0) -> LoadedModel:
 
 
 def all_texts(
-    target: LoadedModel, sampling: SamplingSettings, length: int = LENGTH, prompt: Text = PROMPT
+    target: LoadedModel,
+    sampling: SamplingSettings,
+    length: int = LENGTH,
+    prompt: Text = PROMPT,
+    top_k: int = 0,
 ) -> tuple[list[RecordedText], np.ndarray]:
     """Return every text that the target can generate, and the probability of each."""
     found = continuations(target, sampling, prompt, length)
-    texts = recorded_texts(target, prompt, list(found), sampling, length)
+    texts = recorded_texts(target, prompt, list(found), sampling, length, top_k)
     return texts, np.array(list(found.values()))
 
 
-def expected_by_replay(odds: Sequence[TextOdds], weights: np.ndarray, gamma: int) -> dict[str, Any]:
+def expected_by_replay(
+    odds: Sequence[TextOdds], weights: np.ndarray, gamma: int, **options: Any
+) -> dict[str, Any]:
     """Return what replaying every text gives on average."""
     total: dict[str, Any] = defaultdict(lambda: np.zeros(8))
     for one, weight in zip(odds, weights, strict=True):
-        _add(total, expected_metrics([one], gamma).metrics, float(weight))
+        _add(total, expected_metrics([one], gamma, **options).metrics, float(weight))
     return total
 
 
@@ -56,16 +63,17 @@ def expected_by_enumeration(
     gamma: int,
     length: int = LENGTH,
     prompt: Text = PROMPT,
+    rule: str = "token",
 ) -> dict[str, Any]:
-    """Return what Algorithm 1 counts on average, over all drafts and all outcomes of each step."""
+    """Return what a rule counts on average, over all drafts and all outcomes of each step."""
     kinds: Counter[tuple[bool, int, int, int, int]] = Counter()
     begins: dict[Text, float] = {(): 1.0}
-    law = _Law(target, sampling, prompt)
+    law = _law(target, sampling, prompt)
     for at in range(length):
         for text, weight in [(text, weight) for text, weight in begins.items() if len(text) == at]:
             asked = min(gamma, length - at - 1)
             for draft, chance in _drafts(q_of, (*prompt, *text), asked):
-                for accepted, token, share in _outcomes(law, q_of, text, draft):
+                for accepted, token, share in OUTCOMES[rule](law, q_of, text, draft):
                     new = _clipped((*draft[:accepted], token), target.eos_ids)
                     kept = min(accepted, len(new))
                     kinds[at == 0, asked, len(draft), kept, len(new)] += weight * chance * share
@@ -90,6 +98,17 @@ class _Law:
             self._known[text] = adjusted(logits, self._sampling, [*self._prompt, *text]).numpy()
         return self._known[text]
 
+    def pairs(self, q_of: QOf, text: Text, draft: Text) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return p and q at each place of a draft."""
+        found = []
+        for n in range(len(draft)):
+            p, q = self.p(text + draft[:n]), q_of((*self._prompt, *text), draft[:n])
+            found.append((p, np.eye(len(p))[q] if isinstance(q, int) else np.asarray(q, dtype=np.float64)))
+        return found
+
+
+_law = cache(_Law)
+
 
 def _drafts(q_of: QOf, prefix: Text, asked: int) -> Iterator[tuple[Text, float]]:
     """Yield every draft after a prefix, with its probability."""
@@ -105,12 +124,10 @@ def _drafts(q_of: QOf, prefix: Text, asked: int) -> Iterator[tuple[Text, float]]
             open_drafts += [((*draft, x), chance * float(q[x])) for x in np.flatnonzero(q).tolist()]
 
 
-def _outcomes(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
+def _by_token(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
     """Yield n, the token that follows, and the probability of both, as in Algorithm 1."""
     reached = 1.0
-    for n, x in enumerate(draft):
-        p, q = law.p(text + draft[:n]), q_of((*law._prompt, *text), draft[:n])
-        q = np.eye(len(p))[q] if isinstance(q, int) else q
+    for n, (x, (p, q)) in enumerate(zip(draft, law.pairs(q_of, text, draft), strict=True)):
         beta = min(1.0, p[x] / q[x])
         residual = np.maximum(p - q, 0)
         if beta < 1:
@@ -124,6 +141,43 @@ def _outcomes(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[i
             return
     p = law.p(text + draft)
     yield from ((len(draft), t, reached * p[t]) for t in np.flatnonzero(p).tolist())
+
+
+def _by_block(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
+    """Yield the same for block verification (arXiv 2403.10444): the last place that passes counts."""
+    pairs = law.pairs(q_of, text, draft)
+    kept, passes, residuals = [1.0], [1.0], []
+    for n, (x, (p, q)) in enumerate(zip(draft, pairs, strict=True)):
+        residuals.append(np.maximum(kept[n] * p - q, 0))
+        if n:
+            more = residuals[n].sum()
+            # 0 / 0 where p = q and everything so far is kept: the next place passes as well.
+            passes.append(more / (more + 1 - kept[n]) if more + 1 - kept[n] > 1e-12 else 1.0)
+        kept.append(min(1.0, kept[n] * p[x] / q[x]))
+    passes += [kept[-1]] if draft else []
+    residuals.append(law.p(text + draft))
+    later = 1.0
+    for n in reversed(range(len(draft) + 1)):
+        weights = residuals[n]
+        share = later * passes[n]
+        later *= 1 - passes[n]
+        if share > 0 and weights.sum() > 0:
+            yield from ((n, t, share * weights[t] / weights.sum()) for t in np.flatnonzero(weights).tolist())
+
+
+def _by_rejection(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
+    """Yield the same for rejection sampling: x passes with probability p(x) / (M q(x)), or p is drawn from."""
+    reached = 1.0
+    for n, (x, (p, q)) in enumerate(zip(draft, law.pairs(q_of, text, draft), strict=True)):
+        most = max(1.0, max(p[t] / q[t] if q[t] else np.inf for t in np.flatnonzero(p)))
+        passes = p[x] / (most * q[x])
+        yield from ((n, t, reached * (1 - passes) * p[t]) for t in np.flatnonzero(p).tolist())
+        reached *= passes
+    p = law.p(text + draft)
+    yield from ((len(draft), t, reached * p[t]) for t in np.flatnonzero(p).tolist())
+
+
+OUTCOMES = {"token": _by_token, "block": _by_block, "rejection": _by_rejection}
 
 
 def _clipped(new: Text, eos_ids: Sequence[int]) -> Text:

@@ -99,7 +99,9 @@ def test_asking_once_per_text_equals_asking_at_every_position(made, who):
             for position, count in enumerate(np.minimum(one.offered, len(one) - np.arange(len(one)))):
                 assert count <= 3
                 np.testing.assert_allclose(
-                    _compared(one.accept[position, :count]), _compared(other.accept[position, :count]), atol=1e-6
+                    _compared(one.accept()[position, :count]),
+                    _compared(other.accept()[position, :count]),
+                    atol=1e-6,
                 )
 
 

@@ -207,23 +207,23 @@ SAMPLINGS = {
 
 
 @cache
-def _target() -> LoadedModel:
+def target() -> LoadedModel:
     return small_target(VOCAB)
 
 
 @cache
-def _texts(name: str) -> Any:
-    return all_texts(_target(), SAMPLINGS[name])
+def texts_of(name: str) -> Any:
+    return all_texts(target(), SAMPLINGS[name])
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("case", CASES)
 def test_expected_counts_equal_enumeration(case: str, sampling: str) -> None:
     own = CASES[case](SAMPLINGS[sampling])
-    texts, weights = _texts(sampling)
-    odds = replayed(_target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).odds()
+    texts, weights = texts_of(sampling)
+    odds = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).odds()
     for gamma in GAMMAS:
-        expected = expected_by_enumeration(_target(), SAMPLINGS[sampling], own.q_of, gamma)
+        expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, gamma)
         require_equal(expected_by_replay(odds, weights, gamma), expected)
 
 
@@ -233,11 +233,11 @@ def test_expected_counts_equal_enumeration(case: str, sampling: str) -> None:
 def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None:
     """Autoregressive drafters are asked in chunks of as many tokens as the longest draft."""
     own = CASES[case](SAMPLINGS[sampling])
-    texts, weights = _texts(sampling)
+    texts, weights = texts_of(sampling)
     replay = replayed(
-        _target(), texts, SAMPLINGS[sampling], own.drafter, longest, autoregressive=True, batch_size=64
+        target(), texts, SAMPLINGS[sampling], own.drafter, longest, autoregressive=True, batch_size=64
     )
-    expected = expected_by_enumeration(_target(), SAMPLINGS[sampling], own.q_of, longest)
+    expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, longest)
     require_equal(expected_by_replay(replay.odds(), weights, longest), expected)
 
 
@@ -246,9 +246,9 @@ def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None
 @pytest.mark.parametrize("case", ["autoregressive", "heads", "hierarchy"])
 def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, draft: SamplingSettings) -> None:
     own = CASES[case](draft)
-    texts, weights = _texts(sampling)
-    replay = replayed(_target(), texts, SAMPLINGS[sampling], own.drafter, draft_sampling=draft, batch_size=64)
-    expected = expected_by_enumeration(_target(), SAMPLINGS[sampling], own.q_of, 3)
+    texts, weights = texts_of(sampling)
+    replay = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, draft_sampling=draft, batch_size=64)
+    expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, 3)
     require_equal(expected_by_replay(replay.odds(), weights, 3), expected)
 
 
@@ -263,9 +263,9 @@ def test_repetition_penalty_sees_the_text(temperature: float) -> None:
         q = adjusted(drafter.table[text[-1]], sampling, text).numpy()
         return int(q.argmax()) if sampling.greedy else q
 
-    texts, weights = all_texts(_target(), sampling)
-    odds = replayed(_target(), texts, sampling, drafter, batch_size=64).odds()
-    require_equal(expected_by_replay(odds, weights, 3), expected_by_enumeration(_target(), sampling, q_of, 3))
+    texts, weights = all_texts(target(), sampling)
+    odds = replayed(target(), texts, sampling, drafter, batch_size=64).odds()
+    require_equal(expected_by_replay(odds, weights, 3), expected_by_enumeration(target(), sampling, q_of, 3))
 
 
 def test_drafts_that_depend_on_the_budget() -> None:
@@ -273,16 +273,16 @@ def test_drafts_that_depend_on_the_budget() -> None:
     sampling = SAMPLINGS["1"]
     copier, table = _deterministic(sampling), _autoregressive(sampling)
     drafter = _chain(sampling, min_draft_tokens=2).drafter
-    texts, weights = _texts("1")
-    odds = replayed(_target(), texts, sampling, drafter, batch_size=64).odds()
+    texts, weights = texts_of("1")
+    odds = replayed(target(), texts, sampling, drafter, batch_size=64).odds()
     for gamma in GAMMAS:
         require_equal(
             expected_by_replay(odds, weights, gamma),
-            expected_by_enumeration(_target(), sampling, _Replacing(copier.q_of, table.q_of, gamma), gamma),
+            expected_by_enumeration(target(), sampling, Replacing(copier.q_of, table.q_of, gamma), gamma),
         )
 
 
-class _Replacing:
+class Replacing:
     """q of a chain that replaces copies of fewer than 2 tokens, unless no more are asked for."""
 
     def __init__(self, copied: QOf, drawn: QOf, gamma: int) -> None:

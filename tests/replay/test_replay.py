@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from specdec_core.interface import (
     PluginConfig,
     PluginError,
     Proposal,
+    RuleConfig,
     SamplingSettings,
     SessionInfo,
     TargetInfo,
@@ -35,6 +37,7 @@ from specdec_core.replay.preparing import read_hidden
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
+from specdec_core.verification import SpeculativeSampling
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.drafters.support import heads_for
@@ -71,7 +74,7 @@ def test_the_number_of_texts_asked_for_together_changes_nothing(target):
         )
         assert [one.number for one in together] == [0, 1, 2, 3, 4]
         for one, other in zip(alone, together, strict=True):
-            np.testing.assert_allclose(one.accept, other.accept)
+            np.testing.assert_allclose(one.accept(), other.accept())
             assert one.offered.tolist() == other.offered.tolist()
 
 
@@ -230,7 +233,7 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     torch.testing.assert_close(read_hidden(target, text), expected, atol=1e-4, rtol=1e-4)
     without = replayed(target, [text], SAMPLED, drafter, 3, 9)
     given = replayed(target, [replace(text, hidden=expected.numpy())], SAMPLED, drafter, 3, 9)
-    np.testing.assert_allclose(without.odds()[0].accept, given.odds()[0].accept, atol=1e-5)
+    np.testing.assert_allclose(without.odds()[0].accept(), given.odds()[0].accept(), atol=1e-5)
     assert without.odds()[0].offered[0] == 0  # nothing was read before the first step
     assert "hidden states" in without.notes[0]
     assert not given.notes
@@ -324,25 +327,64 @@ def test_records_that_do_not_fit(target):
             replayed(target, [replace(texts[0], probabilities=p)], SAMPLED, TableDrafter(6)).odds()
 
 
-def test_runs_whose_texts_are_not_the_targets_are_refused():
+def _plugin(kind, name, **settings):
     registry = default_registry()
+    return registry.create(kind, name, registry.spec(kind, name).config(**settings))
 
-    def rule(name, **settings):
-        return registry.create("rule", name, registry.spec("rule", name).config(**settings))
 
-    check_replayable()
-    check_replayable(rule=rule("token"))
-    for name in ("exact-match", "block", "typical"):
-        check_replayable(rule=rule(name), greedy=True)
-    check_replayable(lenience=None, generation=GenerationSettings(max_new_tokens=5))
+@pytest.mark.parametrize(
+    ("rule", "sampled", "greedy"),
+    [
+        ("token", None, None),
+        ("block", None, None),
+        ("rejection", None, None),
+        ("exact-match", "lossy", None),  # at other temperatures it is refused by the rule itself, too
+        ("typical", "lossy", None),
+        ("top-k", "lossy", "lossy"),
+    ],
+)
+def test_which_rules_can_be_replayed(rule, sampled, greedy):
+    for reason, where in ((sampled, False), (greedy, True)):
+        if reason is None:
+            check_replayable(rule=_plugin("rule", rule), greedy=where)
+        else:
+            with pytest.raises(ConfigError, match=reason):
+                check_replayable(rule=_plugin("rule", rule), greedy=where)
+
+
+@pytest.mark.parametrize(
+    ("lenience", "settings", "sampled", "greedy"),
+    [
+        ("constant", {"lenience": 0.5}, False, False),
+        ("constant", {"lenience": 1}, True, True),
+        ("greedy", {"lenience": 0.5}, True, False),
+        ("budgeted", {"max_deviation": 0}, True, True),
+    ],
+)
+def test_which_lenience_can_be_replayed(lenience, settings, sampled, greedy):
+    for taken, where in ((sampled, False), (greedy, True)):
+        with nullcontext() if taken else pytest.raises(ConfigError, match="lenience below 1"):
+            check_replayable(lenience=_plugin("lenience", lenience, **settings), greedy=where)
     with pytest.raises(ConfigError, match="lenience below 1"):
-        check_replayable(lenience=Lenience(0.5))
-    with pytest.raises(ConfigError, match="does not verify token by token"):
-        check_replayable(rule=rule("block"))
-    with pytest.raises(ConfigError, match="cannot be replayed"):
-        check_replayable(rule=rule("top-k", k=2), greedy=True)
+        check_replayable(lenience=Lenience(0.5))  # its settings declare nothing
+
+
+def test_a_rule_that_declares_nothing_and_beams_are_refused():
+    class Undeclared(RuleConfig):
+        @property
+        def lossless_at(self):
+            return "always"
+
+    check_replayable(generation=GenerationSettings(max_new_tokens=5))
+    check_replayable(rule=_Silent(Undeclared()), greedy=True)
+    with pytest.raises(ConfigError, match=r"'_Silent' cannot be replayed at this temperature.*`replays_from`"):
+        check_replayable(rule=_Silent(Undeclared()))
     with pytest.raises(ConfigError, match="beam"):
         check_replayable(generation=GenerationSettings(beams=4), greedy=True)
+
+
+class _Silent(SpeculativeSampling):
+    pass
 
 
 def test_a_wrapped_model_needs_no_name(target):

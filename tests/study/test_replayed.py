@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from specdec_core.decoding import make_rule
 from specdec_core.interface import ConfigError
 from specdec_core.record import read_record
 from specdec_core.registry import default_registry
@@ -181,6 +182,21 @@ def test_seconds_are_expected_on_the_machines_that_are_given(replayed, record, r
     )
 
 
+def test_runs_of_one_drafter_differ_by_their_rule(replayed, record, registry):
+    runs = [{"name": rule, "drafter": "random", "gamma": 3, "rule": rule} for rule in ("token", "block")]
+    study = replayed(*runs).study
+    machine = timed(study, random=(0.0, 0.01, 0.02, 0.03))
+    rows = {(row.task, row.name): row for row in summarise(replayed(*runs, machines=[machine]))}
+    odds = DrafterReplay(record, record.parts[1], study.runs[1].drafter, max_gamma=3, registry=registry).odds()
+    token, block = (rows["sampled", name] for name in ("token", "block"))
+    for row, rule in ((token, None), (block, make_rule("block", greedy=False))):
+        law = expected_metrics(odds, 3, rule=rule).metrics
+        assert row.counts.block_efficiency == pytest.approx(law.block_efficiency)
+        assert row.expected.speedup_by_gamma[3] == pytest.approx(row.speed.speedup)
+    assert block.counts.block_efficiency > token.counts.block_efficiency
+    assert rows["greedy", "block"].counts == rows["greedy", "token"].counts
+
+
 def test_two_machines_of_one_name_are_refused(replayed):
     with pytest.raises(ConfigError, match="several machines are called 'here'"):
         replayed(machines=[MACHINE, MACHINE])
@@ -235,16 +251,19 @@ def test_times_of_the_record_are_used_with_the_drafters_here(registry, model_fol
 def test_what_cannot_be_replayed_is_named_and_the_others_go_on(replayed):
     runs = (
         {"name": "lenient", "drafter": "again", "gamma": 2, "lenience": 0.5},
-        {"name": "blocks", "drafter": "again", "gamma": 2, "rule": "block"},
+        {"name": "lossy", "drafter": "again", "gamma": 2, "rule": "typical"},
+        {"name": "rejecting", "drafter": "again", "gamma": 2, "rule": "rejection"},
         {"name": "tree", "drafter": "again", "gamma": {"name": "tree", "widths": [2, 1]}},
         {"name": "broken", "drafter": {"name": "again", "breaks": True}, "grid": {"gamma": [1, 2]}},
         {"name": "sound", "drafter": "again", "gamma": 2},
     )
     result = replayed(*runs)
     why = {run: reason for (task, run), reason in result.failed.items() if task == "sampled"}
-    assert sorted(why) == ["blocks", "broken-gamma=1", "broken-gamma=2", "lenient", "tree"]
+    assert sorted(why) == ["broken-gamma=1", "broken-gamma=2", "lenient", "lossy", "rejecting", "tree"]
     assert "lenience below 1 cannot be replayed" in why["lenient"]
-    assert "the rule 'block' cannot be replayed" in why["blocks"]
+    assert "the rule 'typical' cannot be replayed at this temperature: it is lossy" in why["lossy"]
+    assert "the rule 'rejection' cannot be replayed on this record" in why["rejecting"]
+    assert not {"lossy", "rejecting"} & {run for task, run in result.failed if task == "greedy"}
     assert "trees" in why["tree"]
     assert "it broke" in why["broken-gamma=1"]
     assert why["broken-gamma=1"] == why["broken-gamma=2"]

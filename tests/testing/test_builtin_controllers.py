@@ -66,7 +66,8 @@ def test_a_gamma_controller_conforms(who, device):
 def test_a_lenience_controller_conforms(who, device):
     report = run_kit("lenience", *LENIENCES[who], device, require=("batches-independent",))
     declared = report.outcome("lossless-as-declared")
-    assert declared == ("passed" if who.endswith("lossless") else "skipped")
+    # `greedy` is lossless where the target samples, whatever its l.
+    assert declared == ("passed" if who.endswith("lossless") or who == "greedy" else "skipped")
 
 
 @pytest.mark.slow

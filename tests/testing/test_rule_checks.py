@@ -111,6 +111,13 @@ class Reseeds(Correct):
         return super().sample(*given)
 
 
+class TakesMore(Correct):
+    """Algorithm 1, replayed as if everything that q favours were accepted."""
+
+    def acceptance_given_text(self, ratio, least):
+        return (ratio >= 1).astype(float)
+
+
 class LossyConfig(RuleConfig):
     pass
 
@@ -119,6 +126,7 @@ DEFECTS = [
     (WrongShape, TokenRuleConfig, "answer-form"),
     (TooMany, TokenRuleConfig, "answer-in-range"),
     (FromP, TokenRuleConfig, "lossless"),
+    (TakesMore, TokenRuleConfig, "replay-as-declared"),
     (Quiet, LossyConfig, "deviation-declared"),
     (Second, TokenRuleConfig, "lossless-greedy"),
     (SecondQuietly, LossyConfig, "deviation-greedy"),
@@ -130,7 +138,7 @@ DEFECTS = [
 ]
 
 
-LAWS = ("lossless", "deviation-declared")
+LAWS = ("lossless", "replay-as-declared", "deviation-declared")
 """Checks that enumerate the law of a rule, as tests/plugins/test_rules.py does by default."""
 
 
@@ -149,6 +157,7 @@ def test_the_law_of_a_rule_that_ships_is_as_declared(name, device):
     assert report.passed, str(report)
     exact = name in ("token", "block", "rejection")
     assert report.outcome("lossless") == ("passed" if exact else "skipped")
+    assert report.outcome("replay-as-declared") == ("passed" if exact else "skipped")
 
 
 def test_every_rule_that_ships_is_checked():

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from specdec_core.decoding import make_rule
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.file import read_measurement, write_measurement
 from specdec_core.record.reader import read_record
@@ -57,6 +58,27 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
             alone = expected_metrics(odds, gamma, machine=costs.machine, draft_seconds=draft_seconds)
             assert found[run.name][place] == pytest.approx(alone.seconds_by_text[0])
     assert len(np.unique(found[runs[0].name])) > 1  # or the order would not matter
+
+
+def test_candidates_are_replayed_with_their_rules(model_folder, tmp_path):
+    own = "  - {{drafter: random, gamma: 3, grid: {{rule: [token, block]}}}}\n"
+    path = tmp_path / "study.yaml"
+    path.write_text((STUDY.partition("  - {{drafter")[0] + own).format(folder=model_folder))
+    loaded = load_study(path)
+    record = record_study(loaded, tmp_path / "record", Seen(), RecordOptions())
+    part, runs, registry = record.parts[0], loaded.runs[1:], default_registry()
+    costs = read_costs(write_times(tmp_path / "times.json", {"random": ({"name": "random"}, FREE)}), runs)
+    replays = Replays(
+        record, part, runs, costs, target=None, folder=loaded.folder, registry=registry, observer=Seen()
+    )
+    found = replays([run.name for run in runs], range(len(part)))
+    odds = DrafterReplay(record, part, runs[0].drafter, max_gamma=3).odds()
+    for run, rule in zip(runs, (None, make_rule("block", greedy=False)), strict=True):
+        alone = expected_metrics(odds, 3, rule=rule, machine=costs.machine, draft_seconds=FREE)
+        assert found[run.name] == pytest.approx(alone.seconds_by_text)
+    token, block = found.values()
+    assert (block <= token).all()
+    assert block.sum() < token.sum()
 
 
 def test_the_cheap_one_wins_and_is_written(study, times, tmp_path):

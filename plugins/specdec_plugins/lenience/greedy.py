@@ -18,6 +18,10 @@ class GreedyLenienceConfig(LenienceConfig):
         """Whether l is 1."""
         return self.lenience == 1
 
+    def lossless_for(self, *, greedy: bool) -> bool:
+        """Return whether l is 1: it always is where the target samples."""
+        return self.lossless or not greedy
+
 
 class GreedyLenience(LenienceController):
     """Accepts a draft token in greedy decoding if p(x) >= l max p, p before the argmax; l is 1 when sampling.

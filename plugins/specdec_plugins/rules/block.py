@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal, Sparse
 from specdec_core.verification import accept, accept_greedy, dense, density, draw_next, residual
 from specdec_plugins.rules.config import BlockRuleConfig
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class BlockRule(AcceptanceRule):
@@ -33,12 +39,31 @@ class BlockRule(AcceptanceRule):
     **Why it accepts more.** For Algorithm 1 the probability that tau >= i is the product of the min(1, p / q),
     which is at most c_i.
 
+    **Given the text.** Let r_i = q(y_i) / p(y_i) along the text y_1 ... y_gamma, and R_i = r_1 ... r_i. The prefix
+    y_1 ... y_i is drafted and accepted with probability Q c_i, which is R_i c_i times the probability of the text.
+    So tau >= i, given the text, with probability R_i c_i = min(R_i, R_{i-1} c_{i-1}) = min(1, R_1, ... R_i). For
+    Algorithm 1 it is the product of the min(1, r).
+
     References:
         Sun et al., Block Verification Accelerates Speculative Decoding, Theorems 1 and 2 (arXiv 2403.10444). The
         proof above is by induction from the end of the draft; the paper compares the laws of whole blocks.
     """
 
     Config = BlockRuleConfig
+
+    def acceptance_given_text(
+        self,
+        ratio: NDArray[np.float64],
+        least: NDArray[np.float64] | None,  # noqa: ARG002
+    ) -> NDArray[np.float64]:
+        """Return R_i c_i / (R_{i-1} c_{i-1}) = min(1, r_i / c_{i-1}), with c_i = min(1, c_{i-1} / r_i)."""
+        odds = np.empty_like(ratio)
+        kept = np.ones(ratio.shape[:-1])
+        for place in range(ratio.shape[-1]):
+            own = ratio[..., place]
+            odds[..., place] = np.minimum(own, kept) / kept
+            kept = np.maximum(kept / np.maximum(own, kept), np.finfo(np.float64).tiny)
+        return odds
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
         """Verify a draft where the target samples."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -12,6 +12,8 @@ from specdec_core.interface import LosslessAt, RuleConfig
 class BlockRuleConfig(RuleConfig):
     """Block verification has no settings."""
 
+    replays_from: ClassVar[Literal["token", "all"] | None] = "token"
+
     @property
     def lossless_at(self) -> LosslessAt:
         """Always; `BlockRule` has the proof."""
@@ -20,6 +22,8 @@ class BlockRuleConfig(RuleConfig):
 
 class RejectionRuleConfig(RuleConfig):
     """Rejection sampling has no settings."""
+
+    replays_from: ClassVar[Literal["token", "all"] | None] = "all"
 
     @property
     def lossless_at(self) -> LosslessAt:

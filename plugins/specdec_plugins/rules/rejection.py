@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.verification import accept, accept_greedy, count_accepted, dense, density, draw_next
 from specdec_plugins.rules.config import RejectionRuleConfig
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class RejectionRule(AcceptanceRule):
@@ -16,13 +22,23 @@ class RejectionRule(AcceptanceRule):
     This is the non-iterative rejection sampling of appendix A.2: one attempt, so that a step needs one target
     forward pass. It is exact: an accepted token is y with probability q(y) p(y) / (M q(y)) = p(y) / M, a drawn one
     with (1 - 1 / M) p(y), together p(y). It accepts with probability 1 / M = min_x q(x) / p(x), never more than
-    Algorithm 1, and nothing where q excludes a token that p does not.
+    Algorithm 1, and nothing where q excludes a token that p does not. Given the token that was emitted, the
+    probability that it was accepted is 1 / M as well, whatever token it is.
 
     References:
         Leviathan et al. 2023, appendix A.2 (arXiv 2211.17192).
     """
 
     Config = RejectionRuleConfig
+
+    def acceptance_given_text(
+        self,
+        ratio: NDArray[np.float64],  # noqa: ARG002
+        least: NDArray[np.float64] | None,
+    ) -> NDArray[np.float64]:
+        """Return 1 / M at each position."""
+        assert least is not None, "`replays_from` is `all`"
+        return np.minimum(least, 1.0)
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
         """Verify a draft where the target samples."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_core.interface import GammaController
+from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.record import RecordedText, RecordPart
 from specdec_core.replay import DrafterReplay, Machine, Replayed, TextOdds, expected_metrics
 from specdec_core.study.report.run_fields import ReplayedOn
@@ -66,7 +66,7 @@ def _undrafted(text: RecordedText) -> TextOdds:
     """Return a text without any draft along it."""
     length = len(text.tokens)
     return TextOdds(
-        accept=np.zeros((length, 0)),
+        ratio=np.zeros((length, 0)),
         offered=np.zeros(length, dtype=np.int64),
         confidence=np.zeros((length, 0), dtype=np.float32),
         tokens=text.tokens,
@@ -93,33 +93,48 @@ class Drafted:
         self.replay = replay
         self._odds: Sequence[TextOdds] = replay.odds()
         self._longest, self._greedy, self._seed = longest, greedy, seed
-        self._speedups: dict[str, tuple[float, ...]] = {}
+        self._speedups: dict[tuple[str, str | None], tuple[float, ...]] = {}
 
     def expected(
-        self, gamma: int | GammaController, machine: Machine | None, seconds: tuple[float, ...]
+        self,
+        gamma: int | GammaController,
+        rule: AcceptanceRule | None,
+        machine: Machine | None,
+        seconds: tuple[float, ...],
     ) -> Replayed:
         """Return what a run counts.
 
         Args:
             gamma: Tokens drafted in each step, or the controller.
+            rule: The acceptance rule; None for Algorithm 1.
             machine: Gives the times; None for counts alone.
             seconds: D(k) of the drafter on that machine.
         """
         return expected_metrics(
-            self._odds, gamma, greedy=self._greedy, machine=machine, draft_seconds=seconds, seed=self._seed
+            self._odds,
+            gamma,
+            rule=rule,
+            greedy=self._greedy,
+            machine=machine,
+            draft_seconds=seconds,
+            seed=self._seed,
         )
 
-    def speedups(self, texts: RecordedTexts, machine: Machine, seconds: tuple[float, ...]) -> tuple[float, ...]:
+    def speedups(
+        self, texts: RecordedTexts, rule: AcceptanceRule | None, machine: Machine, seconds: tuple[float, ...]
+    ) -> tuple[float, ...]:
         """Return the expected speed-up with each gamma from 0 that was replayed and timed.
 
         Args:
             texts: The texts.
+            rule: The acceptance rule; None for Algorithm 1.
             machine: The machine.
             seconds: D(k) there.
         """
-        if machine.name not in self._speedups:
+        key = machine.name, None if rule is None else repr(rule.config)
+        if key not in self._speedups:
             alone = texts.alone(machine).metrics.seconds
             most = min(self._longest, len(machine.verify) - 1, len(seconds) - 1)
-            took = [self.expected(gamma, machine, seconds).metrics.seconds for gamma in range(1, most + 1)]
-            self._speedups[machine.name] = (1.0, *(alone / one for one in took))
-        return self._speedups[machine.name]
+            took = [self.expected(gamma, rule, machine, seconds).metrics.seconds for gamma in range(1, most + 1)]
+            self._speedups[key] = (1.0, *(alone / one for one in took))
+        return self._speedups[key]

@@ -19,7 +19,7 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
-from specdec_core.interface import FixedGamma, GammaController, PluginWarning, TrainingObserver
+from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, PluginWarning, TrainingObserver
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.record import Record, RecordPart
@@ -39,8 +39,10 @@ from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 from specdec_core.study.run.runner import StudyResult, failure_lines, failure_text
 
 _Found = TypeVar("_Found")
-_Gammas: TypeAlias = tuple[dict[Run, GammaController], Drafted]
-"""The runs of a drafter with their controllers, and what it drafted."""
+_How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
+"""The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
+_Runs: TypeAlias = tuple[dict[Run, _How], Drafted]
+"""The runs of a drafter, and what it drafted."""
 _ONLY = 1
 """Number of the only repeat: an expectation needs no other."""
 
@@ -229,42 +231,42 @@ class _TaskReplay:
                     own, baseline, machine, alone, self._certain(alone, machine), self._gaps(), self._outputs()
                 )
         drafts = [self._begin(runs) for runs in _by_drafter(self._task) if not self._all_done(runs)]
-        found: Iterable[_Gammas | None] = (draft() for draft in drafts)
+        found: Iterable[_Runs | None] = (draft() for draft in drafts)
         if self._session.pool is not None and self._session.timed_here:
             found = list(found)  # a drafter is timed when no other is asked
         for each in found:
             if each is not None:
-                gammas, drafted = each
-                for run, gamma in gammas.items():
-                    self._session.attempt(self._tasks, run, partial(self._expect, run, gamma, drafted))
+                hows, drafted = each
+                for run, how in hows.items():
+                    self._session.attempt(self._tasks, run, partial(self._expect, run, *how, drafted))
 
     def _all_done(self, runs: Sequence[Run]) -> bool:
         return all(self._session.done(own, run) for own in self._tasks for run in runs)
 
-    def _begin(self, runs: Sequence[Run]) -> Callable[[], _Gammas | None]:
+    def _begin(self, runs: Sequence[Run]) -> Callable[[], _Runs | None]:
         """Return a function that asks the drafter of some runs for its drafts, once; workers begin at once.
 
         It returns None where there is nothing to expect, as no run can be replayed.
         """
-        found = {run: self._session.attempt(self._tasks, run, partial(self._gamma, run)) for run in runs}
-        gammas = {run: gamma for run, gamma in found.items() if gamma is not None}
-        if not gammas:
+        found = {run: self._session.attempt(self._tasks, run, partial(self._how, run)) for run in runs}
+        hows = {run: how for run, how in found.items() if how is not None}
+        if not hows:
             return lambda: None
-        longest = max(1, *(gamma.max_gamma for gamma in gammas.values()))
-        first, *others = gammas
+        longest = max(1, *(gamma.max_gamma for gamma, _ in hows.values()))
+        first, *others = hows
         started = self._started(first, longest)
 
-        def ask() -> _Gammas | None:
+        def ask() -> _Runs | None:
             drafted = self._session.attempt(self._tasks, first, partial(self._drafted, started, longest))
             if drafted is None:  # what is wrong with the drafter ends all runs that have it
                 self._session.fail(self._tasks, others, like=first)
                 return None
-            return gammas, drafted
+            return hows, drafted
 
         return ask
 
-    def _gamma(self, run: Run) -> GammaController:
-        """Return the gamma controller of a run that can be replayed.
+    def _how(self, run: Run) -> _How:
+        """Return the gamma controller and the acceptance rule of a run that can be replayed.
 
         Raises:
             ConfigError: It cannot be; with the reason.
@@ -276,7 +278,7 @@ class _TaskReplay:
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
         gamma = make_gamma(run.gamma, registry)
         assert gamma is not None, "only the baseline has none"
-        return gamma
+        return gamma, rule
 
     def _started(self, run: Run, longest: int) -> Callable[[], DrafterReplay | PooledReplay]:
         """Return a function that loads the drafter of a run; with workers, they ask it from now on."""
@@ -312,17 +314,17 @@ class _TaskReplay:
         task = self._task
         return Drafted(started(), longest, task.sampling.greedy, task.generation.seed)
 
-    def _expect(self, run: Run, gamma: GammaController, drafted: Drafted) -> None:
+    def _expect(self, run: Run, gamma: GammaController, rule: AcceptanceRule | None, drafted: Drafted) -> None:
         """Compute what follows for a run on each machine."""
         for own, machine in self._shown:
             if self._session.done(own, run):
                 continue
             seconds, notes = self._draft_seconds(run, machine, drafted, gamma.max_gamma)
             timed = machine if seconds else None
-            replayed = drafted.expected(gamma, timed, seconds)
+            replayed = drafted.expected(gamma, rule, timed, seconds)
             on = self._certain(replayed, timed)
             if timed is not None:
-                on = replace(on, speedup_by_gamma=drafted.speedups(self._texts, timed, seconds))
+                on = replace(on, speedup_by_gamma=drafted.speedups(self._texts, rule, timed, seconds))
             if timed is None and not isinstance(gamma, FixedGamma):
                 notes = (
                     *notes,

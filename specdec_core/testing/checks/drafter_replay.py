@@ -120,7 +120,7 @@ def _require_equal(did: str, text: int, once: TextOdds, always: TextOdds) -> Non
             )
             raise CheckFailure(did, got, f"{expected}, as many as there is room for", hint)
         count = min(offered[0], len(once) - position)
-        one, other = (np.cumprod(odds.accept[position, :count]) for odds in (once, always))
+        one, other = (np.cumprod(odds.accept()[position, :count]) for odds in (once, always))
         if count and np.abs(one - other).max() > _TOLERANCE:
             place = int(np.abs(one - other).argmax())
             raise CheckFailure(

@@ -15,7 +15,16 @@ from specdec_core.decoding.verifier import REFUSALS, checked_answer
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
-from specdec_core.testing.harness.rule_law import FORMS, TOLERANCE, Law, Step, law_of, models, step_of
+from specdec_core.testing.harness.rule_law import (
+    FORMS,
+    TOLERANCE,
+    Law,
+    Step,
+    law_of,
+    models,
+    replay_error,
+    step_of,
+)
 from specdec_core.testing.harness.state import changed_globals, global_state
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from specdec_core.testing.registration import CheckFailure, check
@@ -42,6 +51,11 @@ def lossy(subject: RuleSubject) -> str | None:
 def lossless(subject: RuleSubject) -> str | None:
     """Return why a check of the declared deviation does not apply."""
     return "its settings declare it lossless" if subject.declared.lossless else None
+
+
+def not_replayed(subject: RuleSubject) -> str | None:
+    """Return why a check of replays does not apply."""
+    return None if subject.declared.replays_from else "its settings do not declare `replays_from`"
 
 
 def lossy_greedy(subject: RuleSubject) -> str | None:
@@ -92,6 +106,22 @@ def is_lossless(subject: RuleSubject) -> None:
                 f"a total variation of {found.measured[place]:.4f} from the target at position {place + 1}",
                 f"none: `config.lossless` is True (up to {TOLERANCE:g}, the precision of the enumeration)",
                 "The token after them must make up for what they take: norm(max(0, p - q)) in Algorithm 1.",
+            )
+
+
+@check("replay-as-declared", kind="rule", skip_if=(greedy_only, not_replayed))
+def replay_as_declared(subject: RuleSubject) -> None:
+    """If it declares `replays_from`, `acceptance_given_text` is what it accepts, given what it emits."""
+    rule = subject.fresh()
+    for step in _steps(subject):
+        found = replay_error(step, _answer(subject, rule, step), rule)
+        if not bool((found <= TOLERANCE).all()):
+            place = int(found.nan_to_num(nan=torch.inf).argmax())
+            raise CheckFailure(
+                f"{_did(step)}, and asked for the acceptance given each text",
+                f"at position {place + 1} it is {found[place]:.4f} from what was accepted",
+                f"no difference (up to {TOLERANCE:g}, the precision of the enumeration)",
+                "It is P(accepted and y emitted) / P(y emitted), given that the tokens before y were accepted.",
             )
 
 

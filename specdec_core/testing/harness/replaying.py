@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import Drafter, FixedGamma, FixedGammaConfig
+from specdec_core.interface import AcceptanceRule, Drafter, FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
@@ -65,6 +66,7 @@ def recorded_texts(
     rows: Sequence[Sequence[int]],
     sampling: SamplingSettings,
     limit: int,
+    top_k: int = 0,
 ) -> list[RecordedText]:
     """Return texts of a prompt with the probability of each token, by one forward pass without a cache.
 
@@ -74,6 +76,7 @@ def recorded_texts(
         rows: The tokens of each text.
         sampling: The sampling settings.
         limit: The most tokens of a text.
+        top_k: Number of the most probable tokens to keep at each position.
     """
     begin = list(prompt) if target.start_id is None else [target.start_id]
     longest = max(map(len, rows))
@@ -83,15 +86,25 @@ def recorded_texts(
     known: dict[tuple[int, ...], Tensor] = {}  # short texts begin alike
     texts = []
     for number, (row, scores) in enumerate(zip(rows, logits, strict=True)):
-        p = []
-        for i, token in enumerate(row):
+        law = []
+        for i in range(len(row)):
             before = tuple(row[:i])
             if before not in known:
-                known[before] = adjusted(scores[i], sampling, [*begin, *before])
-            p.append(float(known[before][token]))
+                known[before] = adjusted(scores[i], sampling, [*begin, *before]).float()
+            law.append(known[before])
+        p, top = torch.stack(law), torch.stack(law).topk(top_k)
         reason = "length" if len(row) == limit else "eos" if row[-1] in target.eos_ids else "context"
         texts.append(
-            RecordedText(tuple(prompt), number, 0, np.array(row), np.array(p, dtype=np.float32), reason)  # type: ignore[arg-type]
+            RecordedText(
+                prompt=tuple(prompt),
+                number=number,
+                sample=0,
+                tokens=np.array(row),
+                probabilities=p.gather(1, torch.tensor(row)[:, None])[:, 0].numpy(),
+                finish_reason=reason,  # type: ignore[arg-type]
+                top_tokens=top.indices.numpy() if top_k else None,
+                top_probabilities=top.values.numpy() if top_k else None,
+            )
         )
     return texts
 
@@ -140,6 +153,7 @@ def decode_and_replay(
     batch: int,
     seed: int = 0,
     draft_sampling: SamplingSettings | None = None,
+    rule: AcceptanceRule | None = None,
 ) -> LiveAndReplayed:
     """Decode texts of a prompt with a drafter, replay it on them, and return the counts of both.
 
@@ -155,19 +169,27 @@ def decode_and_replay(
         batch: Texts decoded together.
         seed: Seed of the texts.
         draft_sampling: The drafter's own sampling settings.
+        rule: The acceptance rule; None for Algorithm 1.
     """
     rows: list[tuple[int, ...]] = []
     live = []
     controller = FixedGamma(FixedGammaConfig(gamma=gamma))
     decoder = Decoder(
-        target, drafter, gamma=controller, sampling=sampling, draft_sampling=draft_sampling, strict=True
+        target,
+        drafter,
+        gamma=controller,
+        rule=rule,
+        sampling=sampling,
+        draft_sampling=draft_sampling,
+        strict=True,
     )
     for number in range(-(-count // batch)):
         trace = TraceObserver()
         settings = GenerationSettings(max_new_tokens=length, seed=seed + number)
         rows += [one.tokens for one in decoder.generate([list(prompt)] * batch, settings, [trace]).sequences]
         live.append(_counts_of(trace, batch))
-    texts = recorded_texts(target, prompt, rows, sampling, length)
+    top_k = target.vocab_size if rule is not None and rule.config.replays_from == "all" else 0
+    texts = recorded_texts(target, prompt, rows, sampling, length, top_k)
     record, part = memory_record(target, texts, sampling, GenerationSettings(max_new_tokens=length))
     replay = DrafterReplay(
         record,
@@ -178,7 +200,8 @@ def decode_and_replay(
         batch_size=batch,
         target=target,
     )
-    counts = expected_counts([one.law(gamma) for one in replay.odds()], gamma)
+    known = None if sampling.greedy else rule
+    counts = expected_counts([one.law(gamma, known) for one in replay.odds()], gamma)
     return LiveAndReplayed(
         texts, np.concatenate(live), np.stack([counts.steps, counts.accepted, counts.drafted], axis=1)
     )

@@ -7,14 +7,24 @@ which is deterministic and much more even than random numbers: a law is known to
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec_core.interface import AcceptanceResult, Backoff, Dense, Distribution, PointMass, Proposal, Sparse
+from specdec_core.interface import (
+    AcceptanceResult,
+    AcceptanceRule,
+    Backoff,
+    Dense,
+    Distribution,
+    PointMass,
+    Proposal,
+    Sparse,
+)
+from specdec_core.verification import dense
 
 TOLERANCE = 2e-3
 """Total variation that integration may leave at a position, with `POINTS` points."""
@@ -159,27 +169,56 @@ class Law:
     accepted: float
 
 
+@dataclass(frozen=True)
+class Following:
+    """The tokens that follow the prefixes of drafts at one position, by what has to be told apart before it.
+
+    Attributes:
+        group: `[B]` int64, the group of each row: its prefix, or the whole draft where q is a point mass.
+        token: `[B]` int64, the token that follows the prefix: the draft's, or the one that was drawn.
+        reached: `[B]` bool, whether all of the prefix was accepted.
+        groups: Number of groups, G.
+    """
+
+    group: Tensor
+    token: Tensor
+    reached: Tensor
+    groups: int
+
+    def mass(self, weights: Tensor, vocab_size: int) -> Tensor:
+        """Return the weights of the rows that get there, by group and token, `[G, V]` float64."""
+        mass = torch.zeros(self.groups * vocab_size, dtype=torch.float64)
+        mass.index_add_(0, self.group * vocab_size + self.token, weights * self.reached)
+        return mass.view(self.groups, vocab_size)
+
+
+def following(step: Step, answer: AcceptanceResult, place: int) -> Following:
+    """Return what follows the first `place` draft tokens where they are all accepted."""
+    pair, drafts, n = step.models, step.proposal.tokens, answer.accepted
+    own = drafts[:, min(place, max(pair.gamma - 1, 0))] if pair.gamma else answer.token
+    token = torch.where(n > place, own, answer.token)
+    if step.form != "point":
+        return Following(_prefixes(drafts, pair.vocab_size)[:, place], token, n >= place, pair.vocab_size**place)
+    # With a point mass each draft stands for itself, and weighs 1.
+    groups = pair.vocab_size**pair.gamma
+    return Following(torch.arange(len(n)) // (len(n) // groups), token, n >= place, groups)
+
+
 def law_of(step: Step, answer: AcceptanceResult) -> Law:
     """Return what a rule's answer to all drafts of a step amounts to.
 
     The token after each prefix s of the draft must follow p(. | s), given that the step gets to s, that is: that
     all of s is accepted. Then a text has the distribution of the target whatever number of steps it takes.
     """
-    pair, drafts, n = step.models, step.proposal.tokens, answer.accepted
+    pair, n = step.models, answer.accepted
     vocab_size, certain = pair.vocab_size, step.form == "point"
-    prefix = _prefixes(drafts, vocab_size)
+    prefix = _prefixes(step.proposal.tokens, vocab_size)
     deviation = answer.deviation
     measured, declared = [], []
     for place in range(pair.gamma + 1):
-        reached = n >= place
-        own = drafts[:, min(place, max(pair.gamma - 1, 0))] if pair.gamma else answer.token
-        token = torch.where(n > place, own, answer.token)
-        # With a point mass each draft stands for itself, and weighs 1.
-        group = torch.arange(len(n)) // (len(n) // vocab_size**pair.gamma) if certain else prefix[:, place]
-        groups = vocab_size ** (pair.gamma if certain else place)
-        mass = torch.zeros(groups * vocab_size, dtype=torch.float64)
-        mass.index_add_(0, group * vocab_size + token, step.weights * reached)
-        mass = mass.view(groups, vocab_size)
+        found = following(step, answer, place)
+        group, groups, reached = found.group, found.groups, found.reached
+        mass = found.mass(step.weights, vocab_size)
         after = torch.zeros(groups, dtype=torch.long).index_copy_(0, group, prefix[:, place])
         expected = mass.sum(dim=1, keepdim=True) * pair.p[place][after].double()
         apart = (mass - expected).abs().sum(dim=1) / 2
@@ -190,6 +229,39 @@ def law_of(step: Step, answer: AcceptanceResult) -> Law:
         declared.append(cost[apart.argmax()] if certain else cost.sum())
     accepted = float((step.weights * n).sum() / step.weights.sum())
     return Law(torch.stack(measured), torch.stack(declared), accepted)
+
+
+def replay_error(step: Step, answer: AcceptanceResult, rule: AcceptanceRule) -> Tensor:
+    """Return how far a rule's `acceptance_given_text` is from what its answer to all drafts of a step amounts to.
+
+    Of the texts that begin with a prefix s and the token y, those in which s is accepted are counted, and those in
+    which y is, too. Their ratio is the acceptance of y given the text.
+
+    Returns:
+        `[gamma]` float64, the difference of the two at each position, weighted with the probability that a step
+        gets there; of point masses, that of the worst draft.
+    """
+    pair = step.models
+    vocab_size, gamma, certain = pair.vocab_size, pair.gamma, step.form == "point"
+    q = dense(step.proposal.q, step.proposal.tokens, vocab_size).double()
+    p, drafts = step.p[:, :gamma].double(), step.proposal.tokens
+    by_token = q / p.clamp(min=1e-30)  # [B, gamma, V]
+    least = by_token.where(p > 0, torch.inf).amin(dim=2)
+    along = by_token.gather(2, drafts[..., None])[..., 0]
+    errors = []
+    for place in range(gamma):
+        found = following(step, answer, place)
+        every = found.mass(step.weights, vocab_size)
+        kept = replace(found, reached=answer.accepted > place).mass(step.weights, vocab_size)
+        row = torch.zeros(found.groups, dtype=torch.long).index_copy_(0, found.group, torch.arange(len(drafts)))
+        # Along the prefix of each group, then each token: [G, V, place + 1].
+        before = along[row, None, :place].expand(-1, vocab_size, -1)
+        ratio = torch.cat([before, by_token[row, place, :, None]], dim=2).numpy()
+        smallest = least[row, None, : place + 1].expand(-1, vocab_size, -1).numpy()
+        own = rule.acceptance_given_text(ratio, smallest if rule.config.replays_from == "all" else None)
+        apart = (kept - every * torch.from_numpy(own[..., place])).abs().sum(dim=1)
+        errors.append(apart.max() if certain else apart.sum())
+    return torch.stack(errors) if errors else torch.zeros(0, dtype=torch.float64)
 
 
 def _prefixes(drafts: Tensor, vocab_size: int) -> Tensor:
