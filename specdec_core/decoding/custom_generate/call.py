@@ -239,11 +239,10 @@ def _read_encoder(
 
 def _check_length(loaded: LoadedModel, call: Call) -> None:
     """Refuse to go on past the last position that a model has."""
-    for row in call.rows:
-        longest = loaded.max_length(len(row))
-        if longest is not None and len(row) + call.max_new_tokens > longest:
-            raise ConfigError(
-                f"generate_with: max_new_tokens is {call.max_new_tokens} after a prompt of {len(row)} tokens; "
-                f"{loaded.name} takes {longest} in all. Pass max_new_tokens of at most "
-                f"{max(longest - len(row), 0)}."
-            )
+    prompt = max(map(len, call.rows))
+    longest = loaded.max_length(prompt)
+    if longest is not None and prompt + call.max_new_tokens > longest:
+        raise ConfigError(
+            f"generate_with: max_new_tokens is {call.max_new_tokens} after a prompt of {prompt} tokens; "
+            f"{loaded.name} takes {longest} in all. Pass max_new_tokens of at most {max(longest - prompt, 0)}."
+        )
