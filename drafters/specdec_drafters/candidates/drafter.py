@@ -144,16 +144,21 @@ class _CandidateSession(DraftSession):
     def commit(self, outcome: Outcome) -> None:
         for row, (text, drafted) in enumerate(zip(self._texts, outcome.drafted, strict=True)):
             generator, self._texts[row] = self._generators[row], None
-            update = getattr(generator, "update_candidate_strategy", None)
-            if not outcome.used or text is None or update is None:
+            if generator is None or text is None or not outcome.used or not _learns(generator):
                 continue
             ids = torch.tensor([[*text, *outcome.committed[row]]], device=self._info.device)
             # Generators of transformers read the number of scores alone; one that reads their values finds NaN.
             scores = torch.full((1, 1, 1), torch.nan).expand(1, drafted + 1, self._info.vocab_size)
-            update(ids, scores, outcome.accepted[row])
+            generator.update_candidate_strategy(ids, scores, outcome.accepted[row])
 
     def close(self) -> None:
         self._generators = [None] * len(self._generators)
+
+
+def _learns(generator: CandidateGenerator) -> bool:
+    """Return whether a generator is to be told what was accepted; that of the base class may raise."""
+    own = getattr(type(generator), "update_candidate_strategy", None)
+    return own not in (None, CandidateGenerator.update_candidate_strategy)
 
 
 @contextmanager
