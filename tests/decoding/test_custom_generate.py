@@ -56,14 +56,15 @@ class Recorder:
 
 
 class MostlyRight(CountingDrafter):
-    """Drafts the texts that it is given, with every third token wrong."""
+    """Drafts the texts that it is given, with every third token wrong; nobody asks it after one of the ends."""
 
-    def __init__(self, texts):
+    def __init__(self, texts, ends=()):
         super().__init__(40)
-        self.texts = texts
+        self.texts, self.ends = texts, ends
 
     def draft(self, tokens, budget):
         for text in self.texts:
+            assert not set(self.ends) & set(tokens[5:])
             if text[: len(tokens)] == list(tokens):
                 right = text[len(tokens) : len(tokens) + budget]
                 return [t if (len(tokens) + n) % 3 else (t + 1) % 40 for n, t in enumerate(right)]
@@ -100,7 +101,7 @@ def test_tokens_scores_and_streams_are_those_of_generate(family, setting, device
     expected = model.generate(**batch(model), streamer=streams[0], **settings)
     skip = [0] * 9 if model.config.is_encoder_decoder else [row.index(1) for row in MASK for _ in range(2)]
     kept = skip if setting == "several" else skip[::2]
-    drafter = MostlyRight([row[n:] for row, n in zip(expected.sequences.tolist(), kept, strict=False)])
+    drafter = MostlyRight([row[n:] for row, n in zip(expected.sequences.tolist(), kept, strict=False)], ends)
     function = generate_with(drafter=drafter, gamma=Gamma(4, 1, 3), strict=True)
     output = model.generate(**batch(model), streamer=streams[1], custom_generate=function, **settings)
     assert type(output) is type(expected)
@@ -129,6 +130,30 @@ def test_ids_are_returned_unless_an_output_is_asked_for(device):
     output = model.generate(**batch(model), **settings)
     assert output.scores is None
     assert list(output) == ["sequences"]
+
+
+@pytest.mark.parametrize("draft", ["dense", "tree"])
+def test_scores_belong_to_the_tokens_that_were_chosen(draft, device):
+    model = tiny_model("gpt2", VOCAB, sharpness=0.8).to(device)
+    drafter, gamma = DRAFTS[draft]
+    function = generate_with(drafter=drafter(VOCAB), gamma=gamma, strict=True)
+    settings = {"max_new_tokens": 20, "do_sample": True, "temperature": 0.5, "top_k": 3, "eos_token_id": None}
+    ids = torch.tensor([[2, 3, 5], [4, 3, 2]], device=device)
+    torch.manual_seed(1)
+    output = model.generate(
+        ids,
+        custom_generate=function,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+        **settings,
+    )
+    expected = model(output.sequences).logits[:, 2:-1]
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), expected, atol=1e-4, rtol=1e-4)
+    for logits, scores in zip(output.logits, output.scores, strict=True):
+        kept = logits >= logits.topk(3).values[:, -1:]
+        torch.testing.assert_close(scores, torch.where(kept, 2 * logits, -torch.inf))
+    assert function.metrics.accepted > 4
 
 
 # --- the law
@@ -171,6 +196,7 @@ def law(model, row, mask, length, settings):
 
 LAWS = {
     "temperature-1": {"top_k": 0},
+    "temperature-0.6": {"top_k": 0, "temperature": 0.6},
     "warpers": {"top_k": 4, "temperature": 0.8, "top_p": 0.9},
     # The penalty leaves out the padding of each row, and n-grams read it: both go by the row of the batch.
     "processors": {"top_k": 5, "repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "min_new_tokens": 2},
@@ -185,8 +211,13 @@ LAW_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("setting", LAWS)
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        *[("gpt2", setting) for setting in LAWS],
+        *[pytest.param("t5", one, marks=[] if one == "processors" else [pytest.mark.slow]) for one in LAWS],
+    ],
+)
 def test_sampling_follows_the_law_of_generate(family, setting, draft, device):
     model = tiny_model(family, VOCAB, sharpness=0.8).to(device)
     drafter, gamma = DRAFTS[draft]
@@ -367,6 +398,22 @@ def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
     loaded, drafter = function._known[key]
     function._known[key] = loaded.row_by_row(), drafter
     assert model.generate(custom_generate=function, **settings).tolist() == expected
+
+
+def test_a_drafter_sees_the_source_of_each_row():
+    model = tiny_model("t5")
+    seen = []
+
+    class Reading(TableDrafter):
+        def open(self, session):
+            seen.extend(session.sources)
+            return super().open(session)
+
+    function = generate_with(drafter=Reading(40), gamma=2, strict=True)
+    settings = {"max_new_tokens": 4, "do_sample": True, "num_return_sequences": 2}
+    model.generate(**batch(model), custom_generate=function, **settings)
+    texts = [(5, 4, 3), (5, 6, 7, 8, 9), (2, 30, 8, 7)]
+    assert [tuple(row) for row in seen] == [text for text in texts for _ in range(2)]
 
 
 def test_a_decoder_may_begin_with_several_tokens(device):
