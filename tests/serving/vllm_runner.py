@@ -175,7 +175,7 @@ class Runner:
             return []
         ahead = request.script[len(request.output) :]
         accepted = 0
-        while accepted < min(len(draft), len(ahead)) and draft[accepted] == ahead[accepted]:
+        while accepted < min(len(draft), len(ahead) - 1) and draft[accepted] == ahead[accepted]:
             accepted += 1
         if draft:
             self.accepted[name].append(accepted)
