@@ -12,7 +12,15 @@ from specdec_core._lazy import lazy_attributes
 from specdec_core._version import installed_version
 
 if TYPE_CHECKING:
-    from specdec_core.decoding import BatchResult, Decoder, Generation, Metrics, Observer, TraceObserver
+    from specdec_core.decoding import (
+        BatchResult,
+        Decoder,
+        Generation,
+        Metrics,
+        Observer,
+        TraceObserver,
+        generate_with,
+    )
     from specdec_core.interface import (
         AutoregressiveDrafter,
         BatchInfo,
@@ -75,6 +83,7 @@ __all__ = [
     "__version__",
     "compare",
     "default_registry",
+    "generate_with",
     "hookimpl",
     "load_model",
     "wrap_model",
@@ -85,7 +94,15 @@ __version__ = installed_version()
 lazy_attributes(
     globals(),
     {
-        "specdec_core.decoding": ("BatchResult", "Decoder", "Generation", "Metrics", "Observer", "TraceObserver"),
+        "specdec_core.decoding": (
+            "BatchResult",
+            "Decoder",
+            "Generation",
+            "Metrics",
+            "Observer",
+            "TraceObserver",
+            "generate_with",
+        ),
         "specdec_core.interface": (
             "AutoregressiveDrafter",
             "BatchInfo",

@@ -10,6 +10,7 @@ from specdec_core.decoding.arguments import (
     make_lenience,
     make_rule,
 )
+from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
 from specdec_core.decoding.guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
@@ -26,6 +27,7 @@ __all__ = [
     "DrafterLike",
     "FinishReason",
     "GammaLike",
+    "GenerateWith",
     "Generation",
     "LenienceLike",
     "Metrics",
@@ -39,6 +41,7 @@ __all__ = [
     "check_form",
     "check_prompts",
     "failure_text",
+    "generate_with",
     "make_drafter",
     "make_gamma",
     "make_lenience",

@@ -44,7 +44,7 @@ from specdec_core.interface import (
     StepReport,
     TokenOrigin,
 )
-from specdec_core.models import LoadedModel
+from specdec_core.models import Encoded, LoadedModel
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.acceptance import SpeculativeSampling
@@ -124,6 +124,7 @@ class Decoder:
         settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
         settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target
+        self._encoded: Encoded | None = None
         self._gamma = make_gamma(gamma)
         self._lenience = make_lenience(lenience)
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
@@ -280,6 +281,7 @@ class Decoder:
             to_probs=self._to_probs,
             stops=stops,
             rule=self._rule,
+            encoded=self._encoded,
         )
 
     def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:

@@ -31,7 +31,7 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
 )
-from specdec_core.models import LoadedModel, open_session
+from specdec_core.models import Encoded, LoadedModel, open_session
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceRule, SpeculativeSampling
@@ -68,6 +68,7 @@ def open_batch(
     to_probs: LogitsToProbs,
     stops: StopRule,
     rule: AcceptanceRule,
+    encoded: Encoded | None = None,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -82,6 +83,7 @@ def open_batch(
         to_probs: The model's sampling settings.
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
+        encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -105,6 +107,7 @@ def open_batch(
         info.sources if model.encoder_decoder else None,
         vocab_size=info.vocab_size,
         keep_hidden=keep_hidden,
+        encoded=encoded,
     )
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     verifier = Verifier(rule, context.guard)

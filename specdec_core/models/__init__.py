@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from specdec_core.models.packing import pack
     from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
-    from specdec_core.models.session import ModelSession
+    from specdec_core.models.session import Encoded, ModelSession
 
 __all__ = [
     "TESTED_FAMILIES",
+    "Encoded",
     "LoadedModel",
     "ModelOutline",
     "ModelSession",
@@ -51,6 +52,6 @@ lazy_attributes(
         "specdec_core.models.packing": ("pack",),
         "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
-        "specdec_core.models.session": ("ModelSession",),
+        "specdec_core.models.session": ("Encoded", "ModelSession"),
     },
 )

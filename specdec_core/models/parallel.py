@@ -17,7 +17,7 @@ from torch import Tensor
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.session import ModelSession
+from specdec_core.models.session import Encoded, ModelSession
 
 
 def open_session(
@@ -28,10 +28,14 @@ def open_session(
     *,
     vocab_size: int | None = None,
     keep_hidden: bool = False,
+    encoded: Encoded | None = None,
 ) -> ModelSession:
     """Open a session of a model, on all ranks if they share it; see `ModelSession` for arguments and errors."""
-    kind = ModelSession if loaded.share is None else SharedSession
-    return kind(loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden)
+    if loaded.share is not None:  # the other ranks run the encoder themselves
+        return SharedSession(loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden)
+    return ModelSession(
+        loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden, encoded=encoded
+    )
 
 
 class SharedSession(ModelSession):

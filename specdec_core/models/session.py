@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -69,6 +69,10 @@ class _Output:
         return _Output(change(self.logits), None if self.hidden is None else change(self.hidden))
 
 
+Encoded: TypeAlias = tuple[Tensor, Tensor | None]
+"""The encoder's states `[B, S, D]` and their mask `[B, S]`, or None where nothing is masked."""
+
+
 class ModelSession:
     """Cached forward passes over one batch, with rollback in O(1).
 
@@ -80,6 +84,8 @@ class ModelSession:
         vocab_size: V of the target, if it differs from the model's. Unknown tokens are read as token 0 and get no
             probability.
         keep_hidden: Keep the hidden states of each forward pass.
+        encoded: What the encoder gave for the sources, if it has run: its states `[B, S, D]`, and their mask
+            `[B, S]`, or None where nothing is masked.
 
     Raises:
         ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
@@ -100,6 +106,7 @@ class ModelSession:
         *,
         vocab_size: int | None = None,
         keep_hidden: bool = False,
+        encoded: Encoded | None = None,
     ) -> None:
         _check_ready(loaded)
         self._loaded = loaded
@@ -111,7 +118,7 @@ class ModelSession:
         self.lengths = [0] * batch_size
         self.calls = 0
         self._cache: SlotCache | None = SlotCache(batch_size, capacity)
-        self._memory = _EncoderMemory(loaded, sources) if loaded.encoder_decoder else None
+        self._memory = _EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
 
     def rollback(self, lengths: Sequence[int]) -> None:
@@ -354,23 +361,10 @@ class _EncoderMemory:
         ModelError: A source is longer than the model supports.
     """
 
-    def __init__(self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> None:
-        if sources is None:
-            raise ValueError("an encoder-decoder model needs the sources of its batch")
-        self._lengths = [len(source) for source in sources]
-        width, limit = max(self._lengths), loaded.max_positions
-        if limit is not None and width > limit:
-            raise ModelError(
-                f"{loaded.name} supports sources of at most {limit} tokens, but one has {width}; shorten it."
-            )
-        pad_id = loaded.model.config.get_text_config().pad_token_id or 0
-        ids = torch.tensor([[*source, *[pad_id] * (width - len(source))] for source in sources])
-        real = torch.arange(width) < torch.tensor(self._lengths)[:, None]
-        # No mask without padding: transformers would check its values in every step, which waits for the device.
-        self._mask = None if real.all() else real.long().to(loaded.device)
-        with torch.inference_mode():
-            output = loaded.model.get_encoder()(input_ids=ids.to(loaded.device), attention_mask=self._mask)
-        self._states: Tensor = output.last_hidden_state
+    def __init__(
+        self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, encoded: Encoded | None = None
+    ) -> None:
+        self._states, self._mask = _encode(loaded, sources) if encoded is None else encoded
         self._keywords: dict[int | None, dict[str, Any]] = {}
 
     def keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
@@ -382,9 +376,29 @@ class _EncoderMemory:
     def _make_keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
         states, mask = self._states, self._mask
         if batch.start is not None:
-            states, mask = states[batch, : self._lengths[batch.start]], None
+            states = states[batch] if mask is None else states[batch, mask[batch.start].bool()]
+            mask = None
         return {
             "encoder_outputs": BaseModelOutput(last_hidden_state=states),
             "attention_mask": mask,
             "past_key_values": EncoderDecoderCache(cache, DynamicCache()),
         }
+
+
+def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> Encoded:
+    if sources is None:
+        raise ValueError("an encoder-decoder model needs the sources of its batch")
+    lengths = [len(source) for source in sources]
+    width, limit = max(lengths), loaded.max_positions
+    if limit is not None and width > limit:
+        raise ModelError(
+            f"{loaded.name} supports sources of at most {limit} tokens, but one has {width}; shorten it."
+        )
+    pad_id = loaded.model.config.get_text_config().pad_token_id or 0
+    ids = torch.tensor([[*source, *[pad_id] * (width - len(source))] for source in sources])
+    real = torch.arange(width) < torch.tensor(lengths)[:, None]
+    # No mask without padding: transformers would check its values in every step, which waits for the device.
+    mask = None if real.all() else real.long().to(loaded.device)
+    with torch.inference_mode():
+        output = loaded.model.get_encoder()(input_ids=ids.to(loaded.device), attention_mask=mask)
+    return output.last_hidden_state, mask

@@ -28,6 +28,10 @@ _PREFIX_FREE = (
     hf.TypicalLogitsWarper,
     hf.EpsilonLogitsWarper,
     hf.EtaLogitsWarper,
+    hf.TopHLogitsWarper,
+    hf.SuppressTokensLogitsProcessor,
+    hf.InfNanRemoveLogitsProcessor,
+    hf.LogitNormalization,
 )
 
 
@@ -81,12 +85,42 @@ class LogitsToProbs:
             if type(processor) in _PREFIX_FREE:
                 scores = processor(_NO_PREFIX, scores)
             else:
-                first = scores[:1]
-                scores = _with_prefixes(processor, scores, prefixes)
+                if prefixes is None:
+                    raise ValueError(
+                        f"{type(processor).__name__} needs the prefix of each position; pass prefixes"
+                    )
+                before, scores = scores, self._with_prefixes(processor, scores, prefixes)
                 if self._unproved.get(id(processor)):
                     self._unproved[id(processor)] -= 1
-                    _require_no_state(processor, first, (prefixes or [()])[0], scores[:1])
+                    self._require_no_state(processor, before, prefixes, scores)
         return scores
+
+    def _with_prefixes(
+        self, processor: hf.LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]]
+    ) -> Tensor:
+        """Apply a processor to scores `[N, V]`, each with its own prefix."""
+        # One position at a time: prefixes differ in length, and a processor would read padding as text.
+        rows = [applied(processor, [prefix], scores[n : n + 1]) for n, prefix in enumerate(prefixes)]
+        return torch.cat(rows)
+
+    def _require_no_state(
+        self, processor: hf.LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]], before: Tensor
+    ) -> None:
+        """Ask a processor again for the positions of a step, after it has seen them all.
+
+        A step verifies several positions, the last of which may be rejected. What a processor remembers of them
+        would change the text without a word.
+
+        Raises:
+            ConfigError: It answers otherwise.
+        """
+        again = self._with_prefixes(processor, scores, prefixes)
+        if not torch.equal(again.nan_to_num(), before.nan_to_num()):
+            raise ConfigError(
+                f"the logits processor {type(processor).__name__} gives other scores when it is asked for the "
+                "same prefix again: it keeps state between calls, or draws random numbers. A step verifies several"
+                " prefixes, and tokens are taken back; make it a function of input_ids and scores alone."
+            )
 
     def __call__(
         self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None, out: Tensor | None = None
@@ -152,37 +186,9 @@ def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
     return chain
 
 
-def _with_prefixes(
-    processor: hf.LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]] | None
-) -> Tensor:
-    if prefixes is None:
-        raise ValueError(f"{type(processor).__name__} needs the prefix of each position; pass prefixes")
-    # One position at a time: prefixes differ in length, and a processor would read padding as text.
-    rows = [_applied(processor, prefix, scores[n : n + 1]) for n, prefix in enumerate(prefixes)]
-    return torch.cat(rows)
-
-
-def _applied(processor: hf.LogitsProcessor, prefix: Sequence[int], scores: Tensor) -> Tensor:
-    """Return the scores of one position, `[1, V]`; a processor may write into those that it gets."""
-    applied: Tensor = processor(torch.tensor([list(prefix)], device=scores.device), scores.clone())
-    return applied
-
-
-def _require_no_state(
-    processor: hf.LogitsProcessor, scores: Tensor, prefix: Sequence[int], before: Tensor
-) -> None:
-    """Ask a processor again for the first position of a step, after it has seen the others.
-
-    A step verifies several positions, the last of which may be rejected. What a processor remembers of them would
-    change the text without a word.
-
-    Raises:
-        ConfigError: It answers otherwise.
-    """
-    again = _applied(processor, prefix, scores)
-    if not torch.equal(again.nan_to_num(), before.nan_to_num()):
-        raise ConfigError(
-            f"the logits processor {type(processor).__name__} gives other scores when it is asked for the same "
-            "prefix again: it keeps state between calls, or draws random numbers. A step verifies several "
-            "prefixes, and tokens are taken back; make it a function of input_ids and scores alone."
-        )
+def applied(processor: hf.LogitsProcessor, prefixes: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
+    """Return the scores of positions with prefixes of one length, `[N, V]`; a processor may write into its own."""
+    result: Tensor = processor(
+        torch.tensor([list(prefix) for prefix in prefixes], device=scores.device), scores.clone()
+    )
+    return result

@@ -1,0 +1,271 @@
+"""`generate_with`: a callable for `model.generate(..., custom_generate=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList, StopStringCriteria
+from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
+
+from specdec_core.decoding.arguments import (
+    DrafterLike,
+    GammaLike,
+    LenienceLike,
+    RuleLike,
+    checked_timeout,
+    make_drafter,
+    make_gamma,
+    make_lenience,
+    settings_or_default,
+)
+from specdec_core.decoding.batch import Row
+from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
+from specdec_core.decoding.custom_generate.columns import Columns
+from specdec_core.decoding.custom_generate.processors import PreparedProcessors
+from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.metrics import Metrics
+from specdec_core.decoding.result import BatchResult
+from specdec_core.decoding.stopping import StopRule
+from specdec_core.interface import ConfigError, Drafter, GenerationSettings, ModelError, SamplingSettings
+from specdec_core.models import LoadedModel, wrap_model
+
+
+def generate_with(
+    drafter: DrafterLike | None = None,
+    *,
+    gamma: GammaLike | None = None,
+    lenience: LenienceLike | None = None,
+    rule: RuleLike | None = None,
+    draft_sampling: SamplingSettings | None = None,
+    tokenizer: Any = None,
+    strict: bool = False,
+    plugin_timeout: float | None = None,
+) -> GenerateWith:
+    """Return a callable for `model.generate(..., custom_generate=...)` that decodes with a drafter.
+
+    `generate` prepares everything as ever: its `generation_config`, the logits processors, stopping criteria and
+    attention masks. Then this decodes, by the same law as plain `generate`, in fewer forward passes of the model.
+
+    Args:
+        drafter: Proposes tokens; see `Decoder`. None decodes one token a step.
+        gamma: The number of tokens drafted in a step, or a gamma controller. Required with a drafter.
+        lenience: How strictly drafts are verified; None for l = 1, which is lossless.
+        rule: The acceptance rule; None for Algorithm 1.
+        draft_sampling: The drafter's sampling settings; None for the processors that `generate` has prepared.
+        tokenizer: The model's tokenizer, for drafters that read text and for `stop_strings`.
+        strict: Raise when a plugin fails instead of continuing without it.
+        plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
+
+    Raises:
+        ArgumentError: An argument is of a type that is not taken.
+        ConfigError: A drafter was given without gamma, a name is unknown, or a setting is invalid.
+        PluginError: A plugin that was named cannot be loaded.
+    """
+    return GenerateWith(
+        drafter,
+        gamma=gamma,
+        lenience=lenience,
+        rule=rule,
+        draft_sampling=draft_sampling,
+        tokenizer=tokenizer,
+        strict=strict,
+        plugin_timeout=plugin_timeout,
+    )
+
+
+class GenerateWith:
+    """What `generate_with` returns; see there for its arguments.
+
+    A model is wrapped, and a drafter loaded for it, in the first call; its weights are not copied.
+
+    Attributes:
+        metrics: Counts and times of all calls so far, added up.
+    """
+
+    def __init__(
+        self,
+        drafter: DrafterLike | None,
+        *,
+        gamma: GammaLike | None,
+        lenience: LenienceLike | None,
+        rule: RuleLike | None,
+        draft_sampling: SamplingSettings | None,
+        tokenizer: Any,
+        strict: bool,
+        plugin_timeout: float | None,
+    ) -> None:
+        if drafter is not None and gamma is None:
+            raise ConfigError(
+                "generate_with: a drafter was given without gamma; pass the number of tokens to draft."
+            )
+        if draft_sampling is not None:
+            settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
+        self._drafter = drafter
+        self._tokenizer = tokenizer
+        self._draft_sampling = draft_sampling
+        self._options: dict[str, Any] = {
+            "gamma": make_gamma(gamma),
+            "lenience": make_lenience(lenience),
+            "rule": rule,
+            "strict": strict,
+            "plugin_timeout": checked_timeout(plugin_timeout),
+        }
+        self._lock = Lock()
+        self._known: dict[int, tuple[LoadedModel, Drafter | None]] = {}
+        self.metrics = Metrics()
+
+    def __repr__(self) -> str:
+        return f"<generate_with: drafter={self._drafter!r}, {self.metrics}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GenerateWith:
+        # Libraries copy the keyword arguments of `generate`; weights and figures stay the same.
+        return self
+
+    # transformers reads this signature: it passes `inputs_tensor` and `stop_strings` because they are named here.
+    def __call__(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        synced_gpus: bool = False,
+        streamer: Any = None,
+        inputs_tensor: Tensor | None = None,
+        stop_strings: str | Sequence[str] | None = None,
+        **model_kwargs: Any,
+    ) -> Any:
+        """Decode; `generate` calls this.
+
+        Returns:
+            What `generate` returns: ids `[B, L + n]`, or with `return_dict_in_generate` an output of transformers,
+            which has the figures of this call as `metrics`.
+
+        Raises:
+            ConfigError: `generate` was asked for what this does not do.
+            ModelError: The model cannot be decoded exactly, or is in training mode.
+        """
+        loaded, drafter = self._loaded(model)
+        hidden = hidden_arguments()
+        if synced_gpus:
+            hidden = {**hidden, "synced_gpus": True}
+        call = read_call(
+            loaded,
+            input_ids,
+            logits_processor,
+            self._with_stop_strings(stopping_criteria, stop_strings),
+            generation_config,
+            streamer=streamer,
+            inputs=inputs_tensor,
+            arguments=model_kwargs,
+            hidden=hidden,
+        )
+        columns, metrics = _CallDecoder(loaded, drafter, call, self._draft_sampling, self._options).decode()
+        with self._lock:
+            self.metrics += metrics
+        if call.streamer is not None:
+            call.streamer.end()
+        return _output(call, columns, metrics, encoder_decoder=loaded.encoder_decoder)
+
+    def _loaded(self, model: Any) -> tuple[LoadedModel, Drafter | None]:
+        if getattr(model, "training", False):
+            raise ModelError(
+                "generate_with: the model is in training mode, in which dropout changes its output; call eval()."
+            )
+        with self._lock:
+            if id(model) not in self._known:
+                loaded = wrap_model(model, self._tokenizer)
+                drafter = None if self._drafter is None else make_drafter(loaded, self._drafter)
+                self._known[id(model)] = loaded, drafter
+            return self._known[id(model)]
+
+    def _with_stop_strings(
+        self, criteria: StoppingCriteriaList, strings: str | Sequence[str] | None
+    ) -> StoppingCriteriaList:
+        if strings is None:
+            return criteria
+        if self._tokenizer is None:
+            raise ConfigError(
+                f"generate_with: stop_strings={strings!r} was given; transformers does not pass its tokenizer on: "
+                "pass it here: generate_with(..., tokenizer=tokenizer)."
+            )
+        given = [strings] if isinstance(strings, str) else list(strings)
+        return StoppingCriteriaList([*criteria, StopStringCriteria(self._tokenizer, given)])
+
+
+class _CallDecoder(Decoder):
+    """Decodes what one call of `generate` asks for."""
+
+    def __init__(
+        self,
+        target: LoadedModel,
+        drafter: Drafter | None,
+        call: Call,
+        draft_sampling: SamplingSettings | None,
+        options: dict[str, Any],
+    ) -> None:
+        config = call.config
+        sampled = bool(config.do_sample)
+        super().__init__(target, drafter, temperature=float(sampled), draft_sampling=draft_sampling, **options)
+        dictionary = bool(config.return_dict_in_generate)
+        scores, logits = (dictionary and bool(one) for one in (config.output_scores, config.output_logits))
+        chosen = PreparedProcessors(
+            call.processors, call.padding, do_sample=sampled, prove=True, keep=scores or logits
+        )
+        self._to_probs = chosen
+        if draft_sampling is None:
+            self._draft_to_probs = PreparedProcessors(call.processors, call.padding, do_sample=sampled)
+        self._encoded = call.encoded
+        self._call = call
+        self._begun = [Row(list(row), len(row), len(row) + call.max_new_tokens, "length") for row in call.rows]
+        self._columns = Columns(
+            call.ids,
+            call.criteria,
+            call.padding.pad_id if call.pads else None,
+            call.streamer,
+            chosen,
+            scores=scores,
+            logits=logits,
+        )
+
+    def decode(self) -> tuple[Columns, Metrics]:
+        """Decode to the end; return the columns, and the figures."""
+        call = self._call
+        # Greedy decoding leaves torch's generator alone, as plain `generate` does.
+        count = len(call.rows)
+        seeds = torch.randint(2**62, (count,)).tolist() if call.config.do_sample else range(count)
+        settings = GenerationSettings(max_new_tokens=call.max_new_tokens)
+        run = self._run(call.sources or call.rows, settings, (), seeds, {}, stacklevel=4)
+        while True:
+            try:
+                report = next(run)
+            except StopIteration as end:
+                result: BatchResult = end.value
+                return self._columns, replace(result.metrics, tokens=self._columns.tokens)
+            self._columns.add(self._begun, report)
+
+    def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:  # noqa: ARG002
+        return self._begun
+
+    def _stop_rule(self, settings: GenerationSettings) -> StopRule:  # noqa: ARG002
+        return StopRule(self._call.eos_ids)
+
+
+def _output(call: Call, columns: Columns, metrics: Metrics, *, encoder_decoder: bool) -> Any:
+    """Return what `generate` returns."""
+    if not call.config.return_dict_in_generate:
+        return columns.ids
+    kind = GenerateEncoderDecoderOutput if encoder_decoder else GenerateDecoderOnlyOutput
+    output = kind(
+        sequences=columns.ids,
+        scores=None if columns.scores is None else tuple(columns.scores),
+        logits=None if columns.logits is None else tuple(columns.logits),
+    )
+    # An attribute and no key: what iterates over the output finds what it knows.
+    output.metrics = metrics
+    return output
