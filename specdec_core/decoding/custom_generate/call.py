@@ -77,7 +77,7 @@ def hidden_arguments() -> Mapping[str, Any]:
     transformers (5.17 to 5.23) drops `streamer`, `assistant_model` and `synced_gpus` where `custom_generate` is a
     callable: a streamer would get the prompt, nothing else, and wait forever. They are read where they still are.
     """
-    code = GenerationMixin.generate.__wrapped__.__code__  # type: ignore[attr-defined]  # of torch.no_grad
+    code = GenerationMixin.generate.__wrapped__.__code__  # torch.no_grad wraps it
     frame = sys._getframe(1)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back  # type: ignore[assignment]

@@ -64,12 +64,10 @@ class Columns:
         self._remember(report)
         while any(self._live) and (column := self._next(rows)) is not None:
             self._take(column)
-        if not any(self._live):
-            ended = range(len(rows))
-        else:
-            ended = [] if self._pad_id is None else [n for n, live in enumerate(self._live) if not live]
-        for n in ended:
-            rows[n].reason = rows[n].reason or "stop"
+        waits = self._pad_id is None and any(self._live)
+        for row, live in zip(rows, self._live, strict=True):
+            if not live and not waits:
+                row.reason = row.reason or "stop"
 
     def _next(self, rows: Sequence[Row]) -> list[int] | None:
         """Return the tokens of the next column; None if a row has not come so far."""

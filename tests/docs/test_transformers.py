@@ -1,0 +1,44 @@
+"""The page on transformers: its examples print what it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.pages import ROOT, outputs
+
+SHOWN = {each.language.split("/")[-1]: each.text for each in outputs() if each.page.name == "transformers.md"}
+
+
+def printed(script, tmp_path):
+    """Run an example, as the page says; return what it prints."""
+    settings = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, f"docs/examples/{script}"],
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_generate_pipelines_and_candidates(tmp_path):
+    # The script itself asserts that the tokens are those of plain `generate`.
+    assert printed("inside_transformers.py", tmp_path) == SHOWN["inside_transformers.py"]
+
+
+def test_the_harness_gives_the_same_score_in_fewer_passes(tmp_path):
+    pytest.importorskip("lm_eval")
+    shown = printed("lm_evaluation_harness.py", tmp_path)
+    assert shown == SHOWN["lm_evaluation_harness.py"]
+    (plain, most), (drafted, fewer) = re.findall(r"exact match ([\d.]+), (\d+) forward passes", shown)
+    assert plain == drafted != "0.000"
+    assert int(fewer) < int(most)
