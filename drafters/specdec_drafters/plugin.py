@@ -23,6 +23,7 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.random.drafter:RandomDrafter",
             config=RandomConfig,
             summary="Every token with the same probability: the floor for all other drafters.",
+            capabilities=Capabilities(token_ids_only=True),
         ),
         PluginSpec(
             kind="drafter",
@@ -31,6 +32,7 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.prompt_copy.drafter:PromptCopyDrafter",
             config=PromptCopyConfig,
             summary="Copies the continuation of an earlier match of the last tokens (prompt lookup).",
+            capabilities=Capabilities(token_ids_only=True),
         ),
         PluginSpec(
             kind="drafter",
@@ -38,6 +40,7 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.ngram.drafter:NgramDrafter",
             config=NgramConfig,
             summary="An n-gram model over tokens, from an ARPA file or counted from a text.",
+            capabilities=Capabilities(token_ids_only=True),
         ),
         PluginSpec(
             kind="drafter",
@@ -67,6 +70,7 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.chain.drafter:ChainDrafter",
             config=ChainConfig,
             summary="Falls back to the next drafter when one has no draft.",
+            capabilities=Capabilities(token_ids_only=True),
         ),
     ]
 

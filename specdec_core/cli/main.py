@@ -16,6 +16,7 @@ from specdec_core.cli.check import check
 from specdec_core.cli.common import INTERRUPTED, error_console
 from specdec_core.cli.compare import compare
 from specdec_core.cli.console import prepare_streams
+from specdec_core.cli.export import export
 from specdec_core.cli.generate import generate
 from specdec_core.cli.listing import plugins, schema, validate
 from specdec_core.cli.measure import measure
@@ -137,7 +138,7 @@ def _options(
     """
 
 
-for _command in (compare, record, replay, tune, measure, generate, new, check, plugins, validate, schema):
+for _command in (compare, record, replay, tune, measure, generate, export, new, check, plugins, validate, schema):
     app.command(cls=_Command)(_command)
 app.add_typer(train_app, name="train")
 app.add_typer(theory_app, name="theory")

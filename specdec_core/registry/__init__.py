@@ -4,6 +4,7 @@ from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT,
 from specdec_core.registry.nesting import MAX_DEPTH, depth_of, dotted, marker_of, nested_settings
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
 from specdec_core.registry.requirements import (
+    beyond_token_ids,
     check_capabilities,
     encoder_mismatch,
     rule_problems,
@@ -20,6 +21,7 @@ __all__ = [
     "HookSpecs",
     "PluginRecord",
     "Registry",
+    "beyond_token_ids",
     "check_capabilities",
     "default_registry",
     "depth_of",

@@ -151,6 +151,31 @@ def unmet_requirements(
         yield from (((*nested.keys, *keys), error) for keys, error in unmet)
 
 
+def beyond_token_ids(registry: Registry, config: PluginConfig) -> Iterator[tuple[Keys, str, str]]:
+    """Yield what a drafter, and the drafters nested in its settings, need beyond the committed token ids.
+
+    Args:
+        registry: Where to look up plugins.
+        config: The drafter's settings, including its name.
+
+    Yields:
+        The keys that lead to the drafter in the settings, its name, and what it needs.
+    """
+    name: str = cast("Any", config).name
+    can = registry.spec("drafter", name).capabilities
+    if can.needs_hidden_states:
+        yield (), name, "works on the target's hidden states"
+    elif isinstance(config, ModelSettings):
+        yield (), name, "brings a model of its own"
+    elif not can.token_ids_only:
+        yield (), name, "does not declare Capabilities(token_ids_only=True)"
+    else:
+        for nested in nested_settings(config):
+            if nested.marker.kind == "drafter":
+                more = beyond_token_ids(registry, nested.config)
+                yield from (((*nested.keys, *keys), inner, needs) for keys, inner, needs in more)
+
+
 def rule_problems(config: RuleConfig, name: str, *, greedy: bool, lenient: bool) -> Iterator[tuple[str, str]]:
     """Yield why an acceptance rule cannot be used with the other settings of a run.
 

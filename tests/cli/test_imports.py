@@ -56,11 +56,13 @@ def check(what, *libraries):
 trainers = default_registry().names("trainer")
 commands = {{
     0: ["--help", "plugins --json", "schema", "validate {study}", "compare --help", "generate --help",
-        "measure --help", "tune --help", "record --help", "theory --help", "theory speed --alpha 0.5 --c 0.1",
+        "measure --help", "tune --help", "export --help", "record --help", "theory --help",
+        "theory speed --alpha 0.5 --c 0.1",
         "theory table 4",
         "train --help",
         *(f"train {{name}} --help" for name in trainers)],
     2: ["measure --tokens 0", "record", "record --rows 0", "validate {missing}", "compare {missing}", "generate",
+        "export {missing} --to vllm --drafter heads",
         "train ngram --output x --order 0"],
 }}
 for code, lines in commands.items():

@@ -20,6 +20,7 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import replay
 from specdec_core.theory.intervals import ratio_interval
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
+from tests.serving.vllm_runner import Runner, vllm_config
 
 PYTHON = blocks("python", "py", "pycon")
 # Those of the README are files, which run below.
@@ -55,6 +56,16 @@ def test_an_example_of_the_readme_is_the_file_that_runs_and_prints_what_is_shown
     runpy.run_path(str(EXAMPLES / file), run_name="__main__")
     shown = [each.text for each in outputs() if name(each.page) == "README.md" and file in each.language]
     assert [capsys.readouterr().out.strip("\n")] == shown
+
+
+def test_the_proposers_of_the_page_on_serving_draft_in_vllm():
+    written = runpy.run_path(str(EXAMPLES / "vllm_proposer.py"))
+    drafts = {"Proposer": (4, 1, 2), "Repeater": (3, 3, 3)}
+    for name_of_class, expected in drafts.items():
+        runner = Runner(written[name_of_class](vllm_config(50, gamma=3)), gamma=3)
+        runner.add("a", [1, 2, 3, 4, 1, 2], [3])
+        runner.step(["a"])
+        assert runner.asked[0].draft == expected
 
 
 def test_the_example_of_the_page_on_trees_drafts_trees(capsys):

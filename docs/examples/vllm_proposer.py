@@ -1,0 +1,33 @@
+"""Drafters for vLLM's `method: custom_class`."""
+
+# --8<-- [start:own]
+from collections.abc import Sequence
+
+from specdec_core import DeterministicDrafter, PluginConfig, TargetInfo
+from specdec_core.serving.vllm import VllmProposer
+
+
+class Repeat(DeterministicDrafter):
+    """Proposes the last token again and again."""
+
+    def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
+        return [tokens[-1]] * budget
+
+
+class Repeater(VllmProposer):
+    def make_drafter(self, target: TargetInfo) -> DeterministicDrafter:
+        return Repeat(PluginConfig(), target)
+
+
+# --8<-- [end:own]
+
+
+# --8<-- [start:module]
+class Proposer(VllmProposer):
+    """Drafts in vLLM's process. The settings are those of a study and may be edited."""
+
+    settings = "prompt-copy"
+    folder = "/home/me/project"  # base for relative paths in the settings
+
+
+# --8<-- [end:module]

@@ -1,0 +1,1 @@
+"""Drafters in the servers of others: what `specdec export` writes, and what runs there."""

@@ -1,0 +1,123 @@
+"""The folder that `specdec export --to transformers` writes. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from pprint import pformat
+from string import Template
+from typing import Any
+
+from specdec_core.interface.errors import ConfigError, ModelError
+from specdec_core.interface.files import check_output, writing_file
+from specdec_core.models.resolve import model_folder
+
+_GENERATE = Template('''\
+"""Speculative decoding with the drafter $name, written by `specdec export --to transformers`.
+
+transformers puts `generate` in the place of `model.generate` when it loads the model in the folder above:
+
+    $command
+"""
+
+from specdec_core.serving.transformers import ServedGenerate
+
+generate = ServedGenerate(
+    drafter=$drafter,
+    gamma=$gamma,
+    folder=$folder,  # base for relative paths in the settings
+)
+''')
+_CUSTOM = "custom_generate"
+
+
+def write_folder(folder: Path, model: str | None, name: str, given: Mapping[str, Any], overwrite: bool) -> Path:
+    """Write a model's folder with a function `generate`; return the path of the function's file.
+
+    Args:
+        folder: The folder. If it holds a model already, `model` may be None.
+        model: The model whose files are linked there: a folder, a hub name or a built-in model.
+        name: The drafter's name.
+        given: `drafter` and `gamma` as in a study.
+        overwrite: Whether to replace another `generate`, and links to another model. Files stay in any case.
+
+    Raises:
+        ConfigError: There is no model, another `generate` or model is there, or nothing can be written.
+        ModelError: There is no such model.
+    """
+    path = folder / _CUSTOM / "generate.py"
+    text = _GENERATE.substitute(
+        name=f"`{name}`",
+        command=serve_command(folder),
+        drafter=_literal(given["drafter"], "drafter"),
+        gamma=_literal(given["gamma"], "gamma"),
+        folder=repr(str(Path.cwd())),
+    )
+    check_output(path, overwrite=True)
+    if path.exists() and not overwrite and path.read_text(encoding="utf-8") != text:
+        raise ConfigError(f"{path} is there already; --overwrite replaces it, or give another folder.")
+    if model is not None:
+        _link(_files_of(model), folder, overwrite)
+    elif not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"{folder} holds no model (there is no config.json); --model names the one to serve, whose files are "
+            "then linked there."
+        )
+    with writing_file(path) as place:
+        place.write_text(text, encoding="utf-8")
+    return path
+
+
+def serve_command(folder: Path) -> str:
+    """Return the command that serves a folder."""
+    return f"transformers serve {shlex.quote(str(folder))} --trust-remote-code"
+
+
+def _files_of(model: str) -> Path:
+    """Return the folder with a model's files; those of the hub are downloaded unless they are there."""
+    found = model_folder(model)
+    if found is None:
+        import huggingface_hub
+
+        try:
+            found = Path(huggingface_hub.snapshot_download(model))
+        except Exception as error:
+            raise ModelError(
+                f"{model}: there is no such folder, and downloading it from the hub failed: {error} Check the "
+                "name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
+            ) from error
+    if not (found / "config.json").is_file():
+        raise ModelError(f"{model}: the folder has no config.json. Pass a folder written by save_pretrained().")
+    return found
+
+
+def _link(source: Path, folder: Path, overwrite: bool) -> None:
+    """Link a model's files into a folder, or copy them where the system has no links. Other files there stay."""
+    found = (file for file in source.iterdir() if file.name[0] != "." and file.name != _CUSTOM)
+    files = {file.name: file.resolve() for file in found}
+    there = list(folder.iterdir()) if folder.is_dir() else []
+    wrong = [file for file in there if file.resolve() != files.get(file.name)]
+    for file in wrong:
+        if file.name in files and not file.is_symlink():
+            raise ConfigError(f"{file} is a file of its own and stays; give another folder, or no --model.")
+        if file.is_symlink() and not overwrite:
+            raise ConfigError(f"{file} links to another model; --overwrite replaces it, or give another folder.")
+    for file in wrong:
+        if file.is_symlink():
+            file.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, file in files.items():
+        link = folder / name
+        if not link.exists():
+            try:
+                link.symlink_to(file, target_is_directory=file.is_dir())
+            except OSError:
+                (shutil.copytree if file.is_dir() else shutil.copy2)(file, link)
+
+
+def _literal(value: Any, name: str) -> str:
+    """Return a value as Python, below the argument that it is for."""
+    indent = " " * len(f"    {name}=")
+    return pformat(value, width=100 - len(indent), sort_dicts=False).replace("\n", f"\n{indent}")

@@ -1,0 +1,100 @@
+"""The module that `specdec export --to vllm` writes. Importing this imports no torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from pprint import pformat
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.files import check_output, writing_file
+from specdec_core.registry import beyond_token_ids, dotted
+
+if TYPE_CHECKING:
+    from specdec_core.interface import PluginConfig
+    from specdec_core.registry import Registry
+
+_MODULE = Template('''\
+"""The drafter $name for vLLM, written by `specdec export --to vllm`.
+
+The folder of this file must be on PYTHONPATH where vLLM runs, and specdec-core installed there:
+
+    $command
+"""
+
+from specdec_core.serving.vllm import VllmProposer
+
+
+class Proposer(VllmProposer):
+    """Drafts in vLLM's process. The settings are those of a study and may be edited."""
+
+    settings = $settings
+    folder = $folder  # base for relative paths in the settings
+''')
+_CLASS = "Proposer"
+
+
+def check_exportable(registry: Registry, config: PluginConfig) -> None:
+    """Check that a drafter needs no more than vLLM passes to custom proposers.
+
+    Raises:
+        ConfigError: It does. The message says what, and which drafters do not.
+    """
+    for keys, name, needs in beyond_token_ids(registry, config):
+        can = [spec.name for spec in registry.specs("drafter") if spec.capabilities.token_ids_only]
+        where = f" ({dotted(keys)})" if keys else ""
+        own = ""
+        if "model" in needs:
+            own = (
+                " vLLM runs draft models itself, all requests in one forward pass: "
+                '--speculative-config \'{"method": "draft_model", "model": ..., "num_speculative_tokens": ...}\'.'
+            )
+        raise ConfigError(
+            f"drafter {name!r}{where} cannot draft in vLLM: it {needs}, and vLLM passes token ids alone to custom "
+            f"proposers.{own} Drafters that need no more: {', '.join(can)}."
+        )
+
+
+def write_module(folder: Path, given: str | Mapping[str, Any], name: str, gamma: int, overwrite: bool) -> Path:
+    """Write the module; return its path.
+
+    Args:
+        folder: Where to.
+        given: The drafter as in a study.
+        name: Its name.
+        gamma: The number of tokens in the command that the module shows.
+        overwrite: Whether to replace one that is there.
+
+    Raises:
+        ConfigError: There is another one already, or it cannot be written.
+    """
+    path = folder / f"{module_name(name)}.py"
+    text = _MODULE.substitute(
+        name=f"`{name}`",
+        command=serve_command(path, gamma).replace("\\", "\\\\"),
+        settings=pformat(given, width=85, sort_dicts=False).replace("\n", "\n" + " " * 15),
+        folder=repr(str(Path.cwd())),
+    )
+    check_output(path, overwrite=True)
+    if path.exists() and not overwrite and path.read_text(encoding="utf-8") != text:
+        raise ConfigError(f"{path} is there already; --overwrite replaces it, or give another folder.")
+    with writing_file(path) as place:
+        place.write_text(text, encoding="utf-8")
+    return path
+
+
+def module_name(name: str) -> str:
+    """Return the name of the module of a drafter: `specdec_prompt_copy` for `prompt-copy`."""
+    return re.sub(r"\W", "_", f"specdec_{name}")
+
+
+def serve_command(path: Path, gamma: int) -> str:
+    """Return the command that serves a model with a module."""
+    config = {"method": "custom_class", "model": f"{path.stem}.{_CLASS}", "num_speculative_tokens": gamma}
+    folder, given = shlex.quote(str(path.parent)), shlex.quote(json.dumps(config))
+    return f"PYTHONPATH={folder} vllm serve MODEL --speculative-config {given}"

@@ -1,0 +1,81 @@
+"""`specdec export` writes what other servers load."""
+
+import importlib
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from tests.serving.vllm_runner import Runner, vllm_config
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["export", *words])
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exported").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "exported")
+    monkeypatch.delitem(sys.modules, "specdec_chain", raising=False)
+    return tmp_path
+
+
+def test_vllm_loads_the_module_that_it_is_told(here):
+    (here / "tables.arpa").write_text(
+        "\\data\\\nngram 1=3\nngram 2=2\n\n\\1-grams:\n-1\t5\t-0.3\n-1\t6\t-0.3\n-0.5\t7\n\n"
+        "\\2-grams:\n-0.1\t5 6\n-0.1\t6 5\n\n\\end\\\n"
+    )
+    chain = "{name: chain, drafters: [{name: prompt-lookup, min_match: 3}, {name: ngram, arpa: tables.arpa}]}"
+    done = run("exported", "--to", "vllm", "--drafter", chain, "--gamma", "3")
+    assert done.exit_code == 0, done.output
+    assert "PYTHONPATH=exported vllm serve MODEL" in done.output
+    assert (
+        '"method": "custom_class", "model": "specdec_chain.Proposer", "num_speculative_tokens": 3' in done.output
+    )
+    # As vllm/v1/spec_decode/custom_class_proposer.py does.
+    proposer = importlib.import_module("specdec_chain").Proposer(vllm_config(50, gamma=3))
+    assert callable(proposer.propose)
+    runner = Runner(proposer, gamma=3)
+    runner.add("copies", [1, 2, 3, 4, 1, 2], [3, 4, 1])
+    runner.add("looks up", [9], [5, 6, 5, 6])
+    runner.step(["copies", "looks up"])
+    assert [one.draft for one in runner.asked] == [(4, 1, 2), (6, 5, 6)]
+
+
+def test_nothing_is_replaced_unasked(here):
+    words = ("exported", "--to", "vllm", "--drafter", "prompt-copy")
+    assert run(*words).exit_code == 0
+    assert run(*words).exit_code == 0  # it is the same
+    (here / "exported/specdec_prompt_copy.py").write_text("edited")
+    again = run(*words)
+    assert again.exit_code == 2
+    assert "--overwrite replaces it" in again.output
+    assert (here / "exported/specdec_prompt_copy.py").read_text() == "edited"
+    assert run(*words, "--overwrite").exit_code == 0
+    assert "VllmProposer" in (here / "exported/specdec_prompt_copy.py").read_text()
+
+
+TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"
+
+
+@pytest.mark.parametrize(
+    ("drafter", "gamma", "says"),
+    [
+        ("prompt-copi", "4", "Did you mean 'prompt-copy'?"),
+        ("{name: prompt-copy, min: 1}", "4", "unknown key 'min'"),
+        ("{name: heads, model: x}", "4", "works on the target's hidden states"),
+        (TRANSFORMER, "4", '"method": "draft_model"'),
+        (TRANSFORMER, "4", "chain, ngram, prompt-copy, random"),
+        (f"{{name: chain, drafters: [prompt-copy, {TRANSFORMER}]}}", "4", "(drafters[1])"),
+        ("prompt-copy", "confidence", "--to transformers"),
+        ("prompt-copy", "0", "at least 1"),
+    ],
+)
+def test_what_cannot_be_exported_says_why(here, drafter, gamma, says):
+    done = run("exported", "--to", "vllm", "--drafter", drafter, "--gamma", gamma)
+    assert done.exit_code == 2
+    assert says in done.output
+    assert not list((here / "exported").iterdir())

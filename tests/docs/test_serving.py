@@ -1,0 +1,155 @@
+"""The page on serving: `transformers serve` answers as OpenAI's server does, and decodes with the drafter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from specdec_core.builtin import builtin_model
+from specdec_core.cli.main import app
+
+for package in ("accelerate", "fastapi", "openai", "uvicorn"):
+    pytest.importorskip(package, reason=f"{package} of transformers[serving] is not installed")
+
+ROOT = Path(__file__).parents[2]
+PROMPT = "def main():\n"
+CHAIN = """
+name: chain
+drafters:
+  - {name: prompt-copy, min_match: 6}
+  - {name: transformer, model: 'builtin:drafter'}
+"""
+GAMMA = "{name: confidence, max_gamma: 6, threshold: 0.3}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    import openai
+
+    place = tmp_path_factory.mktemp("server")
+    folder, log = place / "model", place / "log.txt"
+    words = ["export", str(folder), "--to", "transformers", "--model", "builtin:target", "--drafter", CHAIN]
+    done = CliRunner().invoke(app, [*words, "--gamma", GAMMA])
+    assert done.exit_code == 0, done.output
+    shutil.copy(ROOT / "examples/prompts/dialogue.jinja", folder / "chat_template.jinja")
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder), "--trust-remote-code"]
+    settings = {"HF_HOME": str(place / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, "--device", "cpu", "--dtype", "float32", "--port", str(port)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **settings},
+        )
+    try:
+        _wait(f"http://localhost:{port}/health", process, log)
+        client = openai.OpenAI(base_url=f"http://localhost:{port}/v1", api_key="none", max_retries=0)
+        yield SimpleNamespace(client=client, name=str(folder), log=log)
+        client.close()
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _wait(address: str, process: subprocess.Popen, log: Path) -> None:
+    for _ in range(600):
+        assert process.poll() is None, log.read_text()
+        try:
+            with urllib.request.urlopen(address) as answer:
+                assert json.load(answer) == {"status": "ok"}
+                return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Returns what the model says without a drafter."""
+    model = AutoModelForCausalLM.from_pretrained(builtin_model("builtin:target"), dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(builtin_model("builtin:target"))
+
+    def generate(prompt: str, count: int, stop: str | None = None) -> str:
+        ids = tokenizer(prompt, return_tensors="pt")
+        output = model.generate(**ids, max_new_tokens=count, stop_strings=stop, tokenizer=tokenizer)
+        return tokenizer.decode(output[0, ids["input_ids"].shape[1] :], skip_special_tokens=True)
+
+    return generate
+
+
+def test_a_completion_is_the_models_in_fewer_passes(server, plain):
+    answer = server.client.completions.create(model=server.name, prompt=PROMPT, max_tokens=40, temperature=0)
+    assert answer.choices[0].text == plain(PROMPT, 40)
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 40
+    figures = re.findall(r"INFO: +40 tokens in (\d+) target forward passes .*rate", server.log.read_text())
+    assert figures
+    assert int(figures[-1]) < 30
+
+
+def test_a_stream_is_the_same_text_in_pieces(server, plain):
+    stream = server.client.completions.create(
+        model=server.name, prompt=PROMPT, max_tokens=40, temperature=0, stream=True
+    )
+    pieces = list(stream)
+    assert "".join(piece.choices[0].text for piece in pieces) == plain(PROMPT, 40)
+    assert len(pieces) > 20
+    assert pieces[-1].usage.completion_tokens == 40
+    assert pieces[-1].choices[0].finish_reason == "length"
+
+
+def test_the_client_of_the_page_prints_the_text(server, plain, capsys):
+    text = (ROOT / "docs/examples/serving_client.py").read_text()
+    text = text.replace("http://localhost:8000/v1", str(server.client.base_url)).replace("served", server.name)
+    exec(compile(text, "serving_client.py", "exec"), {})
+    assert capsys.readouterr().out == plain("import os\n", 32)
+
+
+def test_a_chat_streams_what_it_answers(server):
+    asked = {
+        "model": server.name,
+        "messages": [{"role": "user", "content": "import os"}],
+        "max_tokens": 24,
+        "temperature": 0,
+    }
+    answer = server.client.chat.completions.create(**asked).choices[0].message.content
+    pieces = server.client.chat.completions.create(**asked, stream=True)
+    assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == answer
+    assert len(answer) > 20
+
+
+def test_a_text_ends_at_a_stop(server, plain):
+    whole = plain(PROMPT, 40)
+    stop = whole[20:24]
+    answer = server.client.completions.create(
+        model=server.name, prompt=PROMPT, max_tokens=40, temperature=0, stop=[stop]
+    )
+    assert answer.choices[0].text == plain(PROMPT, 40, stop)
+    assert len(answer.choices[0].text) < len(whole)
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_sampling_follows_the_seed(server):
+    def sampled(seed: int) -> str:
+        config = json.dumps({"do_sample": True, "top_k": 0, "max_new_tokens": 24, "eos_token_id": 0})
+        more = {"generation_config": config, "seed": seed}
+        answer = server.client.completions.create(model=server.name, prompt=PROMPT, extra_body=more)
+        return answer.choices[0].text
+
+    assert sampled(1) == sampled(1) != sampled(2)
