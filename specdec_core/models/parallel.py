@@ -28,10 +28,19 @@ def open_session(
     *,
     vocab_size: int | None = None,
     keep_hidden: bool = False,
+    hidden_layers: Sequence[int] = (),
 ) -> ModelSession:
     """Open a session of a model, on all ranks if they share it; see `ModelSession` for arguments and errors."""
     kind = ModelSession if loaded.share is None else SharedSession
-    return kind(loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden)
+    return kind(
+        loaded,
+        batch_size,
+        capacity,
+        sources,
+        vocab_size=vocab_size,
+        keep_hidden=keep_hidden,
+        hidden_layers=hidden_layers,
+    )
 
 
 class SharedSession(ModelSession):
@@ -46,7 +55,9 @@ class SharedSession(ModelSession):
         *,
         vocab_size: int | None = None,
         keep_hidden: bool = False,
+        hidden_layers: Sequence[int] = (),
     ) -> None:
+        assert not hidden_layers, "a shared model has no hidden states for drafters"
         assert loaded.share is not None
         self._leader, self._key = loaded.share.leader, loaded.share.leader.key()
         with self._leader.lock:
@@ -91,8 +102,10 @@ class SharedSession(ModelSession):
         draft: Tensor | None = None,
         draft_lengths: Sequence[int] | None = None,
         parents: Tensor | None = None,
+        states: Tensor | None = None,
     ) -> Tensor:
         """See `ModelSession.forward`."""
+        assert states is None, "a draft head is not shared"
         tokens = [list(row) for row in uncached]
         lengths = None if draft_lengths is None else list(draft_lengths)
         with self._leader.lock:
