@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from specdec_core.interface import Outcome, TokenTree
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, ModelError, Outcome, TargetInfo, TokenTree
 from specdec_core.models import wrap_model
+from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.chain.drafter import ChainDrafter
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
@@ -20,6 +24,7 @@ from specdec_drafters.eagle3.model import CARRIED
 from tests.catalogue import write_random_eagle3
 from tests.drafters.support import SeededRequest, commit, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
+from tests.toys import Gamma
 
 DATA = Path(__file__).parent / "data" / "eagle3"
 CASES = ("llama", "qwen3", "norm-before-fc")
@@ -33,14 +38,11 @@ def target_for(family="llama", device="cpu", seed=0, **settings):
     return wrap_model(model.to(device))
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_the_logits_are_those_of_the_speculators_package(case):
-    head, layers = read_eagle3(str(DATA / case), target_for().info())
-    given = load_file(DATA / case / "inputs.safetensors")
-    reference = load_file(DATA / case / "reference.safetensors")["logits"]
-    assert layers == (0, 1, 2)
+def check_logits(head, given, reference):
+    """Compare a head with the logits of the speculators package, from every position and at every place."""
     tokens, states = given["input_ids"], head.combine(given["hidden_states"])
     steps, count = reference.shape[:2]
+    others = torch.ones(head.config.vocab_size, dtype=torch.bool).index_fill_(0, head.token_ids, value=False)
     with torch.inference_mode():
         for base in range(count):
             cache = DynamicCache(config=head.config)
@@ -51,8 +53,15 @@ def test_the_logits_are_those_of_the_speculators_package(case):
                     output = head(tokens[:, base + step, None], state, cache)
                 logits = output.logits[0, -1]
                 torch.testing.assert_close(logits[head.token_ids], reference[step, base], atol=1e-4, rtol=1e-4)
-                others = torch.ones(V, dtype=torch.bool).index_fill_(0, head.token_ids, value=False)
                 assert (logits[others] == float("-inf")).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logits_are_those_of_the_speculators_package(case):
+    head, layers = read_eagle3(str(DATA / case), target_for().info())
+    assert layers == (0, 1, 2)
+    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    check_logits(head, given, reference["logits"])
 
 
 class Bench:
@@ -185,3 +194,102 @@ def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
     tokens = [list(range(2, 2 + length)) for length in (4, 5, 9)]
     proposal = drafter.open(info_for(3, V)).propose(bench.request(tokens, [8] * 3))
     assert proposal.lengths == (4, 3, 0)
+
+
+def changed(folder, drop=(), config=None, **tensors):
+    """Write a copy of the `llama` checkpoint in which something is different."""
+    shutil.copytree(DATA / "llama", folder)
+    given = load_file(folder / "model.safetensors")
+    save_file(
+        {name: each for name, each in (given | tensors).items() if name not in drop}, folder / "model.safetensors"
+    )
+    keys = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in (keys | (config or {})).items() if v != "gone"})
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"config": {"speculators_model_type": "dflash"}}, "speculators_model_type 'dflash'. Supported: eagle3"),
+        ({"config": {"speculators_model_type": "gone"}}, r"no speculators_model_type \(it is a Eagle3DraftModel\)\. .*`speculators convert`"),
+        ({"config": {"draft_vocab_size": 0}}, "config.json is not valid at draft_vocab_size"),
+        ({"config": {"transformer_layer_config": {"model_type": "gpt2"}}}, "'gpt2'. Supported: llama, qwen3"),
+        ({"config": {"norm_before_fc": True, "fc_norm": True}}, "which exclude each other"),
+        ({"config": {"norm_before_fc": True}}, "lacks the weights input_norm.weight and has none"),
+        ({"config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 5]}}, "a target with 4 layers has 0 to 4"),
+        ({"config": {"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}}, "each of which may be read once"),
+        ({"config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}, r"fc.weight is \(16, 48\), but .* \(16, 32\)"),
+        ({"config": {"target_hidden_size": 32}}, "hidden states of size 32; this one's is 16"),
+        ({"drop": ["fc.weight"]}, "lacks the weights fc.weight"),
+        ({"drop": ["d2t"]}, "lacks the weights d2t"),
+        ({"other.weight": torch.zeros(2)}, "has other.weight"),
+        ({"norm.weight": torch.full((D,), torch.nan)}, "norm.weight has values that are not finite"),
+        ({"d2t": torch.full((24,), 30)}, "d2t does not map the draft vocabulary"),
+        ({"d2t": -torch.arange(24)}, "d2t does not map the draft vocabulary"),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
+    with pytest.raises(ModelError, match=said):
+        read_eagle3(changed(tmp_path / "head", **changes), target_for().info())
+
+
+def test_a_head_for_another_vocabulary_is_refused():
+    with pytest.raises(ModelError, match="a vocabulary of size 40; this one's is 50"):
+        read_eagle3(str(DATA / "llama"), wrap_model(tiny_model("llama", 50, hidden_size=D)).info())
+
+
+def test_a_target_without_an_output_embedding_is_refused():
+    with pytest.raises(ModelError, match=r"no output embedding, or shares it .*tensor_parallel"):
+        read_eagle3(str(DATA / "llama"), TargetInfo(V))
+
+
+@pytest.mark.parametrize("keep", [0, 100, -1])
+def test_a_file_that_was_cut_is_refused(tmp_path, keep):
+    path = Path(changed(tmp_path / "head")) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ModelError, match="not a complete safetensors file"):
+        read_eagle3(str(path.parent), target_for().info())
+
+
+def test_missing_folders_and_files_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="there is no such folder"):
+        read_eagle3("./nowhere", target_for().info())
+    with pytest.raises(ModelError, match=r"the folder has no config\.json"):
+        read_eagle3(str(tmp_path), target_for().info())
+    with pytest.raises(ModelError, match="unknown built-in draft head 'builtin:eagle'"):
+        read_eagle3("builtin:eagle", target_for().info())
+
+
+def test_what_a_checkpoint_lacks_is_the_targets(tmp_path):
+    target = target_for()
+    lacking = changed(tmp_path / "head", drop=["embed_tokens.weight", "lm_head.weight", "t2d"])
+    head, _ = read_eagle3(lacking, target.info())
+    assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)
+    assert torch.equal(head.lm_head.weight, target.features.output_embeddings[head.token_ids])
+
+
+def test_layers_that_are_not_named_are_chosen_by_their_number(tmp_path):
+    path = changed(tmp_path / "head", config={"eagle_aux_hidden_state_layer_ids": None})
+    assert read_eagle3(path, target_for(num_hidden_layers=8).info())[1] == (2, 4, 5)
+
+
+def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):
+    """A chain asks for the layers of all its members."""
+    target = target_for()
+    heads = []
+    for name, layers in (("one", (0, 1)), ("two", (1, 3))):
+        write_random_eagle3(tmp_path / name, target, layers)
+        heads.append(Eagle3Drafter(Eagle3Config(model=str(tmp_path / name)), target.info()))
+    chain = ChainDrafter(ChainConfig(drafters=tuple(heads)), target.info())
+    assert list(chain.hidden_layers) == [0, 1, 3]
+    settings = GenerationSettings(max_new_tokens=12, ignore_eos=True, seed=2)
+    alone, chained = (
+        Decoder(target, drafter, gamma=Gamma(3), strict=True).generate([[2, 3]], settings)
+        for drafter in (heads[0], chain)
+    )
+    assert chained.sequences[0].tokens == alone.sequences[0].tokens
+    assert chained.metrics.accepted == alone.metrics.accepted > 0

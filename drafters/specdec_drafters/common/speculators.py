@@ -91,7 +91,7 @@ def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
     place = builtin_speculator(model) if model.startswith(BUILTIN_PREFIX) else model_folder(model, folder)
     config = _read_json(_file(model, place, "config.json"))
     if not isinstance(config.get("speculators_model_type"), str):
-        kind = config.get("architectures") or config.get("model_type")
+        kind = ", ".join(map(str, config.get("architectures") or [config.get("model_type")]))
         raise ModelError(
             f"drafter {drafter!r}: {model} is not in the format of the speculators package: its config.json has "
             f"no speculators_model_type (it is a {kind}). Convert it with that package (`speculators convert`), "

@@ -42,3 +42,6 @@ class Eagle3TrainerConfig(TrainingConfig):
     increasingly total variation. Both are taken over the draft vocabulary."""
     saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Data type of the saved weights."""
+    save_embeddings: bool = True
+    """Save the target's input embeddings with the head, as the speculators package does. specdec and vLLM take
+    those of the target if they are left out."""

@@ -104,7 +104,7 @@ class Eagle3Trainer(Trainer):
         tensors = {
             weight_name: tensor.to(dtype) if tensor.is_floating_point() else tensor
             for weight_name, tensor in head.state_dict().items()
-            if weight_name != "embed_tokens.weight"
+            if config.save_embeddings or weight_name != "embed_tokens.weight"
         }
         if head.shape.draft_vocab_size == target.vocab_size:
             tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
