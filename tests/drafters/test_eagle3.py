@@ -214,7 +214,10 @@ def changed(folder, drop=(), config=None, **tensors):
     ("changes", "said"),
     [
         ({"config": {"speculators_model_type": "dflash"}}, "speculators_model_type 'dflash'. Supported: eagle3"),
-        ({"config": {"speculators_model_type": "gone"}}, r"no speculators_model_type \(it is a Eagle3DraftModel\)\. .*`speculators convert`"),
+        (
+            {"config": {"speculators_model_type": "gone"}},
+            r"no speculators_model_type \(it is a Eagle3DraftModel\)\. .*`speculators convert`",
+        ),
         ({"config": {"draft_vocab_size": 0}}, "config.json is not valid at draft_vocab_size"),
         ({"config": {"transformer_layer_config": {"model_type": "gpt2"}}}, "'gpt2'. Supported: llama, qwen3"),
         ({"config": {"norm_before_fc": True, "fc_norm": True}}, "which exclude each other"),
