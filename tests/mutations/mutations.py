@@ -640,7 +640,7 @@ MUTATIONS = (
         "eagle3: entries of drafted tokens are kept",
         EAGLE3,
         "        self._head.rollback(self._kept)\n        fresh",
-        "        self._kept = [min(n, len(row) - 2) for n, (row, _) in zip(self._head.lengths, rows, strict=True)]\n"
+        "        self._kept = [min(n, len(row) - 2) for n, (row, _) in zip(self._head.lengths, rows)]\n"
         "        self._head.rollback(self._kept)\n        fresh",
         "Entries keep the head's own states where the target's are known: acceptance falls as the text grows.",
         ("tests/drafters/test_eagle3.py",),
