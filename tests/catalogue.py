@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ import torch
 from specdec_core import default_registry
 from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel
+from specdec_drafters.common.speculators import write_checkpoint
+from specdec_drafters.eagle3.checkpoint import config_of
+from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
 from tests.tiny import tiny_model
@@ -58,6 +62,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
     "transformer": ("transformer", {}),
     "heads": ("heads", {}),
+    "eagle3": ("eagle3", {}),
     "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
     "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
@@ -106,12 +111,14 @@ class Catalogue:
         small = tiny_model("t5" if target.encoder_decoder else "llama", target.vocab_size, seed=5, sharpness=0.8)
         small.save_pretrained(folder / "small")
         write_random_heads(folder / "heads.safetensors", target)
+        write_random_eagle3(folder / "eagle3", target)
         model = {"model": str(folder / "small")}
         self._needed = {
             "ngram": {"arpa": folder / "ids.arpa"},
             "transformer": model,
             "hierarchical": model,
             "heads": {"model": str(folder / "heads.safetensors")},
+            "eagle3": {"model": str(folder / "eagle3")},
         }
 
     def make(self, who: str, *, afresh: bool = False) -> Drafter:
@@ -141,3 +148,31 @@ def write_random_heads(path: Path, target: LoadedModel) -> None:
         for weight in heads.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
     write_heads(path, heads, HeadsCard(shape, target.vocab_size, target.name, features.fingerprint()))
+
+
+def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int] = (0, 1), **flags: Any) -> None:
+    """Write a random EAGLE-3 head for a target, which drafts two thirds of its tokens.
+
+    Args:
+        folder: A new folder.
+        target: The target.
+        layers: The layers that the head reads.
+        flags: Fields of the head's shape, with another value than their default.
+    """
+    features = target.features
+    assert features is not None
+    vocab, size = target.vocab_size, features.hidden_size
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": vocab, **sizes}
+    shape = HeadShape(layer, max(vocab * 2 // 3, 1), size, len(layers), **flags)
+    head = Eagle3Head(shape)
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for name, weight in head.named_parameters():
+            drawn = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.3 * drawn if "norm" in name else 0.5 * drawn)
+    ids = torch.randperm(vocab, generator=generator)[: shape.draft_vocab_size].sort().values
+    head.t2d.zero_()[ids] = True
+    head.d2t.copy_(ids - torch.arange(len(ids)))
+    folder.mkdir()
+    write_checkpoint(folder, config_of(head, layers, {"name_or_path": None}), head.state_dict())

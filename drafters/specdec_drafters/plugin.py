@@ -5,6 +5,7 @@ from __future__ import annotations
 from specdec_core.interface import Capabilities, PluginSpec
 from specdec_core.registry import hookimpl
 from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
@@ -59,6 +60,14 @@ def specdec_drafters() -> list[PluginSpec]:
         ),
         PluginSpec(
             kind="drafter",
+            name="eagle3",
+            factory="specdec_drafters.eagle3.drafter:Eagle3Drafter",
+            config=Eagle3Config,
+            summary="An EAGLE-3 head from a speculators checkpoint, on the hidden states of the target's layers.",
+            capabilities=Capabilities(needs_hidden_states=True),
+        ),
+        PluginSpec(
+            kind="drafter",
             name="hierarchical",
             factory="specdec_drafters.hierarchical.drafter:HierarchicalDrafter",
             config=HierarchicalConfig,
@@ -99,5 +108,12 @@ def specdec_trainers() -> list[PluginSpec]:
             factory="specdec_drafters.heads.trainer:HeadsTrainer",
             config=HeadsTrainerConfig,
             summary="Heads on the target's last hidden state, for the heads drafter.",
+        ),
+        PluginSpec(
+            kind="trainer",
+            name="eagle3",
+            factory="specdec_drafters.eagle3.trainer:Eagle3Trainer",
+            config=Eagle3TrainerConfig,
+            summary="An EAGLE-3 head on the hidden states of the target's layers, as a speculators checkpoint.",
         ),
     ]

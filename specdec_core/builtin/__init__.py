@@ -34,7 +34,7 @@ def builtin_model(model: str) -> Path:
     Raises:
         ModelError: There is no such model. The message lists the built-in models.
     """
-    return _by_folder("built-in model", model, "config.json").parent
+    return _by_folder("built-in model", model, "generation_config.json").parent
 
 
 def builtin_heads(model: str) -> Path:
@@ -47,6 +47,20 @@ def builtin_heads(model: str) -> Path:
         ModelError: There are no such heads. The message lists the built-in heads.
     """
     return _by_folder("built-in heads", model, "heads.safetensors")
+
+
+def builtin_speculator(model: str) -> Path:
+    """Return the folder of a built-in draft head in the format of the speculators package.
+
+    Args:
+        model: Its name, such as `builtin:eagle3`.
+
+    Raises:
+        ModelError: There is no such head. The message lists the built-in ones.
+    """
+    folders = (path.parent for path in sorted(_FOLDER.glob("*/config.json")))
+    heads = [folder for folder in folders if not (folder / "generation_config.json").exists()]
+    return _lookup("built-in draft head", model, {BUILTIN_PREFIX + folder.name: folder for folder in heads})
 
 
 def builtin_record(name: str) -> Path:

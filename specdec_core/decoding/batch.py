@@ -146,7 +146,10 @@ class Batch:
         """
         started = perf_counter()
         self._p = self._path = None
-        proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self.rows], self._hidden)
+        # After a rollback, rows may hold tokens that the target has not read.
+        states = None if self._hidden is None else self._target.hidden_states
+        room = [row.room for row in self.rows]
+        proposal, faults = self._proposer.propose(self._tokens, room, self._hidden, states)
         proposed = perf_counter()
         logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths, proposal.parents)
         proposal, numbers = self._verify(proposal, logits, faults)

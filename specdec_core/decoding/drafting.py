@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -62,6 +62,7 @@ class DraftRecorder:
         keep_drafting: KeepDrafting | None = None,
         tree: TreeShape | None = None,
         depth: tuple[int, ...] | None = None,
+        hidden_states: Mapping[int, Tensor] | None = None,
     ) -> None:
         """Discard the last step's draft and start another.
 
@@ -72,10 +73,12 @@ class DraftRecorder:
             keep_drafting: Called after each draft token; None to draft until the budget is spent.
             tree: The shape of the draft, which is then not cut short; None for a line.
             depth: The maximum length of a path of each sequence; the budget for a line.
+            hidden_states: The outputs of layers of the target; see `DraftRequest`.
         """
         self._tokens = tokens
         self._budget = budget
         self._hidden = hidden
+        self._hidden_states = hidden_states or {}
         self._keep_drafting = keep_drafting
         self._left = list(budget)
         self._lengths = [0] * len(budget)
@@ -103,6 +106,11 @@ class DraftRecorder:
     def hidden(self) -> Tensor | None:
         """See `DraftRequest`."""
         return self._hidden
+
+    @property
+    def hidden_states(self) -> Mapping[int, Tensor]:
+        """See `DraftRequest`."""
+        return self._hidden_states
 
     def _new_tree(self, tree: TreeShape) -> LevelDraft:
         """Return this step's draft, which is a tree; another recorder may grow it in another way."""
@@ -296,7 +304,7 @@ class DraftRecorder:
             self._forks.append(self._another())
         fork = self._forks[self._forked]
         self._forked += 1
-        fork.start(self._tokens, budget, self._hidden, self._keep_drafting)
+        fork.start(self._tokens, budget, self._hidden, self._keep_drafting, hidden_states=self._hidden_states)
         return fork
 
     def _another(self) -> DraftRecorder:

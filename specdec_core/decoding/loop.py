@@ -96,9 +96,11 @@ def open_batch(
     )
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
     keep_hidden = drafts_trees = False
+    hidden_layers: tuple[int, ...] = ()
     if drafter is not None:
         with context.guard.calling(drafter):
             keep_hidden = bool(drafter.needs_hidden_states)
+            hidden_layers = tuple(drafter.hidden_layers)
             drafts_trees = trees and bool(drafter.drafts_trees)
     session = open_session(
         model,
@@ -108,6 +110,7 @@ def open_batch(
         vocab_size=info.vocab_size,
         keep_hidden=keep_hidden,
         encoded=encoded,
+        hidden_layers=hidden_layers,
     )
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     verifier = Verifier(rule, context.guard)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
@@ -88,7 +88,11 @@ class Proposer:
                 self._lenience_session = _opened(lenience.open(batch))
 
     def propose(
-        self, tokens: Sequence[Sequence[int]], room: Sequence[int], hidden: Tensor | None = None
+        self,
+        tokens: Sequence[Sequence[int]],
+        room: Sequence[int],
+        hidden: Tensor | None = None,
+        hidden_states: Mapping[int, Tensor] | None = None,
     ) -> tuple[Proposal, Tensor | None]:
         """Ask the drafter for a proposal.
 
@@ -96,6 +100,7 @@ class Proposer:
             tokens: The committed tokens of each sequence.
             room: The number of tokens each sequence has room for before its last one; 0 for finished sequences.
             hidden: `[B, D]`, what each sequence's last token was predicted from, if hidden states are kept.
+            hidden_states: The outputs of layers at the committed tokens, if those are kept; see `DraftRequest`.
 
         Returns:
             The proposal on the target's device, and `[B]` int64, what is wrong with it; see `validate`.
@@ -117,7 +122,7 @@ class Proposer:
                 with self._guard.calling(self._drafter, self._drop_drafter):
                     tree = None if self._lines_only else tree
                     depth = budget if tree is None else depth
-                    recorder.start(tokens, budget, hidden, self._keep_drafting(), tree, depth)
+                    recorder.start(tokens, budget, hidden, self._keep_drafting(), tree, depth, hidden_states)
                     made = session.propose(recorder)
                     self.seconds += perf_counter() - begun
                     return validate(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -25,6 +25,10 @@ class TargetFeatures(Protocol):
     @property
     def hidden_size(self) -> int:
         """D, the size of the hidden state that the output embedding reads."""
+
+    @property
+    def num_layers(self) -> int | None:
+        """Number of the (decoder's) layers; None where the target is not loaded, as in the replay of a record."""
 
     @property
     def input_embeddings(self) -> Tensor:
@@ -159,6 +163,15 @@ class DraftRequest(Protocol):
 
         A sequence's is the one that its last committed token was predicted from: that of the token before it. None
         in the first step, before the target has read anything.
+        """
+
+    @property
+    def hidden_states(self) -> Mapping[int, Tensor]:
+        """The outputs of the target's layers that the drafter names in `hidden_layers`, each `[B, T, D]` float.
+
+        By layer, numbered as there. Of row b, the first `len(tokens[b]) - 1` columns hold the states of its
+        committed tokens but the last, which the target has not read; the other columns are undefined, and so is
+        the whole row of a sequence without budget. Empty in the first step, before the target has read anything.
         """
 
     def sample(self, logits: Tensor) -> Tensor:
@@ -319,6 +332,12 @@ class Drafter(ABC):
 
     needs_hidden_states: bool = False
     """Whether requests must carry the target's hidden states; declare the same in the plugin's `Capabilities`."""
+
+    hidden_layers: Sequence[int] = ()
+    """Layers of the target whose outputs at all committed tokens requests must carry in `hidden_states`. They are
+    numbered as in `hidden_states` of transformers: n is the output of the first n layers, 0 that of the embedding.
+    The last is the one before the model's final norm.
+    A drafter that names any also sets `needs_hidden_states`."""
 
     drafts_trees: bool = False
     """Whether it drafts a tree where `DraftRequest.tree` asks for one. If not, it is asked for a line instead."""

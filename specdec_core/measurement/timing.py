@@ -24,6 +24,7 @@ class SynchronizedDrafter(Drafter):
     def __init__(self, drafter: Drafter, wait: Callable[[], None]) -> None:
         super().__init__(drafter.config, drafter.target)
         self.needs_hidden_states = drafter.needs_hidden_states
+        self.hidden_layers = drafter.hidden_layers
         self._drafter, self._wait = drafter, wait
 
     def open(self, session: SessionInfo) -> DraftSession:

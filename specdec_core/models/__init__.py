@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from specdec_core.models.device import inference_only
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
-    from specdec_core.models.loaded import LoadedModel
+    from specdec_core.models.loaded import LoadedModel, inspect_family
     from specdec_core.models.packing import pack
     from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
+    from specdec_core.models.resolve import model_folder
     from specdec_core.models.session import Encoded, ModelSession
 
 __all__ = [
@@ -26,9 +27,11 @@ __all__ = [
     "ModelSession",
     "inference_only",
     "inflate",
+    "inspect_family",
     "load_model",
     "load_outline",
     "load_vocabulary",
+    "model_folder",
     "open_session",
     "pack",
     "without_progress_bar",
@@ -48,10 +51,11 @@ lazy_attributes(
             "load_vocabulary",
             "wrap_model",
         ),
-        "specdec_core.models.loaded": ("LoadedModel",),
+        "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.packing": ("pack",),
         "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
+        "specdec_core.models.resolve": ("model_folder",),
         "specdec_core.models.session": ("Encoded", "ModelSession"),
     },
 )

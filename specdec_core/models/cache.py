@@ -106,9 +106,19 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.rows = batch_size
         self.capacity = capacity
         self.plan = WritePlan(slice(None), 0, 0)
+        self._states: dict[int, SlotLayer] = {}
         super().__init__(layer_class_to_replicate=partial(SlotLayer, self))
+
+    def keep_states(self, layer: int, states: Tensor) -> None:
+        """Write the hidden states `[B, T, D]` of the tokens of a pass to the slots of their keys and values."""
+        column = states[:, None]
+        self._states.setdefault(layer, SlotLayer(self)).update(column, column[..., :0])
+
+    def states(self, end: int) -> dict[int, Tensor]:
+        """Return the hidden states in slots `0 .. end - 1` of each layer that keeps them, `[B, end, D]`."""
+        return {layer: kept.keys[:, 0, :end] for layer, kept in self._states.items()}
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy slots to other slots in every layer, each `[B, D]` int64; all are read before one is written."""
-        for layer in self.layers:
+        for layer in (*self.layers, *self._states.values()):
             layer.move(sources, targets)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.overrides import overridden
@@ -33,6 +34,11 @@ class ModelFeatures:
     def hidden_size(self) -> int:
         """D, the size of the hidden states that the output embedding reads."""
         return int(self.output_embeddings.shape[1])
+
+    @property
+    def num_layers(self) -> int:
+        """Number of the (decoder's) layers."""
+        return len(_layers_of(self._model))
 
     @property
     def input_embeddings(self) -> Tensor:
@@ -85,10 +91,56 @@ class ModelFeatures:
         with overridden(self._model.get_output_embeddings(), "forward", forward):
             yield hidden
 
+    @contextmanager
+    def capture_layers(self, layers: Collection[int]) -> Iterator[dict[int, Tensor]]:
+        """Yield a dict in which each forward pass of this thread leaves the outputs of layers, `[B, T, D]` each.
+
+        Args:
+            layers: n for the output of the (decoder's) first n layers, before a final norm; 0 for the embedding.
+
+        Raises:
+            ModelError: The model has no such layer.
+        """
+        stack = _layers_of(self._model)
+        if not set(layers) <= set(range(len(stack) + 1)):
+            raise ModelError(
+                f"the target has {len(stack)} layers; the outputs of {sorted(layers)} were asked for."
+            )
+        found: dict[int, Tensor] = {}
+
+        def forward(number: int, method: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+            if number in layers:
+                found[number] = args[0] if args else keywords["hidden_states"]
+            output = method(*args, **keywords)
+            if number + 1 == len(stack) and len(stack) in layers:
+                found[len(stack)] = output[0] if isinstance(output, tuple) else output
+            return output
+
+        with ExitStack() as entered:
+            for number in sorted({min(layer, len(stack) - 1) for layer in layers}):
+                entered.enter_context(overridden(stack[number], "forward", partial(forward, number)))
+            yield found
+
 
 def features_of(model: Any) -> ModelFeatures | None:
     """Return the features of a model, or None if it has no output embedding."""
     return None if model.get_output_embeddings() is None else ModelFeatures(model)
+
+
+def _layers_of(model: Any) -> nn.ModuleList:
+    """Return the (decoder's) layers.
+
+    Raises:
+        ModelError: They are not where transformers has them.
+    """
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.get_decoder().children():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            return module
+    raise ModelError(
+        f"the layers of a {type(model).__name__}, whose outputs the drafter reads, were not found. Choose a "
+        "drafter that needs no outputs of layers."
+    )
 
 
 @torch.no_grad()

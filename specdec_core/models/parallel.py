@@ -28,14 +28,18 @@ def open_session(
     *,
     vocab_size: int | None = None,
     keep_hidden: bool = False,
+    hidden_layers: Sequence[int] = (),
     encoded: Encoded | None = None,
 ) -> ModelSession:
     """Open a session of a model, on all ranks if they share it; see `ModelSession` for arguments and errors."""
+    options: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "keep_hidden": keep_hidden,
+        "hidden_layers": hidden_layers,
+    }
     if loaded.share is not None:  # the other ranks run the encoder themselves
-        return SharedSession(loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden)
-    return ModelSession(
-        loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden, encoded=encoded
-    )
+        return SharedSession(loaded, batch_size, capacity, sources, **options)
+    return ModelSession(loaded, batch_size, capacity, sources, **options, encoded=encoded)
 
 
 class SharedSession(ModelSession):
@@ -50,7 +54,9 @@ class SharedSession(ModelSession):
         *,
         vocab_size: int | None = None,
         keep_hidden: bool = False,
+        hidden_layers: Sequence[int] = (),
     ) -> None:
+        assert not hidden_layers, "a shared model has no hidden states for drafters"
         assert loaded.share is not None
         self._leader, self._key = loaded.share.leader, loaded.share.leader.key()
         with self._leader.lock:
@@ -95,8 +101,10 @@ class SharedSession(ModelSession):
         draft: Tensor | None = None,
         draft_lengths: Sequence[int] | None = None,
         parents: Tensor | None = None,
+        states: Tensor | None = None,
     ) -> Tensor:
         """See `ModelSession.forward`."""
+        assert states is None, "a draft head is not shared"
         tokens = [list(row) for row in uncached]
         lengths = None if draft_lengths is None else list(draft_lengths)
         with self._leader.lock:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -35,6 +36,7 @@ class Block:
         counts: Number of tokens of each row, without padding.
         keep: Number of last columns whose logits are needed.
         draft: Number of last columns that hold draft tokens.
+        inputs: Further arguments of the model's forward, aligned like the tokens.
     """
 
     tokens: Tensor
@@ -42,6 +44,7 @@ class Block:
     counts: tuple[int, ...]
     keep: int
     draft: int
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,7 @@ class ModelSession:
         keep_hidden: Keep the hidden states of each forward pass.
         encoded: What the encoder gave for the sources, if it has run: its states `[B, S, D]`, and their mask
             `[B, S]`, or None where nothing is masked.
+        hidden_layers: Layers whose outputs are kept for all cached tokens; see `Drafter.hidden_layers`.
 
     Raises:
         ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
@@ -107,12 +111,14 @@ class ModelSession:
         vocab_size: int | None = None,
         keep_hidden: bool = False,
         encoded: Encoded | None = None,
+        hidden_layers: Sequence[int] = (),
     ) -> None:
         _check_ready(loaded)
         self._loaded = loaded
         self._vocab_size = vocab_size or loaded.vocab_size
         self._features = loaded.features if keep_hidden else None
         self.hidden: Tensor | None = None
+        self._hidden_layers = tuple(hidden_layers)
         self._family = loaded.family
         self._device = loaded.device
         self.lengths = [0] * batch_size
@@ -120,6 +126,15 @@ class ModelSession:
         self._cache: SlotCache | None = SlotCache(batch_size, capacity)
         self._memory = _EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
+
+    @property
+    def hidden_states(self) -> dict[int, Tensor]:
+        """The outputs of each of `hidden_layers` at the cached tokens, `[B, T, D]`, T the longest row's length.
+
+        Columns beyond a row's length are undefined. A view, which the next forward pass changes. Empty before the
+        first.
+        """
+        return {} if self._cache is None else self._cache.states(max(self.lengths))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep only the first `lengths[b]` tokens of each row b. Takes O(1) time: nothing is copied."""
@@ -175,6 +190,7 @@ class ModelSession:
         draft: Tensor | None = None,
         draft_lengths: Sequence[int] | None = None,
         parents: Tensor | None = None,
+        states: Tensor | None = None,
     ) -> Tensor:
         """Run the model once over new tokens and cache them.
 
@@ -186,18 +202,23 @@ class ModelSession:
                 for those that follow the committed tokens. Until the next `keep` or `rollback`, passes without
                 uncached tokens add nodes to the tree, and numbers go on (`prune` drops some). Requires
                 `Family.trees`.
+            states: `[B, T, D]`, for a draft head that reads hidden states of the target: one beside each token,
+                rows with fewer tokens padded on the left. Requires `Family.ragged`.
 
         Returns:
             Logits `[B, K + 1, V]`: after the last uncached token and after each draft token. If no row has
             uncached tokens, `[B, K, V]`. Logits beyond a row's own draft are undefined.
         """
         block = self._align(uncached, draft, draft_lengths)
+        if states is not None:
+            assert self._family.ragged, "the model takes no states"
+            block = replace(block, inputs={"states": states})
         self.calls += 1
         if parents is not None and block.draft:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
         elif len(set(self.lengths)) == 1 and not any(block.padding) and min(block.counts) > 0:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
-            output = self._run(block.tokens, plan, block.keep)
+            output = self._run(block.tokens, plan, block.keep, **block.inputs)
         elif self._family.ragged:
             output = self._run_ragged(block)
         else:
@@ -248,12 +269,19 @@ class ModelSession:
         else:
             keywords["input_ids"] = tokens
             keywords["past_key_values"] = self._cache
-        if self._features is None:
-            with self._loaded.lock:
-                return _Output(self._loaded.model(**keywords).logits).last(keep)
-        with self._loaded.lock, self._features.capture() as hidden:
-            logits = self._loaded.model(**keywords).logits
-        return _Output(logits, hidden[-1]).last(keep)
+        hidden: list[Tensor] = []
+        with ExitStack() as entered:
+            entered.enter_context(self._loaded.lock)
+            if self._features is not None:
+                hidden = entered.enter_context(self._features.capture())
+            features, captured = self._loaded.features, None
+            if self._hidden_layers and features is not None:
+                captured = entered.enter_context(features.capture_layers(self._hidden_layers))
+            output = self._loaded.model(**keywords)
+        for layer in self._hidden_layers:
+            # A draft head, which has no features, returns its states.
+            self._cache.keep_states(layer, (output.hidden_states if captured is None else captured)[layer])
+        return _Output(output.logits, hidden[-1] if hidden else None).last(keep)
 
     def _grown_tree(
         self, uncached: Sequence[Sequence[int]], block: Block, parents: Tensor
@@ -287,7 +315,8 @@ class ModelSession:
             keys = tree.key_positions(end)
         masks = self._masks(visible, positions, keys)
         if self._memory is None:
-            return self._run(block.tokens, plan, block.keep, position_ids=positions, attention_mask=masks)
+            inputs = {"position_ids": positions, "attention_mask": masks, **block.inputs}
+            return self._run(block.tokens, plan, block.keep, **inputs)
         with self._position_patch(positions, keys):
             return self._run(block.tokens, plan, block.keep, decoder_attention_mask=masks)
 

@@ -38,6 +38,8 @@ class RecordedFeatures:
         ConfigError: The file cannot be read.
     """
 
+    num_layers = None
+
     def __init__(self, path: Path, device: torch.device) -> None:
         self._path = path
         self._device = device

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
@@ -58,6 +59,7 @@ class ForcedText:
         hidden: `[L, D]` float, what each token was predicted from; None if no drafter needs it.
         all_p: Tokens `[L, k]` int64 and their p `[L, k]` float32, if they are all tokens that p does not exclude;
             None where the record does not say so.
+        hidden_states: The outputs of layers at all tokens but the last, prompt included, `[T, D]` each.
     """
 
     text: RecordedText
@@ -65,6 +67,7 @@ class ForcedText:
     limit: int
     hidden: Tensor | None = None
     all_p: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
+    hidden_states: Mapping[int, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.text.tokens)
@@ -203,7 +206,8 @@ class Along:
     def ask(self, budget: Sequence[int]) -> Proposal:
         """Ask for drafts of at most so many tokens for each sequence; return them on the target's device."""
         hidden = self._hidden() if self._drafter.needs_hidden_states else None
-        proposal, faults = self.proposer.propose(self._views, budget, hidden)
+        states = {} if hidden is None else self._hidden_states
+        proposal, faults = self.proposer.propose(self._views, budget, hidden, states)
         codes = [] if faults is None else faults.tolist()
         # That q gives nothing to a token of the text is no fault here: it would not have been drafted.
         wrong = [code for code in codes if code not in (0, BAD_TOKEN)]
@@ -315,6 +319,13 @@ class Along:
             assert one.hidden is not None, "hidden states were not read"
             rows.append(one.hidden[min(at, len(one)) - 1])
         return torch.stack(rows).to(self.device)
+
+    @cached_property
+    def _hidden_states(self) -> dict[int, Tensor]:
+        """The outputs of layers at the tokens of all sequences, `[B, T, D]` each."""
+        layers = self._drafter.hidden_layers
+        rows = {layer: [one.hidden_states[layer] for one in self._sequences] for layer in layers}
+        return {layer: pad_sequence(states, batch_first=True).to(self.device) for layer, states in rows.items()}
 
     def _refuse_own(self, certain: Tensor, place: int) -> None:
         """Refuse a token that differs from the text's, unless it was certain, as a copied one is."""

@@ -148,15 +148,15 @@ class DrafterReplay:
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
         """Yield the texts, some at a time."""
-        needs_hidden = self.drafter.needs_hidden_states
+        hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
         batch: list[RecordedText] = []
         for text in self._part:
             batch.append(text)
             if len(batch) == size:
-                yield self._preparation.forced(batch, hidden=needs_hidden)
+                yield self._preparation.forced(batch, hidden=hidden, layers=layers)
                 batch = []
         if batch:
-            yield self._preparation.forced(batch, hidden=needs_hidden)
+            yield self._preparation.forced(batch, hidden=hidden, layers=layers)
 
     def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> Along:
         sampling = self._part.header.sampling

@@ -77,16 +77,23 @@ class Preparation:
             )
         return drafter, batch_size
 
-    def forced(self, texts: Sequence[RecordedText], *, hidden: bool) -> list[ForcedText]:
+    def forced(
+        self, texts: Sequence[RecordedText], *, hidden: bool, layers: Sequence[int] = ()
+    ) -> list[ForcedText]:
         """Return texts ready to be drafted along, with hidden states if they are asked for.
+
+        Args:
+            texts: The texts.
+            hidden: Whether the drafter reads `DraftRequest.hidden`.
+            layers: Layers whose outputs it reads, which no record holds.
 
         Raises:
             ConfigError: Their probabilities are no probabilities.
             ModelError: Hidden states are neither recorded, nor can the target be loaded.
         """
-        return [self._forced(text, hidden) for text in texts]
+        return [self._forced(text, hidden, tuple(layers)) for text in texts]
 
-    def _forced(self, text: RecordedText, hidden: bool) -> ForcedText:
+    def _forced(self, text: RecordedText, hidden: bool, layers: tuple[int, ...]) -> ForcedText:
         name = f"text {text.sample} of prompt {text.number}"
         if not len(text.tokens) or len(text.tokens) != len(text.probabilities):
             raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
@@ -99,8 +106,9 @@ class Preparation:
             )
         start = self._record.header.start_id
         begin = text.prompt if start is None else (start,)
-        states = self._hidden(text) if hidden else None
-        return ForcedText(text, begin, self._limit(text, len(begin)), states, self._all_p(text))
+        last, states = self._hidden(text, layers) if hidden else (None, {})
+        limit = self._limit(text, len(begin))
+        return ForcedText(text, begin, limit, last, self._all_p(text), states)
 
     def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""
@@ -174,17 +182,29 @@ class Preparation:
             )
         return target
 
-    def _hidden(self, text: RecordedText) -> Tensor:
-        if text.hidden is not None:
-            return torch.from_numpy(np.ascontiguousarray(text.hidden))
-        note = "The record holds no hidden states: the target read each text once to compute them."
+    def _hidden(self, text: RecordedText, layers: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
+        if text.hidden is not None and not layers:
+            return torch.from_numpy(np.ascontiguousarray(text.hidden)), {}
+        what = "no outputs of single layers" if text.hidden is not None else "no hidden states"
+        note = f"The record holds {what}: the target read each text once to compute them."
         if note not in self.notes:
             self.notes.append(note)
-        return read_hidden(self._target, text)
+        return read_hidden(self._target, text, layers)
 
 
-def read_hidden(target: LoadedModel, text: RecordedText) -> Tensor:
-    """Return the hidden states that each token of a text was predicted from, `[L, D]`, by one pass over it.
+def read_hidden(
+    target: LoadedModel, text: RecordedText, layers: tuple[int, ...] = ()
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return hidden states of a text, by one pass over it.
+
+    Args:
+        target: The target.
+        text: The text.
+        layers: Layers whose outputs are wanted; see `Drafter.hidden_layers`.
+
+    Returns:
+        What each token was predicted from, `[L, D]`; and the layers' outputs at all tokens but the last, prompt
+        included, `[T, D]` each.
 
     Raises:
         ModelError: The target has no output embedding, whose inputs they are.
@@ -194,7 +214,8 @@ def read_hidden(target: LoadedModel, text: RecordedText) -> Tensor:
     begin = list(text.prompt) if target.start_id is None else [target.start_id]
     read = text.tokens[:-1]
     sources = [list(text.prompt)] if target.encoder_decoder else None
-    session = open_session(target, 1, len(begin) + len(read), sources, keep_hidden=True)
+    capacity = len(begin) + len(read)
+    session = open_session(target, 1, capacity, sources, keep_hidden=True, hidden_layers=layers)
     parts = []
     try:
         for first in range(0, max(len(read), 1), _CHUNK):
@@ -202,9 +223,10 @@ def read_hidden(target: LoadedModel, text: RecordedText) -> Tensor:
             session.forward([begin if not first else []], draft)
             assert session.hidden is not None, "the session keeps hidden states"
             parts.append(session.hidden[0].clone())
+        states = {layer: kept[0] for layer, kept in session.hidden_states.items()}
     finally:
         session.close()
-    return torch.cat(parts)
+    return torch.cat(parts), states
 
 
 def _load_target(settings: dict[str, Any], folder: Path) -> LoadedModel:

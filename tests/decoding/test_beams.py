@@ -313,6 +313,7 @@ class Oracle(AutoregressiveDrafter):
     """Scores the next token with the target itself, and checks the hidden states that it is given."""
 
     needs_hidden_states = True
+    hidden_layers = (1,)
 
     def __init__(self, loaded):
         super().__init__(NO_CONFIG, target_info(VOCAB))
@@ -326,10 +327,13 @@ class Oracle(AutoregressiveDrafter):
 
         def checked(request):
             rows = [row for row, most in zip(request.tokens, request.budget, strict=True) if most]
-            for row, state in zip(rows, [] if request.hidden is None else request.hidden, strict=False):
+            hidden, layer = request.hidden, request.hidden_states.get(1)
+            states = zip(rows, [] if hidden is None else hidden, [] if layer is None else layer, strict=False)
+            for row, state, of_layer in states:
                 ids = torch.tensor([row[:-1]], device=self.loaded.device)
-                expected = self.loaded.model.model(ids).last_hidden_state[0, -1]
-                torch.testing.assert_close(state, expected)
+                expected = self.loaded.model.model(ids, output_hidden_states=True)
+                torch.testing.assert_close(state, expected.last_hidden_state[0, -1])
+                torch.testing.assert_close(of_layer[: len(row) - 1], expected.hidden_states[1][0])
                 self.compared += 1
             return propose(request)
 

@@ -1,4 +1,4 @@
-"""Drafters see the hidden state from which the target predicted the last token."""
+"""Drafters see the hidden state from which the target predicted the last token, and the outputs of its layers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from specdec_core.interface import (
     PluginConfig,
     Proposal,
     SamplingSettings,
+    TokenTree,
 )
 from specdec_core.models import wrap_model
 from specdec_drafters.hierarchical.config import HierarchicalConfig
@@ -26,17 +27,22 @@ PROMPTS = [[2, 3, 5, 2, 3, 7, 9], [4, 6], [5, 5, 4, 3]]
 class HiddenSpy(Drafter):
     """Drafts the target's greedy tokens, some of them changed, and keeps the hidden states that it sees.
 
+    In a tree, a wrong continuation comes before the right one, which therefore moves in the cache.
+
     Args:
         target: The target info.
         right: The target's greedy continuation of each row.
     """
 
     needs_hidden_states = True
+    drafts_trees = True
+    hidden_layers = (0, 1)
 
     def __init__(self, target, right):
         super().__init__(PluginConfig(), target)
         self.right = right
         self.seen = []
+        self.layers = []
 
     def open(self, session):
         return _Session(self)
@@ -49,6 +55,7 @@ class _Session(DraftSession):
     def propose(self, request) -> Proposal:
         hidden = None if request.hidden is None else request.hidden.clone()
         self.spy.seen.append(([list(row) for row in request.tokens], request.budget, hidden))
+        self.spy.layers.append({layer: states.clone() for layer, states in request.hidden_states.items()})
         rows = []
         for tokens, right, budget in zip(request.tokens, self.spy.right, request.budget, strict=True):
             draft = list(right[len(tokens) : len(tokens) + budget])
@@ -56,6 +63,10 @@ class _Session(DraftSession):
             if wrong < len(draft):
                 draft[wrong] = (draft[wrong] + 1) % self.spy.target.vocab_size
             rows.append(draft)
+        if request.tree is not None:
+            vocab = self.spy.target.vocab_size
+            forked = [[[(token + 2) % vocab for token in draft[:2]], draft] for draft in rows]
+            return Proposal.from_continuations(forked, request.budget, request.depth)
         return Proposal.from_rows(rows)
 
 
@@ -68,6 +79,33 @@ def fresh_hidden(loaded, tokens, source):
         else:
             loaded.model(input_ids=ids, use_cache=False)
     return seen[-1][0, -1]
+
+
+def fresh_layers(loaded, tokens, source):
+    """Return the output of each layer after each of `tokens`, from a forward pass without a cache."""
+    ids = torch.tensor([tokens], device=loaded.device)
+    with torch.inference_mode():
+        if loaded.encoder_decoder:
+            sources = torch.tensor([source], device=loaded.device)
+            output = loaded.model(input_ids=sources, decoder_input_ids=ids, output_hidden_states=True)
+            return [states[0] for states in output.decoder_hidden_states]
+        output = loaded.model(input_ids=ids, use_cache=False, output_hidden_states=True)
+    return [states[0] for states in output.hidden_states]
+
+
+def check_layers(loaded, spy, prompts):
+    """Compare the layers' outputs at all committed tokens but the last; return the number of rows compared."""
+    checked = 0
+    for (tokens, budget, _), layers in zip(spy.seen, spy.layers, strict=True):
+        for row, (text, room) in enumerate(zip(tokens, budget, strict=True)):
+            if room and layers:
+                assert set(layers) == set(spy.hidden_layers)
+                expected = fresh_layers(loaded, text[:-1], prompts[row])
+                for layer, states in layers.items():
+                    seen = states[row, : len(text) - 1]
+                    torch.testing.assert_close(seen, expected[layer], atol=2e-4, rtol=1e-3)
+                checked += 1
+    return checked
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -92,6 +130,22 @@ def test_the_hidden_state_predicted_the_last_token(family, device):
                 torch.testing.assert_close(hidden[row], expected, atol=2e-4, rtol=1e-3)
                 checked += 1
     assert checked > 12
+    assert check_layers(loaded, spy, PROMPTS) == checked
+
+
+@pytest.mark.parametrize("row_by_row", [False, True])
+def test_the_outputs_of_layers_move_with_the_accepted_path_of_a_tree(row_by_row, device):
+    loaded = wrap_model(tiny_model("llama").to(device))
+    argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
+    plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
+    right = [[*prompt, *row.tokens] for prompt, row in zip(PROMPTS, plain.sequences, strict=True)]
+    used = loaded.row_by_row() if row_by_row else loaded
+    spy = HiddenSpy(used.info(), right)
+    gamma = Gamma(3) if row_by_row else Gamma(6, tree=TokenTree.from_widths((2, 1, 1)))
+    metrics = Decoder(used, spy, gamma=gamma, sampling=argmax, strict=True).generate(PROMPTS, length).metrics
+    assert metrics.accepted > 5
+    assert metrics.rejected > 3
+    assert check_layers(used, spy, PROMPTS) > 9
 
 
 def test_hidden_states_are_kept_only_for_drafters_that_need_them(device):
@@ -101,6 +155,14 @@ def test_hidden_states_are_kept_only_for_drafters_that_need_them(device):
     decoder = Decoder(loaded, spy, gamma=Gamma(2), strict=True)
     decoder.generate(PROMPTS, GenerationSettings(max_new_tokens=6))
     assert all(hidden is None for *_, hidden in spy.seen)
+
+
+def test_outputs_of_layers_are_kept_only_for_drafters_that_name_them(device):
+    loaded = wrap_model(tiny_model("llama").to(device))
+    spy = HiddenSpy(loaded.info(), [[], [], []])
+    spy.hidden_layers = ()
+    Decoder(loaded, spy, gamma=Gamma(2), strict=True).generate(PROMPTS, GenerationSettings(max_new_tokens=6))
+    assert not any(spy.layers)
 
 
 def test_within_a_hierarchy_hidden_states_are_the_middle_models_and_never_stale(tmp_path, device):
@@ -121,3 +183,4 @@ def test_within_a_hierarchy_hidden_states_are_the_middle_models_and_never_stale(
                 torch.testing.assert_close(hidden[row], expected, atol=2e-4, rtol=1e-3)
                 checked += 1
     assert checked > 20
+    assert check_layers(middle, spy, PROMPTS) == checked

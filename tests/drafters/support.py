@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +43,10 @@ class SeededRequest:
         budget: Sequence[int],
         seed: int = 0,
         hidden: Tensor | None = None,
+        hidden_states: Mapping[int, Tensor] | None = None,
     ) -> None:
         self.tokens, self.budget, self.hidden = tokens, tuple(budget), hidden
+        self.hidden_states = hidden_states or {}
         self.depth = self.budget
         self.generators = [torch.Generator().manual_seed(seed + row) for row in range(len(budget))]
         self.drawn: list[Tensor] = []
@@ -92,12 +94,14 @@ def tree_request(
     vocab_size: int,
     hidden: Tensor | None = None,
     sampling: SamplingSettings | None = None,
+    hidden_states: Mapping[int, Tensor] | None = None,
 ) -> DraftRecorder:
     """Return the core's own request for a tree, whose paths may be as long as the shape's."""
     generators = RowGenerators(range(len(budget)))
     to_probs = LogitsToProbs(sampling or SamplingSettings())
     request = DraftRecorder(to_probs, generators, len(budget), vocab_size, max(budget), "cpu")
-    request.start(tokens, tuple(budget), hidden, tree=shape, depth=(shape.depth,) * len(budget))
+    depth = (shape.depth,) * len(budget)
+    request.start(tokens, tuple(budget), hidden, tree=shape, depth=depth, hidden_states=hidden_states)
     return request
 
 

@@ -161,7 +161,7 @@ def test_scores_are_those_of_every_place_by_hand(reads_token):
     assert scores.alpha == pytest.approx([a / b for a, b in zip(overlaps, places, strict=True)], abs=1e-5)
     assert scores.greedy_alpha == pytest.approx([a / b for a, b in zip(agreement, places, strict=True)])
     shares = [a / b for a, b in zip(kept, places, strict=True)]
-    assert scores.acceptance_by_head == pytest.approx(shares, abs=1e-5)
+    assert scores.acceptance_by_place == pytest.approx(shares, abs=1e-5)
     assert scores.block_efficiency == pytest.approx(1 + sum(shares), abs=1e-5)
     double = scores + scores
     assert double.alpha == pytest.approx(scores.alpha)

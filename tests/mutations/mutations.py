@@ -54,6 +54,10 @@ TOKEN_TEXTS = "specdec_core/record/token_texts.py"
 IMPORTING = "specdec_core/study/run/importing.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
+EAGLE3 = "drafters/specdec_drafters/eagle3/drafter.py"
+EAGLE3_HEAD = "drafters/specdec_drafters/eagle3/model.py"
+EAGLE3_TRAINING = "drafters/specdec_drafters/eagle3/training.py"
+CACHE = "specdec_core/models/cache.py"
 TRANSFORMER = "drafters/specdec_drafters/transformer/drafter.py"
 AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
 TABLES = "drafters/specdec_drafters/ngram/tables.py"
@@ -633,6 +637,63 @@ MUTATIONS = (
         "            request.sample(logits[:, (place + 1) % count])",
         "Each head guesses for its neighbour's position: still exact, acceptance falls.",
         ("tests/drafters/test_heads.py",),
+    ),
+    Mutation(
+        "eagle3: token ids of the draft vocabulary for the target's",
+        EAGLE3_HEAD,
+        "device=self.d2t.device) + self.d2t",
+        "device=self.d2t.device)",
+        "Other tokens are drafted than the head meant: still exact, hardly any is accepted.",
+        ("tests/drafters/test_eagle3.py",),
+    ),
+    Mutation(
+        "eagle3: entries of drafted tokens are kept",
+        EAGLE3,
+        "        self._head.rollback(self._kept)\n        fresh",
+        "        self._kept = [min(n, len(row) - 2) for n, (row, _) in zip(self._head.lengths, rows)]\n"
+        "        self._head.rollback(self._kept)\n        fresh",
+        "Entries keep the head's own states where the target's are known: acceptance falls as the text grows.",
+        ("tests/drafters/test_eagle3.py",),
+    ),
+    Mutation(
+        "eagle3: an entry too many survives a rollback",
+        EAGLE3,
+        "min(kept, max(length - 1, 0))",
+        "min(kept, length)",
+        "An entry has read a token that is gone: drafts are worse after each rollback.",
+        ("tests/drafters/test_eagle3.py",),
+    ),
+    Mutation(
+        "eagle3: the states of the tokens after",
+        EAGLE3,
+        "states[layer][row, first:end]",
+        "states[layer][row, first + 1 : end + 1]",
+        "The head reads what no decoder knows yet, or nothing at all.",
+        ("tests/drafters/test_eagle3.py",),
+    ),
+    Mutation(
+        "eagle3: a node reads the state of the last node, not of its parent",
+        EAGLE3,
+        "base.to(drawn.parents.device) + drawn.parents, drawn.parents",
+        "base.to(drawn.parents.device) + drawn.parents.clamp(min=0), drawn.parents",
+        "The first level of a tree reads the state of its first node.",
+        ("tests/drafters/test_eagle3.py",),
+    ),
+    Mutation(
+        "eagle3 is trained on states that drafts do not see",
+        EAGLE3_TRAINING,
+        "visible = torch.cat([visible, own], dim=1)",
+        "visible = torch.cat([visible, visible[:, :entries]], dim=1)",
+        "Training sees other drafts' entries: what is learnt does not carry over to decoding.",
+        ("tests/drafters/test_training_eagle3.py",),
+    ),
+    Mutation(
+        "outputs of layers stay where they were when a path of a tree is kept",
+        CACHE,
+        "for layer in (*self.layers, *self._states.values()):",
+        "for layer in self.layers:",
+        "Drafters read the states of rejected nodes.",
+        ("tests/decoding/test_hidden_states.py",),
     ),
     Mutation(
         "prompt-copy copies from one place too late",

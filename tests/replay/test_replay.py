@@ -230,7 +230,7 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     with target.features.capture() as captured:
         uncached_logits(target, [[*begin, *text.tokens[:-1]]], PROMPT)
     expected = captured[0][0, len(begin) - 1 :]
-    torch.testing.assert_close(read_hidden(target, text), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(read_hidden(target, text)[0], expected, atol=1e-4, rtol=1e-4)
     without = replayed(target, [text], SAMPLED, drafter, 3, 9)
     given = replayed(target, [replace(text, hidden=expected.numpy())], SAMPLED, drafter, 3, 9)
     np.testing.assert_allclose(without.odds()[0].accept(), given.odds()[0].accept(), atol=1e-5)

@@ -19,6 +19,7 @@ DEFAULT = [
     ("copy-recent", False),
     ("transformer", True),
     ("heads", False),
+    ("eagle3", True),
     ("chain", True),
     ("hierarchy-bigram", False),
 ]

@@ -44,7 +44,16 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     study, left_out = default_study(record_of("builtin:target", Part({"builtin": "heldout"})))
     assert left_out == {}
     drafters = {one.labels.drafter.partition("(")[0] for one in study.runs[1:]}
-    assert drafters == {"chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"}
+    assert drafters == {
+        "chain",
+        "eagle3",
+        "heads",
+        "hierarchical",
+        "ngram",
+        "prompt-copy",
+        "random",
+        "transformer",
+    }
     assert [one.labels.gamma for one in study.runs if one.labels.drafter == "random"] == list(range(1, 9))
     assert study.tasks[0].sampling.greedy
     assert study.tasks[0].generation.seed == 3

@@ -61,6 +61,7 @@ class ChainDrafter(Drafter):
         )
         self.names = tuple(map(_name, config.drafters))
         self.needs_hidden_states = any(member.needs_hidden_states for member in self.members)
+        self.hidden_layers = sorted({layer for member in self.members for layer in member.hidden_layers})
         # With a budget below `min_draft_tokens` a shorter draft is enough.
         by_budget = any(member.drafts_by_budget for member in self.members)
         self.drafts_by_budget = by_budget or config.min_draft_tokens > 1

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from specdec_drafters.heads.model import Heads, head_logits
 from specdec_drafters.training.losses import TV_SCALE
+from specdec_drafters.training.scores import Scores
 
 _LOGITS_AT_ONCE = 1 << 20
 """The most logits of one head computed at a time; enough for efficient matrix products."""
@@ -88,60 +89,6 @@ def positions_of(reading: Reading, heads: int, vocab_size: int) -> Iterator[Posi
             which=which,
             counts=counts[row, t],
         )
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Acceptance of heads, summed over positions; the sums of several readings add up.
-
-    Attributes:
-        positions: `[k]`, number of positions at which each head had a token to predict.
-        overlap: `[k]`, the sum of sum_x min(p(x), q_i(x)).
-        agreement: `[k]`, how often p and q_i have the same argmax.
-        accepted: `[k]`, the sum of the probability that all of heads 1 ... i are accepted.
-    """
-
-    positions: Tensor
-    overlap: Tensor
-    agreement: Tensor
-    accepted: Tensor
-
-    def __add__(self, other: Scores) -> Scores:
-        return Scores(
-            self.positions + other.positions,
-            self.overlap + other.overlap,
-            self.agreement + other.agreement,
-            self.accepted + other.accepted,
-        )
-
-    @property
-    def alpha(self) -> list[float]:
-        """Corollary 3.6 for each head: E(sum_x min(p, q_i)); of arXiv 2211.17192."""
-        return (self.overlap / self.positions.clamp(min=1)).tolist()
-
-    @property
-    def greedy_alpha(self) -> list[float]:
-        """How often each head has the target's argmax."""
-        return (self.agreement / self.positions.clamp(min=1)).tolist()
-
-    @property
-    def acceptance_by_head(self) -> list[float]:
-        """The probability that heads 1 ... i are all accepted, for each i."""
-        return (self.accepted / self.positions.clamp(min=1)).tolist()
-
-    @property
-    def block_efficiency(self) -> float:
-        """Expected tokens per target forward pass with all heads: 1 plus the accepted draft tokens."""
-        return 1 + sum(self.acceptance_by_head)
-
-    @property
-    def run_alpha(self) -> float:
-        """The accepted share of the verified tokens when all heads draft: the acceptance rate that a run shows.
-
-        Head i is verified if all heads before it were accepted.
-        """
-        accepted = self.acceptance_by_head
-        return sum(accepted) / (1 + sum(accepted[:-1]))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from specdec_core.interface import (
 from specdec_core.models import LoadedModel, load_model
 from specdec_drafters.heads.config import HeadsTrainerConfig
 from specdec_drafters.heads.file import HeadsCard, write_heads
-from specdec_drafters.heads.loss import HeadsLoss, Reading, Scores
+from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape
 from specdec_drafters.training.config import usage
 from specdec_drafters.training.forward import autocast
@@ -28,6 +28,7 @@ from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import tv_share
 from specdec_drafters.training.rows import Batches, Rows
 from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.scores import Scores
 from specdec_drafters.training.sources import TrainingData
 
 LEARNING_RATE = 1e-2

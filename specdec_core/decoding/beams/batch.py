@@ -94,7 +94,10 @@ class BeamBatch:
         """
         started = perf_counter()
         self._recorder.scores = self._scores()
-        proposal, faults = self._proposer.propose(self._tokens, [row.room for row in self._rows], self._hidden())
+        hidden = self._hidden()
+        states = None if hidden is None else self._hidden_states()
+        room = [row.room for row in self._rows]
+        proposal, faults = self._proposer.propose(self._tokens, room, hidden, states)
         proposed = perf_counter()
         block = TreeBlock(self.prompts, self._row_of, proposal)
         first = self._target.calls == 0
@@ -141,6 +144,21 @@ class BeamBatch:
                 hidden[row] = None if place.source is None else place.source.hidden
         found = [one for one in hidden if one is not None]
         return torch.stack(found) if len(found) == len(hidden) else None
+
+    def _hidden_states(self) -> dict[int, Tensor]:
+        """Return the outputs of layers at the tokens of each row, `[R, T, D]` each."""
+        kept = self._target.hidden_states
+        if not kept:
+            return kept
+        slots: list[list[int]] = [[]] * len(self._rows)
+        for prompt, rows in zip(self.prompts, self._row_of, strict=True):
+            for row, place in zip(rows, () if prompt.done else prompt.places, strict=not prompt.done):
+                before = len(prompt.before)
+                slots[row] = [*range(before), *(before + node for node in prompt.path(place.node, -1))]
+        longest = max(map(len, slots))
+        columns = torch.tensor([[*own, *[0] * (longest - len(own))] for own in slots])
+        batch = torch.arange(len(self._rows))[:, None] // self._beams
+        return {layer: states[batch, columns] for layer, states in kept.items()}
 
     def _read(
         self, block: TreeBlock, logits: Tensor, faults: Tensor | None, first: bool

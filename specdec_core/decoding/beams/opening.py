@@ -73,10 +73,12 @@ def open_beams(
     search = DraftSearch(beams, width, tuple(stops.eos_ids))
     recorder = BeamRecorder(context.draft_to_probs, context.generators, *shape, search)
     keep_hidden = False
+    hidden_layers: tuple[int, ...] = ()
     rows_gamma = None
     if drafter is not None and gamma is not None:
         with context.guard.calling(drafter):
             keep_hidden = bool(drafter.needs_hidden_states)
+            hidden_layers = tuple(drafter.hidden_layers)
         batch = BatchInfo(len(rows), levels, room, greedy=True)
         rows_gamma = BeamGamma(gamma, levels, beams, width, batch, context.guard)
     session = open_session(
@@ -87,6 +89,7 @@ def open_beams(
         info.sources if target.encoder_decoder else None,
         vocab_size=info.vocab_size,
         keep_hidden=keep_hidden,
+        hidden_layers=hidden_layers,
     )
     rows_info = BatchInfo(len(copies), spread.max_gamma, tuple(n for n in room for _ in range(beams)), greedy=True)
     proposer = Proposer(drafter, rows_gamma, None, recorder, context.with_loop(spread), rows_info, context.guard)

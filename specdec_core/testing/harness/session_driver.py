@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
@@ -56,7 +58,7 @@ class _Request(DraftRecorder):
     read_hidden = False
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "hidden":
+        if name in ("hidden", "hidden_states"):
             super().__setattr__("read_hidden", True)
         return super().__getattribute__(name)
 
@@ -163,7 +165,8 @@ class SessionDriver:
             self._log.append(f"requested {shape}, after {_rows(self.rows)}")
         states = self._hidden_states()
         self.hidden = None if states is None else (states, states.clone())
-        self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
+        layers = self._layer_states() if states is not None else {}
+        self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits, layers)
         self._recorder.read_hidden = False
         proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
         self._require_proposal(proposal, tuple(budget), limits)
@@ -341,6 +344,22 @@ class SessionDriver:
                 uncached_logits(self.target.loaded, [prefix], source)
             states[prefix, source] = captured[0][0, -1]
         return torch.stack([states[one] for one in prefixes])
+
+    @torch.inference_mode()
+    def _layer_states(self) -> dict[int, Tensor]:
+        """Return the outputs of the layers that the drafter names, `[B, T, D]`; NaN where they are undefined."""
+        layers, features = self.drafter.hidden_layers, self.target.loaded.features
+        if not layers or features is None:
+            return {}
+        read: list[dict[int, Tensor]] = []
+        for row, source in zip(self.rows, self.sources, strict=True):
+            with features.capture_layers(layers) as states:
+                uncached_logits(self.target.loaded, [row[:-1]], source)
+            read.append(states)
+        return {
+            layer: pad_sequence([states[layer][0] for states in read], batch_first=True, padding_value=math.nan)
+            for layer in layers
+        }
 
 
 def seconds_of_a_call(target: TinyTarget, drafter: Drafter, rows: int, seed: int) -> float:

@@ -1,0 +1,191 @@
+"""Read and write draft heads in the format of the speculators package: config.json and safetensors weights.
+
+References:
+    speculators 0.9: `SpeculatorModelConfig` and `SpeculatorModel.from_pretrained`. The package is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.utils import cached_file
+
+from specdec_core.builtin import BUILTIN_PREFIX, builtin_speculator
+from specdec_core.interface import ModelError, TargetInfo, open_input
+from specdec_core.models import model_folder
+
+WEIGHTS = "model.safetensors"
+_MAX_CONFIG = 10_000_000
+"""The most bytes of a config.json."""
+C = TypeVar("C", bound="SpeculatorConfig")
+
+
+class Verifier(BaseModel):
+    """The target that a head was trained for, as the package names it."""
+
+    name_or_path: str | None = None
+
+
+class SpeculatorsSection(BaseModel):
+    """The key `speculators_config`."""
+
+    verifier: Verifier = Verifier()
+
+
+class TrainedFor(BaseModel):
+    """The key `specdec`, which `specdec train` adds: the target, by its weights."""
+
+    fingerprint: str
+
+
+class SpeculatorConfig(BaseModel):
+    """What the configs of all types have in common. transformers adds many keys, so that others are ignored."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    speculators_model_type: str
+    transformer_layer_config: dict[str, Any]
+    speculators_config: SpeculatorsSection | None = None
+    specdec: TrainedFor | None = None
+
+    @property
+    def verifier(self) -> str | None:
+        """The target that the head was trained for, as the config names it."""
+        return None if self.speculators_config is None else self.speculators_config.verifier.name_or_path
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A draft head as it is stored.
+
+    Attributes:
+        model: The name or folder that was asked for.
+        config: Its `config.json`.
+        tensors: Its weights by name, on the CPU.
+    """
+
+    model: str
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+
+def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
+    """Read a draft head.
+
+    Args:
+        model: A folder, a hub name, or a built-in head such as `builtin:eagle3`.
+        folder: Base for relative paths.
+        drafter: Name of the drafter, for error messages.
+
+    Raises:
+        ModelError: It is not there, or no draft head in this format.
+    """
+    place = builtin_speculator(model) if model.startswith(BUILTIN_PREFIX) else model_folder(model, folder)
+    config = _read_json(_file(model, place, "config.json"))
+    if not isinstance(config.get("speculators_model_type"), str):
+        kind = ", ".join(map(str, config.get("architectures") or [config.get("model_type")]))
+        raise ModelError(
+            f"drafter {drafter!r}: {model} is not in the format of the speculators package: its config.json has "
+            f"no speculators_model_type (it is a {kind}). Convert it with that package (`speculators convert`), "
+            "or choose another checkpoint."
+        )
+    return Checkpoint(model, config, _read_weights(model, place))
+
+
+def parse_config(kind: type[C], checkpoint: Checkpoint, drafter: str, supported: str) -> C:
+    """Return the config of a checkpoint of one type.
+
+    Args:
+        kind: The schema.
+        checkpoint: The checkpoint.
+        drafter: Name of the drafter, for error messages.
+        supported: The `speculators_model_type` that it takes.
+
+    Raises:
+        ModelError: The checkpoint is of another type, or its config is not valid.
+    """
+    found = checkpoint.config["speculators_model_type"]
+    if found != supported:
+        raise ModelError(
+            f"drafter {drafter!r}: {checkpoint.model} has the speculators_model_type {found!r}. Supported: "
+            f"{supported}. Choose a checkpoint of that type for this target."
+        )
+    try:
+        return kind.model_validate(dict(checkpoint.config))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "config.json"
+        raise ModelError(
+            f"drafter {drafter!r}: {checkpoint.model}: config.json is not valid at {where}: {first['msg']}."
+        ) from error
+
+
+def check_fingerprint(config: SpeculatorConfig, model: str, target: TargetInfo, drafter: str) -> None:
+    """Refuse a head that `specdec train` made for another target. Heads of others do not say what theirs was.
+
+    Raises:
+        ModelError: It was trained for another target.
+    """
+    if config.specdec is None or target.features is None:
+        return
+    own = target.features.fingerprint()
+    if config.specdec.fingerprint != own:
+        raise ModelError(
+            f"drafter {drafter!r}: {model} was trained for another target, {config.verifier} (fingerprint "
+            f"{config.specdec.fingerprint}); this one's is {own}. Train a head for this one with `specdec train "
+            f"{drafter} --target TARGET --output FOLDER`."
+        )
+
+
+def write_checkpoint(folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a draft head into an existing folder."""
+    text = json.dumps(dict(config), indent=2, sort_keys=True)
+    (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+
+
+def _file(model: str, place: Path | None, name: str) -> Path:
+    """Return the path of a file of a checkpoint, from the hub where it is not in a folder."""
+    if place is not None:
+        if (place / name).is_file():
+            return place / name
+        raise ModelError(f"{model}: the folder has no {name}. Give a folder or a hub name of a draft head.")
+    try:
+        found = cached_file(model, name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(
+            f"{model}: there is no such folder, and loading {name} from the hub failed: {reason} Check the name "
+            "and the network (HF_HUB_OFFLINE?)."
+        ) from error
+    return Path(found)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with open_input(path, _MAX_CONFIG) as file:
+            read = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: not readable as JSON ({error}). Copy the checkpoint again.") from error
+    if not isinstance(read, dict):
+        raise ModelError(f"{path}: expected a mapping, found a {type(read).__name__}.")
+    return read
+
+
+def _read_weights(model: str, place: Path | None) -> dict[str, Tensor]:
+    path = _file(model, place, WEIGHTS)
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{path}: not a complete safetensors file ({error}). Copy the checkpoint again."
+        ) from error
+    return tensors

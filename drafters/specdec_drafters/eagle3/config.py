@@ -1,0 +1,47 @@
+"""Settings of the eagle3 drafter and its trainer. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specdec_core.interface import PluginConfig
+from specdec_drafters.training.config import TrainingConfig
+
+
+class Eagle3Config(PluginConfig):
+    """The head to draft with."""
+
+    model: Annotated[str, Field(min_length=1)]
+    """An EAGLE-3 head for this target in the format of the speculators package: a folder, a hub name, or
+    `builtin:eagle3`."""
+
+
+class Eagle3TrainerConfig(TrainingConfig):
+    """Train an EAGLE-3 head for a target, which is frozen. The result opens in speculators and vLLM too.
+
+    For the built-in target, this takes about half an hour:
+
+    ```
+    specdec train eagle3 --text builtin:stdlib --samples 100000 --minutes 25 --output eagle3
+    ```
+    """
+
+    aux_layers: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Layers of the target whose outputs the head reads, numbered as in `hidden_states` of transformers; by
+    default 2, half their number, and their number less 3."""
+    draft_vocab: Annotated[int, Field(ge=1)] | None = None
+    """Tokens that the head can draft, the most frequent in the training data; by default at most 32000."""
+    unrolled: Annotated[int, Field(ge=1)] = 4
+    """Draft tokens that are trained for at each position, each from the head's own state of the one before."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Weight of the loss of a draft token, relative to that of the one before."""
+    loss: Literal["kl", "tv", "kl-then-tv"] = "kl-then-tv"
+    """The loss: `kl`, KL(p || q); `tv`, total variation, which is 1 - alpha; `kl-then-tv`, KL first, then
+    increasingly total variation. Both are taken over the draft vocabulary."""
+    saved_as: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Data type of the saved weights."""
+    save_embeddings: bool = True
+    """Save the target's input embeddings with the head, as the speculators package does. specdec and vLLM take
+    those of the target if they are left out."""

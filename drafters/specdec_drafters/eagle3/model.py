@@ -1,0 +1,225 @@
+"""An EAGLE-3 head: a decoder layer over the target's hidden states and the embeddings of the tokens after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+CARRIED = 0
+"""The number of the head's output state among its hidden states."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The modules of an architecture."""
+
+    layer: Callable[..., Any]
+    norm: Callable[..., Any]
+    rotary: Callable[..., Any]
+
+
+ARCHITECTURES = {
+    "llama": _Parts(LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding),
+    "qwen3": _Parts(Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding),
+}
+"""Architectures of a head's layers, by `model_type`."""
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The sizes of a head.
+
+    Attributes:
+        layer: Keys of `transformer_layer_config`: `model_type`, `hidden_size` D, `vocab_size` V and so on.
+        draft_vocab_size: Number of tokens that it can draft.
+        target_size: Size of a hidden state of the target.
+        states: Number of the target's layers that it reads.
+        norm_before_residual: Whether the residual connection starts after the norm of the state.
+        norm_before_fc: Whether the concatenated states are normalised.
+        fc_norm: Whether each state is normalised.
+        norm_output: Whether the state carried to the next token is the one after the final norm.
+    """
+
+    layer: Mapping[str, Any]
+    draft_vocab_size: int
+    target_size: int
+    states: int = 3
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+
+@dataclass(frozen=True)
+class HeadOutput:
+    """What a forward pass returns, as models of transformers do.
+
+    Attributes:
+        logits: `[B, K, V]`, minus infinity for tokens outside the draft vocabulary.
+        hidden_states: One tensor, `[B, T, D]`: the state of each token, which the next drafted token reads.
+    """
+
+    logits: Tensor
+    hidden_states: tuple[Tensor]
+
+
+class Eagle3Head(nn.Module):
+    """An EAGLE-3 head, as a model of transformers that also takes a state beside each token.
+
+    The entry of token x_(t + 1) reads its embedding and a state of token x_t: `combine` of the target's, where the
+    target has read x_t, else the head's own output for x_t. It predicts x_(t + 2).
+
+    Parameters and buffers have the names that they have in a checkpoint.
+
+    Args:
+        shape: The sizes.
+
+    References:
+        Li et al. 2025, section 3 (arXiv 2503.01840); the modules and flags are those of speculators 0.9.
+    """
+
+    d2t: Tensor
+    t2d: Tensor
+
+    def __init__(self, shape: HeadShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.config = AutoConfig.for_model(**shape.layer)
+        self.config._attn_implementation = "sdpa"
+        parts = ARCHITECTURES[self.config.model_type]
+        size, vocab, eps = self.config.hidden_size, self.config.vocab_size, self.config.rms_norm_eps
+        read = shape.states * shape.target_size
+        self.embed_tokens = nn.Embedding(vocab, size)
+        self.input_norm = parts.norm(read, eps=eps) if shape.norm_before_fc else None
+        norms = [parts.norm(shape.target_size, eps=eps) for _ in range(shape.states)]
+        self.fc_norm = nn.ModuleList(norms) if shape.fc_norm else None
+        self.fc = nn.Linear(read, size, bias=False)
+        self.layers = nn.ModuleList(
+            parts.layer(self.config, index) for index in range(self.config.num_hidden_layers)
+        )
+        self._widen(self.layers[0])
+        self.layers[0].hidden_norm = parts.norm(size, eps=eps)
+        self.norm = parts.norm(size, eps=eps)
+        self.lm_head = nn.Linear(size, shape.draft_vocab_size, bias=False)
+        self.rotary_emb = parts.rotary(self.config)
+        own = torch.arange(shape.draft_vocab_size)
+        self.register_buffer("d2t", torch.zeros_like(own))
+        self.register_buffer("t2d", torch.arange(vocab) < shape.draft_vocab_size)
+
+    def _widen(self, layer: Any) -> None:
+        """Have the first layer's attention read the embedding and the state, one after the other."""
+        for name in ("q_proj", "k_proj", "v_proj"):
+            old = getattr(layer.self_attn, name)
+            wide = nn.Linear(2 * old.in_features, old.out_features, bias=old.bias is not None)
+            setattr(layer.self_attn, name, wide)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.fc.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of the weights."""
+        return self.fc.weight.dtype
+
+    @property
+    def token_ids(self) -> Tensor:
+        """The target's token id of each token of the draft vocabulary, `[draft_vocab_size]` int64."""
+        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+
+    def combine(self, states: Tensor) -> Tensor:
+        """Return the state that the head reads, `[..., D]`, from the target's, `[..., states * target_size]`."""
+        if self.input_norm is not None:
+            states = self.input_norm(states)
+        if self.fc_norm is not None:
+            parts = states.chunk(len(self.fc_norm), dim=-1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
+        combined: Tensor = self.fc(states)
+        return combined
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        states: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | Mapping[str, Tensor] | None = None,
+        position_ids: Tensor | None = None,
+        logits_to_keep: int = 0,
+        **_: Any,
+    ) -> HeadOutput:
+        """Read tokens, each with a state.
+
+        Args:
+            input_ids: `[B, T]` int64.
+            states: `[B, T, D]`, of the token before each.
+            past_key_values: The cache.
+            attention_mask: `[B, 1, T, S]`, one for all layers or one for each kind of attention; causal if None.
+            position_ids: `[B, T]` int64; those after the cached tokens if None.
+            logits_to_keep: Number of last tokens whose logits are needed; 0 for all.
+        """
+        carried, normed = self.read(input_ids, states, past_key_values, attention_mask, position_ids)
+        logits = self.lm_head(normed[:, -logits_to_keep:])
+        full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
+        return HeadOutput(full.index_copy_(-1, self.token_ids, logits), (carried,))
+
+    def read(
+        self,
+        input_ids: Tensor,
+        states: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | Mapping[str, Tensor] | None = None,
+        position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the state that the next drafted token reads, and the input of `lm_head`, `[B, T, D]` both."""
+        embedded = self.embed_tokens(input_ids)
+        if position_ids is None:
+            begin = 0 if past_key_values is None else past_key_values.get_seq_length()
+            position_ids = begin + torch.arange(embedded.shape[1], device=embedded.device)[None]
+        masks = self._masks(embedded, attention_mask, past_key_values, position_ids)
+        keywords: dict[str, Any] = {
+            "position_embeddings": self.rotary_emb(embedded, position_ids),
+            "position_ids": position_ids,
+            "past_key_values": past_key_values,
+        }
+        for index, layer in enumerate(self.layers):
+            mask = masks[self._kind(index)]
+            if index == 0:
+                states = self._first(layer, embedded, states, attention_mask=mask, **keywords)
+            else:
+                states = layer(states, attention_mask=mask, **keywords)
+        normed = self.norm(states)
+        return normed if self.shape.norm_output else states, normed
+
+    def _first(self, layer: Any, embedded: Tensor, states: Tensor, **keywords: Any) -> Tensor:
+        """Run the first layer, whose attention reads embeddings and states and whose residual are the states."""
+        normed = layer.hidden_norm(states)
+        both = torch.cat([layer.input_layernorm(embedded), normed], dim=-1)
+        attended, _ = layer.self_attn(hidden_states=both, **keywords)
+        states = (normed if self.shape.norm_before_residual else states) + attended
+        changed: Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
+        return changed
+
+    def _kind(self, index: int) -> str:
+        """Return the kind of attention of a layer."""
+        kinds = getattr(self.config, "layer_types", None)
+        return kinds[index] if kinds else FULL
+
+    def _masks(self, embedded: Tensor, mask: Any, cache: Any, position_ids: Tensor) -> Mapping[str, Any]:
+        if isinstance(mask, Mapping):
+            return mask
+        kinds = {self._kind(index) for index in range(len(self.layers))}
+        if mask is not None:
+            return dict.fromkeys(kinds, mask)
+        make = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
+        given = {"inputs_embeds": embedded, "past_key_values": cache, "position_ids": position_ids}
+        return {kind: make[kind](config=self.config, attention_mask=None, **given) for kind in kinds}

@@ -1,0 +1,277 @@
+"""`specdec train eagle3`: trains an EAGLE-3 head for a target, in the format of the speculators package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_core.builtin import BUILTIN_PREFIX
+from specdec_core.interface import (
+    ConfigError,
+    ModelError,
+    Trainer,
+    TrainingObserver,
+    TrainingReport,
+    check_output,
+    writing_folder,
+)
+from specdec_core.models import LoadedModel, load_model
+from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
+from specdec_drafters.eagle3.checkpoint import config_of, default_layers
+from specdec_drafters.eagle3.config import Eagle3TrainerConfig
+from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
+from specdec_drafters.eagle3.training import read_target, unrolled_loss, unrolled_scores
+from specdec_drafters.training.config import usage
+from specdec_drafters.training.curve import write_curve
+from specdec_drafters.training.forward import autocast
+from specdec_drafters.training.loop import Objective, StepResult
+from specdec_drafters.training.losses import tv_share
+from specdec_drafters.training.rows import Batches, Rows
+from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.scores import Scores
+from specdec_drafters.training.sources import TrainingData
+
+LEARNING_RATE = 4e-3
+"""Default peak learning rate."""
+MOST_DRAFTED = 32_000
+"""The default size of the draft vocabulary, if the target's is larger: that of published heads."""
+
+
+class Eagle3Trainer(Trainer):
+    """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
+
+    References:
+        Li et al. 2025 (arXiv 2503.01840). The loss is KL, then total variation, in place of cross-entropy.
+    """
+
+    Config = Eagle3TrainerConfig
+    config: Eagle3TrainerConfig
+    """The settings."""
+
+    def train(self, observer: TrainingObserver) -> TrainingReport:
+        """Train; the result is a folder.
+
+        Raises:
+            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
+                can be resumed.
+        """
+        config = self.config
+        check_output(config.output, config.overwrite, folder_with=WEIGHTS)
+        observer.stage("loading the target")
+        target = load_model(config.target, device=config.device, packed=False)
+        layers = chosen_layers(config, target)
+        made: list[Distillation] = []
+
+        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
+            # The draft vocabulary is that of the data.
+            made.append(Distillation(config, target, layers, data, dtype))
+            return made[0].objective()
+
+        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, observer)
+        observer.stage("writing the head")
+        head = made[0].head
+        curve = self._write(head, target, layers, run)
+        run.folder.remove()
+        facts = {**self._facts(head, run), "curve": curve}
+        return TrainingReport((config.output,), facts, usage("eagle3", "model", config.output))
+
+    def _facts(self, head: Eagle3Head, run: TrainingRun) -> dict[str, str | int | float]:
+        before, after = run.trained.curve[0], run.trained.curve[-1]
+        return {
+            **run.facts(sum(weight.numel() for weight in head.parameters() if weight.requires_grad)),
+            "draft vocabulary": head.shape.draft_vocab_size,
+            **{
+                f"{what} {when}": ", ".join(f"{value:.3f}" for key, value in point.items() if key.startswith(name))
+                for what, name in (("alpha by place", "alpha_"), ("greedy alpha by place", "greedy_alpha_"))
+                for when, point in (("before", before), ("after", after))
+            },
+            "block efficiency before": round(before["block_efficiency"], 4),
+            "block efficiency after": round(after["block_efficiency"], 4),
+        }
+
+    def _write(self, head: Eagle3Head, target: LoadedModel, layers: Sequence[int], run: TrainingRun) -> str:
+        config = self.config
+        assert target.features is not None
+        # A built-in target is none that others could load.
+        name = None if config.target.startswith(BUILTIN_PREFIX) else config.target
+        verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
+        trained = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
+        keys = config_of(head, layers, verifier, specdec=trained, dtype=config.saved_as)
+        dtype = getattr(torch, config.saved_as)
+        tensors = {
+            weight_name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+            for weight_name, tensor in head.state_dict().items()
+            if config.save_embeddings or weight_name != "embed_tokens.weight"
+        }
+        if head.shape.draft_vocab_size == target.vocab_size:
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+        with writing_folder(config.output) as place:
+            write_checkpoint(place, keys, {name: tensor.cpu() for name, tensor in tensors.items()})
+            return write_curve(run.trained.curve, place)
+
+
+def chosen_layers(config: Eagle3TrainerConfig, target: LoadedModel) -> tuple[int, ...]:
+    """Return the layers that the head reads.
+
+    Raises:
+        ModelError: The target's hidden states cannot be read.
+        ConfigError: It does not have the layers.
+    """
+    if target.features is None:
+        raise ModelError(f"{target.name} has no output embedding; train another kind of drafter.")
+    count = target.features.num_layers
+    layers = config.aux_layers or default_layers(count)
+    if len(set(layers)) < len(layers) or not set(layers) <= set(range(count + 1)):
+        raise ConfigError(
+            f"aux_layers: {list(layers)} are not different layers of {target.name}, which has {count}: 0 to "
+            f"{count}. Give --aux-layers, such as --aux-layers 0 --aux-layers {count}."
+        )
+    return tuple(layers)
+
+
+def new_head(target: LoadedModel, states: int, ids: Tensor, seed: int) -> Eagle3Head:
+    """Return a head before training: a layer as wide as the target's, which says what the target's embedding says.
+
+    Args:
+        target: The target.
+        states: Number of layers that it reads.
+        ids: `[draft vocabulary]` int64, the target's ids of the tokens that it drafts, in ascending order.
+        seed: Seed of the weights.
+
+    Raises:
+        ModelError: The target's embeddings are of another size than its hidden states.
+    """
+    features = target.features
+    assert features is not None
+    embeddings, vocab = features.input_embeddings, target.vocab_size
+    if embeddings.shape[1] != features.hidden_size or embeddings.shape[0] < vocab:
+        raise ModelError(
+            f"{target.name} embeds {embeddings.shape[0]} tokens in {embeddings.shape[1]} numbers, but its hidden "
+            f"states are {features.hidden_size} and its logits {vocab}; a head reads both alike. Train another "
+            "kind of drafter."
+        )
+    shape = HeadShape(layer_config(target), len(ids), features.hidden_size, states)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = Eagle3Head(shape)
+        for name, weight in head.named_parameters():
+            if weight.dim() == 2:
+                torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5 if name == "fc.weight" else 0.02)
+    with torch.no_grad():
+        head.embed_tokens.weight.copy_(embeddings[:vocab])
+        head.lm_head.weight.copy_(features.output_embeddings[ids.to(features.output_embeddings.device)])
+        head.d2t.copy_(ids - torch.arange(len(ids)))
+        head.t2d.zero_()[ids] = True
+    head.embed_tokens.requires_grad_(requires_grad=False)
+    return head.to(features.output_embeddings.device).eval()
+
+
+def layer_config(target: LoadedModel) -> dict[str, Any]:
+    """Return the config of the layer: of the Llama architecture, with the target's sizes where it has them."""
+    given = target.model.config.get_text_config(decoder=True)
+    size = target.features.hidden_size if target.features is not None else given.hidden_size
+    heads = getattr(given, "num_attention_heads", None) or max(1, size // 64)
+    rope = getattr(given, "rope_parameters", None) or {}
+    return {
+        "model_type": "llama",
+        "vocab_size": target.vocab_size,
+        "hidden_size": size,
+        "intermediate_size": getattr(given, "intermediate_size", None) or 8 * size // 3,
+        "num_hidden_layers": 1,
+        "num_attention_heads": heads,
+        "num_key_value_heads": getattr(given, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(given, "head_dim", None) or size // heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": getattr(given, "rms_norm_eps", 1e-6),
+        "max_position_embeddings": target.family.max_positions or 32768,
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(rope.get("rope_theta", 10000.0))},
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": False,
+    }
+
+
+def frequent_tokens(pools: Sequence[Rows], vocab_size: int, count: int) -> Tensor:
+    """Return the ids of the most frequent tokens of training data, in ascending order, `[count]` int64."""
+    times = torch.zeros(vocab_size, dtype=torch.long)
+    for rows in pools:
+        times += torch.bincount(rows.tokens[rows.mask], minlength=vocab_size)
+    return times.sort(descending=True, stable=True).indices[:count].sort().values
+
+
+class Distillation:
+    """A head, the target that it reads, and the data to train and evaluate it on.
+
+    Args:
+        config: Sizes, drafts, temperature, batch size and seed.
+        target: The target, which gives hidden states and p.
+        layers: The layers that the head reads.
+        data: The rows to train and measure on.
+        dtype: Data type of matrix products in training. Evaluation uses float32.
+    """
+
+    def __init__(
+        self,
+        config: Eagle3TrainerConfig,
+        target: LoadedModel,
+        layers: Sequence[int],
+        data: TrainingData,
+        dtype: torch.dtype,
+    ) -> None:
+        self._config, self._target, self._layers = config, target, layers
+        count = min(config.draft_vocab or MOST_DRAFTED, target.vocab_size)
+        ids = frequent_tokens(data.pools, target.vocab_size, count)
+        self.head = new_head(target, len(layers), ids, config.seed)
+        self._held_out = data.held_out
+        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
+        self._dtype = dtype
+        self._part = max(1, LARGEST_LOGITS // target.vocab_size)
+
+    def objective(self) -> Objective:
+        """Return the objective for the training loop."""
+        parameters = {name: weight for name, weight in self.head.named_parameters() if weight.requires_grad}
+        return Objective(parameters, self.gradients, self.measure, ["lm_head.weight"])
+
+    def gradients(self, step: int, done: float) -> StepResult:
+        """Accumulate the gradients of a step's mean loss, part by part."""
+        config, head = self._config, self.head
+        rows = self._batches.at(step)
+        positions = sum(one.positions for one in rows)
+        # Near the end of a sequence, the last places have nothing to predict.
+        scale = 1 / (positions * sum(config.decay**place for place in range(config.unrolled)))
+        share = tv_share(config.loss, done)
+        total = number = 0.0
+        for part in (part for one in rows for part in one.split(self._part)):
+            with autocast(self._dtype, self._target.device):
+                reading = read_target(self._target, part, self._layers, head.device)
+                loss, weights = unrolled_loss(
+                    head, reading, config.unrolled, config.decay, share, config.temperature
+                )
+            (loss * scale).backward()  # type: ignore[no-untyped-call]
+            total, number = total + float(loss.detach()), number + float(weights)
+        return StepResult(total / max(number, 1), positions)
+
+    def measure(self) -> dict[str, float]:
+        """Return the held-out acceptance rates, by place and for drafts as long as trained for."""
+        scores = self.scores()
+        point = {"alpha": scores.run_alpha, "block_efficiency": scores.block_efficiency}
+        for name, values in (("alpha", scores.alpha), ("greedy_alpha", scores.greedy_alpha)):
+            point |= {f"{name}_{place}": value for place, value in enumerate(values, start=1)}
+        return point
+
+    def scores(self) -> Scores:
+        """Compare the head with the target on the held-out data, without autocast."""
+        config = self._config
+        parts = [
+            unrolled_scores(
+                self.head,
+                read_target(self._target, part, self._layers, self.head.device),
+                config.unrolled,
+                config.temperature,
+            )
+            for part in self._held_out.split(self._part)
+        ]
+        return sum(parts[1:], start=parts[0])

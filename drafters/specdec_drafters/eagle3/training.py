@@ -1,0 +1,151 @@
+"""The loss of an EAGLE-3 head on text: drafts from every position at once, from the head's own states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from specdec_core.models import LoadedModel
+from specdec_drafters.eagle3.model import Eagle3Head
+from specdec_drafters.training.losses import distillation
+from specdec_drafters.training.rows import Rows
+from specdec_drafters.training.scores import Scores
+
+
+@dataclass(frozen=True)
+class TargetReading:
+    """The output of one target forward pass over a batch of sequences.
+
+    Attributes:
+        rows: The sequences x_0 ... x_(T - 1).
+        states: `[B, T, states * target_size]`, what the head reads of each token.
+        logits: `[B, T, V]`, after each token.
+    """
+
+    rows: Rows
+    states: Tensor
+    logits: Tensor
+
+
+@torch.no_grad()
+def read_target(target: LoadedModel, rows: Rows, layers: Sequence[int], device: torch.device) -> TargetReading:
+    """Run the target over training sequences.
+
+    Args:
+        target: The target; its encoder, if any, reads the sources.
+        rows: The sequences.
+        layers: The layers that the head reads.
+        device: Where the result goes.
+    """
+    assert target.features is not None
+    rows = rows.to(target.device)
+    keywords: dict[str, Any] = {"input_ids": rows.tokens}
+    if target.encoder_decoder:
+        assert rows.source_mask is not None, "an encoder needs sources"
+        mask = rows.source_mask.long()
+        keywords = {"input_ids": rows.sources, "attention_mask": mask, "decoder_input_ids": rows.tokens}
+    # Padding is on the right and attention is causal, so the decoder needs no mask.
+    with target.features.capture_layers(layers) as found:
+        logits = target.model(**keywords, use_cache=False).logits[..., : target.vocab_size]
+    states = torch.cat([found[layer].to(device) for layer in layers], dim=-1)
+    return TargetReading(rows.to(device), states.float(), logits.float().to(device))
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The drafts' tokens at one place.
+
+    Attributes:
+        logits: `[N, draft vocabulary]`, of each draft that has a token to predict there.
+        p_logits: `[N, V]`, the target's.
+        tokens: `[N]` int64, the text's.
+        where: `[B, T - 1]` bool, the positions from which these drafts begin.
+    """
+
+    logits: Tensor
+    p_logits: Tensor
+    tokens: Tensor
+    where: Tensor
+
+
+def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[_Step]:
+    """Draft `count` tokens of the text from every position; yield the places of the drafts in turn.
+
+    The draft from position t begins with the entry of token t + 1, which reads the target's state of token t. Its
+    token at place s has an entry that reads the text's token there and the head's own state of the place before.
+    That entry sees what it sees in decoding: the entries up to t that read the target's states, and those of its
+    own draft.
+
+    References:
+        "Training-time test", section 3.2 of arXiv 2503.01840.
+    """
+    tokens, mask = reading.rows.tokens, reading.rows.mask
+    entries, device = tokens.shape[1] - 1, tokens.device
+    cache = DynamicCache()
+    states = head.combine(reading.states[:, :-1])
+    own = torch.eye(entries, dtype=torch.bool, device=device)
+    visible = torch.ones_like(own).tril_()
+    positions = torch.arange(entries, device=device)
+    # As in decoding: the first token that the target sampled is read, not drafted.
+    begins = mask[:, 1:]
+    for place in range(min(count, entries - 1)):
+        read = torch.nn.functional.pad(tokens[:, 1 + place :], (0, place))
+        states, normed = head.read(read, states, cache, visible[None, None], positions[None] + place)
+        wanted = torch.nn.functional.pad(mask[:, 2 + place :], (0, place + 1)) & begins
+        rows, columns = wanted.nonzero(as_tuple=True)
+        ahead = columns + place + 2
+        yield _Step(
+            head.lm_head(normed[rows, columns]), reading.logits[rows, ahead - 1], tokens[rows, ahead], wanted
+        )
+        visible = torch.cat([visible, own], dim=1)
+
+
+def unrolled_loss(
+    head: Eagle3Head, reading: TargetReading, count: int, decay: float, share: float, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return the weighted loss of drafts, summed over positions and places; and its unweighted sum of weights.
+
+    Args:
+        head: The head.
+        reading: What the target says.
+        count: Length of the drafts.
+        decay: Weight of a place, relative to the one before.
+        share: Share of total variation; see `training.losses.distillation`. Both p and q are normalised over the
+            draft vocabulary.
+        temperature: Temperature of both.
+    """
+    ids = head.token_ids
+    total = weights = torch.zeros((), device=ids.device)
+    for place, step in enumerate(unrolled(head, reading, count)):
+        loss, _ = distillation(step.p_logits[:, ids], step.logits, share, temperature)
+        total = total + decay**place * loss
+        weights = weights + decay**place * len(step.logits)
+    return total, weights
+
+
+@torch.inference_mode()
+def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
+    """Return the acceptance of drafts of `count` tokens on text that the target sampled.
+
+    A draft token x at a place is accepted with probability min(1, p(x) / q(x)), and q(x) min(1, p(x) / q(x)) =
+    p(x) min(1, q(x) / p(x)). So the product of min(1, q / p) of the text's tokens at the places before, times the
+    overlap of p and q at this one, has the probability that all of them are accepted as its mean.
+    """
+    ids, rows = head.token_ids, reading.rows
+    reached = torch.ones(rows.tokens.shape[0], rows.tokens.shape[1] - 1, device=ids.device)
+    sums = torch.zeros(4, count, dtype=torch.float64)
+    for place, step in enumerate(unrolled(head, reading, count)):
+        p = (step.p_logits / temperature).softmax(-1)
+        q = torch.zeros_like(p).index_copy_(1, ids, (step.logits.float() / temperature).softmax(-1))
+        overlap = torch.minimum(p, q).sum(-1)
+        agreement = p.argmax(-1) == q.argmax(-1)
+        seen = [torch.ones_like(overlap), overlap, agreement, reached[step.where] * overlap]
+        sums[:, place] = torch.stack([each.sum().double().cpu() for each in seen])
+        x = step.tokens[:, None]
+        reached[step.where] *= (q.gather(1, x) / p.gather(1, x)).clamp(max=1)[:, 0]
+    return Scores(*sums)

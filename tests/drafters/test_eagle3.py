@@ -1,0 +1,298 @@
+"""The eagle3 drafter: the head of the speculators package, and what it reads as a text grows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, ModelError, Outcome, TargetInfo, TokenTree
+from specdec_core.models import wrap_model
+from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.eagle3.checkpoint import read_eagle3
+from specdec_drafters.eagle3.config import Eagle3Config
+from specdec_drafters.eagle3.drafter import Eagle3Drafter
+from specdec_drafters.eagle3.model import CARRIED
+from tests.catalogue import write_random_eagle3
+from tests.drafters.support import SeededRequest, commit, info_for, rows_of, tree_request
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+DATA = Path(__file__).parent / "data" / "eagle3"
+CASES = ("llama", "qwen3", "norm-before-fc")
+V, D = 40, 16
+PROMPTS = [[2, 3, 4, 5, 6, 7], [8, 7], [9, 10, 11]]
+
+
+def target_for(family="llama", device="cpu", seed=0, **settings):
+    """A target whose hidden states the heads in `DATA` read."""
+    model = tiny_model(family, V, seed, **{"hidden_size": D, "num_hidden_layers": 4, **settings})
+    return wrap_model(model.to(device))
+
+
+def check_logits(head, given, reference):
+    """Compare a head with the logits of the speculators package, from every position and at every place."""
+    tokens, states = given["input_ids"], head.combine(given["hidden_states"])
+    steps, count = reference.shape[:2]
+    others = torch.ones(head.config.vocab_size, dtype=torch.bool).index_fill_(0, head.token_ids, value=False)
+    with torch.inference_mode():
+        for base in range(count):
+            cache = DynamicCache(config=head.config)
+            output = head(tokens[:, : base + 1], states[:, : base + 1], cache)
+            for step in range(min(steps, count - base)):
+                if step:
+                    state = output.hidden_states[CARRIED][:, -1:]
+                    output = head(tokens[:, base + step, None], state, cache)
+                logits = output.logits[0, -1]
+                torch.testing.assert_close(logits[head.token_ids], reference[step, base], atol=1e-4, rtol=1e-4)
+                assert (logits[others] == float("-inf")).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logits_are_those_of_the_speculators_package(case):
+    head, layers = read_eagle3(str(DATA / case), target_for().info())
+    assert layers == (0, 1, 2)
+    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    check_logits(head, given, reference["logits"])
+
+
+class Bench:
+    """A drafter and its target: requests with the target's states, and what the head says of a text by itself."""
+
+    def __init__(self, folder, family="llama", layers=(0, 2, 4), seed=0, **flags):
+        self.target = target_for(family, seed=seed)
+        write_random_eagle3(folder, self.target, layers, **flags)
+        self.drafter = Eagle3Drafter(Eagle3Config(model=str(folder)), self.target.info())
+        self.info = info_for(len(PROMPTS), V)
+
+    def states(self, tokens):
+        """The outputs of the layers at each token, `[T, D]`, without a cache."""
+        with torch.inference_mode(), self.target.features.capture_layers(self.drafter.hidden_layers) as states:
+            self.target.model(torch.tensor([list(tokens)]), use_cache=False)
+        return {layer: state[0] for layer, state in states.items()}
+
+    def carried(self, rows):
+        """The states of a request, NaN where a drafter must not read."""
+        read = [self.states(row[:-1]) for row in rows]
+        return {
+            layer: pad_sequence([states[layer] for states in read], batch_first=True, padding_value=torch.nan)
+            for layer in self.drafter.hidden_layers
+        }
+
+    def request(self, rows, budget, seed=0, shape=None):
+        states = self.carried(rows)
+        if shape is None:
+            return SeededRequest(rows, budget, seed, hidden_states=states)
+        return tree_request(rows, budget, shape, V, hidden_states=states)
+
+    def q(self, tokens, draft):
+        """q after the committed tokens and a draft, at temperature 1 and without a cache: `[V]`."""
+        head, states = self.drafter.head, self.states(tokens[:-1])
+        text = [*tokens[1:], *draft]
+        with torch.inference_mode():
+            read = head.combine(torch.cat([states[layer] for layer in self.drafter.hidden_layers], -1))[None]
+            for end in range(len(tokens) - 1, len(text) + 1):
+                output = head(torch.tensor([text[:end]]), read)
+                read = torch.cat([read, output.hidden_states[CARRIED][:, -1:]], 1)
+        return output.logits[0, -1].softmax(-1)
+
+    def check(self, session, tokens):
+        """Compare what a session drafts with what the head says by itself."""
+        proposal = session.propose(self.request(tokens, [3] * len(tokens), seed=5))
+        for row, draft in enumerate(rows_of(proposal)):
+            for place in range(len(draft)):
+                expected = self.q(tokens[row], draft[:place])
+                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+
+
+@pytest.fixture(params=[{}, {"norm_output": True, "fc_norm": True}], ids=["default", "norms"])
+def bench(request, tmp_path):
+    return Bench(tmp_path / "eagle3", **request.param)
+
+
+def test_q_is_the_heads_own_through_drafts_commits_and_ragged_rows(bench):
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    steps = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0)), ((1, 1, 1), (1, 1, 1))]
+    for seed, (budget, kept) in enumerate(steps):
+        proposal = session.propose(bench.request(tokens, budget, seed=10 * seed))
+        assert proposal.lengths == budget
+        for row, draft in enumerate(rows_of(proposal)):
+            for place in range(len(draft)):
+                expected = bench.q(tokens[row], draft[:place])
+                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+        commit(session, tokens, proposal, kept, last=20 + seed)
+    bench.check(session, tokens)
+
+
+def test_every_node_of_a_tree_reads_its_own_path(bench):
+    shape = TokenTree((-1, -1, 1, 1, 2))
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    budget = (5, 2, 4)
+    proposal = session.propose(bench.request(tokens, budget, shape=shape))
+    assert proposal.lengths == budget
+    for row, drawn in enumerate(proposal.tokens.tolist()):
+        for node in range(budget[row]):
+            path, at = [], shape.parents[node]
+            while at >= 0:
+                path, at = [drawn[at], *path], shape.parents[at]
+            # Siblings are drawn without replacement, so that only the first child's q is the head's own.
+            if shape.parents.index(shape.parents[node]) == node:
+                expected = bench.q(tokens[row], path)
+                torch.testing.assert_close(proposal.q.probabilities[row, node], expected, atol=1e-5, rtol=1e-3)
+    paths = ((1, 2, 4), (0,), ())
+    new = tuple(
+        (*(row[node] for node in path), 20) for row, path in zip(proposal.tokens.tolist(), paths, strict=True)
+    )
+    for row, more in zip(tokens, new, strict=True):
+        row += more
+    parents = tuple(shape.parents[:count] for count in budget)
+    accepted = tuple(map(len, paths))
+    session.commit(Outcome(budget, accepted, new, (False,) * 3, parents=parents, paths=paths))
+    bench.check(session, tokens)
+
+
+def test_commits_that_are_undone_and_rows_that_take_over_another_text(bench):
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    session.propose(bench.request(tokens, [3] * 3))
+    for row, (length, new) in zip(tokens, ((3, [30, 31]), (2, []), (3, [7])), strict=True):
+        del row[length:]
+        row += new
+    session.rollback([3, 2, 3])
+    bench.check(session, tokens)
+
+
+def test_steps_without_the_drafter_are_caught_up(bench):
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    session.propose(bench.request(tokens, [2] * 3))
+    for number in range(4):
+        for row in tokens:
+            row.append(30 + number)
+        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3, used=False))
+    bench.check(session, tokens)
+
+
+def test_nothing_is_drafted_before_the_target_has_read(bench):
+    proposal = bench.drafter.open(bench.info).propose(SeededRequest(PROMPTS, [3] * 3))
+    assert proposal.lengths == (0, 0, 0)
+
+
+def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
+    bench = Bench(tmp_path / "eagle3")
+    path = tmp_path / "eagle3" / "config.json"
+    config = json.loads(path.read_text())
+    config["transformer_layer_config"]["max_position_embeddings"] = 6
+    path.write_text(json.dumps(config))
+    drafter = Eagle3Drafter(Eagle3Config(model=str(path.parent)), bench.target.info())
+    tokens = [list(range(2, 2 + length)) for length in (4, 5, 9)]
+    proposal = drafter.open(info_for(3, V)).propose(bench.request(tokens, [8] * 3))
+    assert proposal.lengths == (4, 3, 0)
+
+
+def changed(folder, drop=(), config=None, **tensors):
+    """Write a copy of the `llama` checkpoint in which something is different."""
+    shutil.copytree(DATA / "llama", folder)
+    given = load_file(folder / "model.safetensors")
+    save_file(
+        {name: each for name, each in (given | tensors).items() if name not in drop}, folder / "model.safetensors"
+    )
+    keys = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in (keys | (config or {})).items() if v != "gone"})
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"config": {"speculators_model_type": "dflash"}}, "speculators_model_type 'dflash'. Supported: eagle3"),
+        (
+            {"config": {"speculators_model_type": "gone"}},
+            r"no speculators_model_type \(it is a Eagle3DraftModel\)\. .*`speculators convert`",
+        ),
+        ({"config": {"draft_vocab_size": 0}}, "config.json is not valid at draft_vocab_size"),
+        ({"config": {"transformer_layer_config": {"model_type": "gpt2"}}}, "'gpt2'. Supported: llama, qwen3"),
+        ({"config": {"norm_before_fc": True, "fc_norm": True}}, "which exclude each other"),
+        ({"config": {"norm_before_fc": True}}, "lacks the weights input_norm.weight and has none"),
+        ({"config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 5]}}, "a target with 4 layers has 0 to 4"),
+        ({"config": {"eagle_aux_hidden_state_layer_ids": [1, 1, 2]}}, "each of which may be read once"),
+        ({"config": {"eagle_aux_hidden_state_layer_ids": [0, 1]}}, r"fc.weight is \(16, 48\), but .* \(16, 32\)"),
+        ({"config": {"target_hidden_size": 32}}, "hidden states of size 32; this one's is 16"),
+        ({"drop": ["fc.weight"]}, "lacks the weights fc.weight"),
+        ({"drop": ["d2t"]}, "lacks the weights d2t"),
+        ({"other.weight": torch.zeros(2)}, "has other.weight"),
+        ({"norm.weight": torch.full((D,), torch.nan)}, "norm.weight has values that are not finite"),
+        ({"d2t": torch.full((24,), 30)}, "d2t does not map the draft vocabulary"),
+        ({"d2t": -torch.arange(24)}, "d2t does not map the draft vocabulary"),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
+    with pytest.raises(ModelError, match=said):
+        read_eagle3(changed(tmp_path / "head", **changes), target_for().info())
+
+
+def test_a_head_for_another_vocabulary_is_refused():
+    with pytest.raises(ModelError, match="a vocabulary of size 40; this one's is 50"):
+        read_eagle3(str(DATA / "llama"), wrap_model(tiny_model("llama", 50, hidden_size=D)).info())
+
+
+def test_a_target_without_an_output_embedding_is_refused():
+    with pytest.raises(ModelError, match=r"no output embedding, or shares it .*tensor_parallel"):
+        read_eagle3(str(DATA / "llama"), TargetInfo(V))
+
+
+@pytest.mark.parametrize("keep", [0, 100, -1])
+def test_a_file_that_was_cut_is_refused(tmp_path, keep):
+    path = Path(changed(tmp_path / "head")) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ModelError, match="not a complete safetensors file"):
+        read_eagle3(str(path.parent), target_for().info())
+
+
+def test_missing_folders_and_files_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelError, match="there is no such folder"):
+        read_eagle3("./nowhere", target_for().info())
+    with pytest.raises(ModelError, match=r"the folder has no config\.json"):
+        read_eagle3(str(tmp_path), target_for().info())
+    with pytest.raises(ModelError, match="unknown built-in draft head 'builtin:eagle'"):
+        read_eagle3("builtin:eagle", target_for().info())
+
+
+def test_what_a_checkpoint_lacks_is_the_targets(tmp_path):
+    target = target_for()
+    lacking = changed(tmp_path / "head", drop=["embed_tokens.weight", "lm_head.weight", "t2d"])
+    head, _ = read_eagle3(lacking, target.info())
+    assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)
+    assert torch.equal(head.lm_head.weight, target.features.output_embeddings[head.token_ids])
+
+
+def test_layers_that_are_not_named_are_chosen_by_their_number(tmp_path):
+    path = changed(tmp_path / "head", config={"eagle_aux_hidden_state_layer_ids": None})
+    assert read_eagle3(path, target_for(num_hidden_layers=8).info())[1] == (2, 4, 5)
+
+
+def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):
+    """A chain asks for the layers of all its members."""
+    target = target_for()
+    heads = []
+    for name, layers in (("one", (0, 1)), ("two", (1, 3))):
+        write_random_eagle3(tmp_path / name, target, layers)
+        heads.append(Eagle3Drafter(Eagle3Config(model=str(tmp_path / name)), target.info()))
+    chain = ChainDrafter(ChainConfig(drafters=tuple(heads)), target.info())
+    assert list(chain.hidden_layers) == [0, 1, 3]
+    settings = GenerationSettings(max_new_tokens=12, ignore_eos=True, seed=2)
+    alone, chained = (
+        Decoder(target, drafter, gamma=Gamma(3), strict=True).generate([[2, 3]], settings)
+        for drafter in (heads[0], chain)
+    )
+    assert chained.sequences[0].tokens == alone.sequences[0].tokens
+    assert chained.metrics.accepted == alone.metrics.accepted > 0

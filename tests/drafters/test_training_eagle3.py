@@ -1,0 +1,227 @@
+"""`specdec train eagle3`: drafts in training are those of decoding, and what comes of a training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import ConfigError, GenerationSettings, ModelError
+from specdec_core.models import load_model
+from specdec_drafters.eagle3.checkpoint import read_eagle3
+from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
+from specdec_drafters.eagle3.drafter import Eagle3Drafter, loaded_head
+from specdec_drafters.eagle3.trainer import Eagle3Trainer, new_head
+from specdec_drafters.eagle3.training import read_target, unrolled, unrolled_loss, unrolled_scores
+from specdec_drafters.training.losses import distillation, overlap
+from specdec_drafters.training.rows import pad_rows
+from tests.drafters.support import SeededRequest, info_for
+from tests.drafters.training.support import Recorder
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+V, K = 40, 3
+LAYERS = (0, 1, 2)
+TEXTS = [[5, 6, 7, 8, 9, 10, 11], [9, 8, 7, 6, 5, 4], [3, 1, 4, 1]]
+PROMPTS = [1, 3, 1]
+IDS = torch.arange(1, V, 2)
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    """Return a tiny target by its family, saved and loaded once."""
+    root, loaded = tmp_path_factory.mktemp("targets"), {}
+
+    def targets(family="llama"):
+        if family not in loaded:
+            tiny_model(family, V, sharpness=1.5).save_pretrained(root / family)
+            loaded[family] = load_model(root / family)
+        return loaded[family]
+
+    return targets
+
+
+@pytest.fixture
+def config_for(targets, tmp_path):
+    """Return the config of a short training, changed as wanted."""
+
+    def config_for(family="llama", **changes):
+        given = {
+            "target": targets(family).name,
+            "output": tmp_path / "out",
+            "samples": 1500,
+            "length": 24,
+            "held_out": 300,
+            "batch_tokens": 256,
+            "steps": 40,
+            "unrolled": K,
+            "aux_layers": LAYERS,
+            "learning_rate": 1e-2,
+            "dtype": "float32",
+            "saved_as": "float32",
+        }
+        if targets(family).encoder_decoder:
+            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
+            given["sources"] = tmp_path / "sources.jsonl"
+            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return Eagle3TrainerConfig(**{**given, **changes})
+
+    return config_for
+
+
+def head_for(target, seed=0):
+    """A head whose drafts depend on all that it reads."""
+    head = new_head(target, len(LAYERS), IDS, seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in head.named_parameters():
+            if name != "embed_tokens.weight":
+                weight.add_(0.3 * torch.randn(weight.shape, generator=generator))
+    return head
+
+
+class Scripted(SeededRequest):
+    """A request that answers every draw with the next token of a text, and keeps the logits."""
+
+    def __init__(self, text, length, states):
+        super().__init__([text[:length]], [K], hidden_states=states)
+        self.text, self.at, self.logits = text, length, []
+
+    def sample(self, logits):
+        self.logits.append(logits[0])
+        token = torch.tensor([self.text[self.at]] if self.at < len(self.text) else [0])
+        self.at += 1
+        self.drawn.append(token)
+        self.q.append(logits.softmax(-1))
+        return token
+
+
+def test_drafts_in_training_are_those_of_decoding(targets):
+    """From every position that counts, and at every place, the logits are those of a decoder's draft."""
+    target = targets()
+    head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
+    steps = list(unrolled(head, reading, K))
+    drafter = object.__new__(Eagle3Drafter)
+    compared = 0
+    for row, text in enumerate(TEXTS):
+        drafter.__dict__.update(head=head, hidden_layers=LAYERS, loaded=loaded_head(head, "head"))
+        states = reading.states[row, : len(text)].split(head.shape.target_size, -1)
+        for t in range(max(PROMPTS[row] - 1, 0), len(text) - 2):
+            carried = {layer: state[None, : t + 1] for layer, state in zip(LAYERS, states, strict=True)}
+            request = Scripted(text, t + 2, carried)
+            drafter.open(info_for(1, V)).propose(request)
+            for place in range(min(K, len(text) - t - 2)):
+                step = steps[place]
+                index = int(step.where.flatten()[: row * step.where.shape[1] + t].sum())
+                assert step.where[row, t]
+                found = torch.full((V,), float("-inf")).index_copy(0, head.token_ids, step.logits[index].detach())
+                torch.testing.assert_close(found, request.logits[place], atol=1e-4, rtol=1e-4)
+                assert step.tokens[index] == text[t + 2 + place]
+                torch.testing.assert_close(step.p_logits[index], reading.logits[row, t + 1 + place])
+                compared += 1
+    assert compared == sum(int(step.where.sum()) for step in steps) == 18
+
+
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_the_loss_is_that_of_every_place_by_its_weight(targets, share):
+    target = targets()
+    head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
+    loss, weights = unrolled_loss(head, reading, K, 0.5, share, 0.7)
+    expected, number = 0.0, 0.0
+    for place, step in enumerate(unrolled(head, reading, K)):
+        p = step.p_logits[:, IDS]
+        expected += 0.5**place * float(distillation(p, step.logits.detach(), share, 0.7)[0])
+        number += 0.5**place * len(p)
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+    assert float(weights) == pytest.approx(number)
+    loss.backward()
+    assert head.embed_tokens.weight.grad is None
+    assert all(weight.grad.abs().sum() > 0 for weight in head.parameters() if weight.requires_grad)
+
+
+def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
+    target = targets()
+    head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
+    scores = unrolled_scores(head, reading, K, 1.0)
+    reached = {}
+    for place, step in enumerate(unrolled(head, reading, K)):
+        q = torch.full((len(step.logits), V), float("-inf")).index_copy(1, IDS, step.logits.detach())
+        each = overlap(step.p_logits, q)
+        assert scores.alpha[place] == pytest.approx(float(each.mean()), abs=1e-5)
+        accepted = 0.0
+        for number, start in enumerate(map(tuple, step.where.nonzero().tolist())):
+            before = reached.get(start, 1.0)
+            accepted += before * float(each[number])
+            ratio = (q[number].softmax(-1) / step.p_logits[number].softmax(-1))[step.tokens[number]]
+            reached[start] = before * min(1.0, float(ratio))
+        assert scores.acceptance_by_place[place] == pytest.approx(accepted / len(each), abs=1e-5)
+
+
+@pytest.mark.parametrize(("family", "loss"), [("llama", "kl-then-tv"), ("gpt2", "kl"), ("t5", "kl-then-tv")])
+def test_training_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
+    target = targets(family)
+    before = {name: weight.clone() for name, weight in target.model.named_parameters()}
+    observer = Recorder()
+    Eagle3Trainer(config_for(family, loss=loss)).train(observer)
+    first, last = observer.points[0], observer.points[-1]
+    assert last["alpha_1"] > first["alpha_1"] + 0.02
+    assert last["block_efficiency"] > first["block_efficiency"] + 0.02
+    assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())
+    assert all(weight.grad is None for weight in target.model.parameters())
+
+
+def test_what_is_written_drafts_for_this_target_and_for_no_other(targets, config_for):
+    config = config_for(draft_vocab=24, saved_as="bfloat16", save_embeddings=False)
+    report = Eagle3Trainer(config).train(Recorder())
+    assert report.usage == f'{{name: eagle3, model: "{config.output}"}}'
+    tensors = load_file(config.output / "model.safetensors")
+    assert tensors["lm_head.weight"].shape[0] == tensors["d2t"].shape[0] == int(tensors["t2d"].sum()) == 24
+    assert "embed_tokens.weight" not in tensors
+    assert tensors["fc.weight"].dtype == torch.bfloat16
+    drafter = Eagle3Drafter(Eagle3Config(model=str(config.output)), targets().info())
+    settings = GenerationSettings(max_new_tokens=20, ignore_eos=True)
+    result = Decoder(targets(), drafter, gamma=Gamma(K), strict=True).generate([[2, 3]] * 4, settings)
+    share = result.metrics.accepted / result.metrics.drafted
+    assert share > 0.2
+    with pytest.raises(ModelError, match=r"was trained for another target, .*llama \(fingerprint"):
+        read_eagle3(str(config.output), targets("gpt2").info())
+
+
+def test_a_training_that_was_interrupted_goes_on_to_the_same_head(config_for, tmp_path):
+    whole = config_for(output=tmp_path / "whole", steps=16)
+    Eagle3Trainer(whole).train(Recorder())
+
+    def interrupt(stage, number):
+        if stage == "training" and number == 7:
+            raise KeyboardInterrupt
+
+    stopped = config_for(output=tmp_path / "stopped", steps=16, checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        Eagle3Trainer(stopped).train(Recorder(interrupt))
+    assert not stopped.output.exists()
+    Eagle3Trainer(stopped.model_copy(update={"resume": True})).train(Recorder())
+    expected, found = (load_file(config.output / "model.safetensors") for config in (whole, stopped))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"aux_layers": (0, 0)}, ConfigError, "aux_layers: .0, 0. are not different layers"),
+        ({"aux_layers": (0, 3)}, ConfigError, "which has 2: 0 to 2"),
+        ({"aux_layers": None}, ConfigError, "are not different layers"),
+    ],
+)
+def test_layers_that_the_target_does_not_have(config_for, changes, error, said):
+    with pytest.raises(error, match=said):
+        Eagle3Trainer(config_for(**changes)).train(Recorder())
+
+
+@pytest.mark.parametrize("settings", [{"unrolled": 0}, {"decay": 0}, {"loss": "ce"}, {"samples": None}])
+def test_bad_settings_are_refused(config_for, settings):
+    with pytest.raises(ValidationError):
+        config_for(**settings)
