@@ -156,7 +156,10 @@ class DraftRecorder:
         """See `DraftRequest.draw`."""
         self._check(probabilities, "probabilities")
         self._drawn_directly = True
-        token = self._draw(self._record.next_q().copy_(probabilities))
+        q = self._record.next_q().copy_(probabilities)
+        if self._to_probs.constraints is not None:
+            q.copy_(self._to_probs.legal_only(q, self._current_prefixes()))
+        token = self._draw(q)
         return token.to(probabilities.device)
 
     def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:

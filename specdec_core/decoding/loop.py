@@ -32,6 +32,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.models import LoadedModel, open_session
+from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceRule, SpeculativeSampling
@@ -68,6 +69,7 @@ def open_batch(
     to_probs: LogitsToProbs,
     stops: StopRule,
     rule: AcceptanceRule,
+    constraints: Constraints | None = None,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -82,6 +84,7 @@ def open_batch(
         to_probs: The model's sampling settings.
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
+        constraints: Those of the target's texts; None at the levels below.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -108,7 +111,7 @@ def open_batch(
     )
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     verifier = Verifier(rule, context.guard)
-    return Batch(rows, session, proposer, to_probs, context.generators, stops, verifier)
+    return Batch(rows, session, proposer, to_probs, context.generators, stops, verifier, constraints)
 
 
 class InnerLoop:
