@@ -157,9 +157,7 @@ class DraftRecorder:
         self._check(probabilities, "probabilities")
         self._drawn_directly = True
         q = self._record.next_q().copy_(probabilities)
-        if self._to_probs.constraints is not None:
-            q.copy_(self._to_probs.legal_only(q, self._current_prefixes()))
-        token = self._draw(q)
+        token = self._draw(self._to_probs.legal_only_(q, self._current_prefixes))
         return token.to(probabilities.device)
 
     def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:

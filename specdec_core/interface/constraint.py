@@ -51,6 +51,11 @@ class Constraint(BaseModel):
             raise ValueError(f"llguidance cannot use this {given[0]!r}: {messages[0].strip()}")
         return self
 
+    @property
+    def form(self) -> str:
+        """The name of what was given, for messages."""
+        return next(name for name in _FORMS if getattr(self, name) is not None).replace("_", " ")
+
     def compiled(self) -> str:
         """Return the constraint in the form that llguidance's matchers take.
 

@@ -88,11 +88,9 @@ class GenerationSettings(BaseModel):
     @classmethod
     def _check_constraint(cls, value: Constraint | None, info: ValidationInfo) -> Constraint | None:
         if value is not None and info.data.get("ignore_eos"):
-            raise ValueError(
-                "given with 'ignore_eos', but a constraint says where a text ends; remove one of them"
-            )
+            raise ValueError("given with 'ignore_eos', but a constraint says where a text ends; remove one")
         if value is not None and info.data.get("beams", 1) > 1:
-            raise ValueError("given with 'beams', but beam search takes no constraint; remove one of them")
+            raise ValueError("given with 'beams', but beam search takes no constraint; remove one")
         return value
 
     def beam_problems(self, sampling: SamplingSettings, **run: object) -> Iterator[tuple[str, str]]:

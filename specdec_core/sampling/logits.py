@@ -9,7 +9,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Self
 
@@ -92,18 +92,18 @@ class LogitsToProbs:
         made.needs_prefix, made.temperature_only = True, False
         return made
 
-    def legal_only(self, q: Tensor, prefixes: Sequence[Sequence[int]]) -> Tensor:
-        """Return q without illegal tokens, renormalised; as it is in rows where that leaves nothing.
+    def legal_only_(self, q: Tensor, prefixes: Callable[[], Sequence[Sequence[int]]]) -> Tensor:
+        """Remove illegal tokens from q in place, and renormalise it; leave rows where nothing remains.
 
         Args:
-            q: `[N, V]`, probabilities of a draft.
-            prefixes: The N prefixes.
+            q: `[N, V]` float32, probabilities of a draft.
+            prefixes: Returns the N prefixes; called where there are constraints.
         """
         if self.constraints is None:
             return q
-        kept = q * self.constraints.legal(prefixes, q.device)
+        kept = q * self.constraints.legal(prefixes(), q.device)
         total = kept.sum(dim=-1, keepdim=True)
-        return torch.where(total > 0, kept / total, q)
+        return q.copy_(torch.where(total > 0, kept / total, q))
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
         """Apply the processors without the softmax.

@@ -19,6 +19,8 @@ from specdec_core.interface import (
     ConfigError,
     Constraint,
     DeterministicDrafter,
+    Drafter,
+    DraftSession,
     GenerationSettings,
     SamplingSettings,
     TokenTree,
@@ -133,7 +135,31 @@ def sampled(decoder, constraints, seeds, length, size):
     return seen
 
 
-DRAFTERS = {"dense": TableDrafter, "point-mass": CountingDrafter, "sparse": SparseDrafter}
+class DrawingDrafter(Drafter):
+    """Draws from a q of its own by `request.draw`: uniform over three tokens."""
+
+    def __init__(self, vocab):
+        super().__init__(NO_CONFIG, target_info(vocab))
+
+    def open(self, session):
+        return DrawingSession()
+
+
+class DrawingSession(DraftSession):
+    def propose(self, request):
+        q = torch.zeros(len(request.budget), VOCAB)
+        q[:, [A, C, AB]] = 1 / 3
+        while request.wants_more():
+            request.draw(q)
+        return request.proposal()
+
+
+DRAFTERS = {
+    "dense": TableDrafter,
+    "point-mass": CountingDrafter,
+    "sparse": SparseDrafter,
+    "drawn-from-q": DrawingDrafter,
+}
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -253,6 +253,7 @@ def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
         cpu_seconds=sum(cpu) if repeats and len(cpu) == len(repeats) else None,
         draft_seconds=total.draft_seconds,
         verify_seconds=total.verify_seconds,
+        forced=total.forced,
     )
 
 
