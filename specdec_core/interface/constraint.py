@@ -22,8 +22,8 @@ class Constraint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     json_schema: dict[str, Any] | None = None
-    """A JSON schema; `{}` is any JSON. Its key `x-guidance` holds llguidance's own settings, such as
-    `{whitespace_flexible: false}` for JSON without optional spaces."""
+    """A JSON schema; `{}` is any JSON. The text has no optional white space, unless the schema's key `x-guidance`,
+    which holds settings of llguidance, says `{whitespace_flexible: true}`."""
     regex: Annotated[str, Field(min_length=1)] | None = None
     """A regular expression that the whole text matches, in the syntax of Rust's `regex`."""
     grammar: Annotated[str, Field(min_length=1)] | None = None
@@ -65,7 +65,8 @@ class Constraint(BaseModel):
         import llguidance
 
         if self.json_schema is not None:
-            return llguidance.grammar_from("json_schema", json.dumps(self.json_schema))
+            compact = {"whitespace_flexible": False}
+            return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(self.json_schema), compact)
         if self.regex is not None:
             return llguidance.grammar_from("regex", self.regex)
         return llguidance.grammar_from("grammar", self.grammar or "")

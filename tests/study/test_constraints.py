@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 
+import llguidance
 import pytest
 
 from specdec_core.interface import ConfigError, Constraint
@@ -18,7 +19,6 @@ PERSON = {
     "properties": {"name": {"type": "string", "maxLength": 8}, "adult": {"type": "boolean"}},
     "required": ["name", "adult"],
     "additionalProperties": False,
-    "x-guidance": {"whitespace_flexible": False},
 }
 STUDY = {
     "target": "builtin:target",
@@ -47,6 +47,9 @@ def test_outputs_are_json_and_forced_tokens_save_passes_of_the_baseline(tmp_path
     assert plain["target_calls"] == plain["tokens"]
     assert forced["forced"] >= 10
     assert forced["target_calls"] <= plain["target_calls"] - 10
+    assert forced["diagnosis"].startswith(
+        "nothing was drafted: every step was autoregressive; the constraint forces "
+    )
     assert copied["target_calls"] <= forced["target_calls"]
     assert [run["quality"]["exact"] for run in (forced, copied)] == [1, 1]
     assert forced["config"]["generation"]["constraint"]["json_schema"] == PERSON
@@ -82,6 +85,14 @@ def test_problems_name_the_key():
     assert "takes no constraint" in problem_of(STUDY, ["generation.beams=2"])
     inside = {"generation": {"constraint": {"regex": "a"}}, "constraint": None}
     assert "stands beside 'generation'" in problem_of({**STUDY, **inside})
+
+
+def test_white_space_is_optional_only_where_the_schema_says_so():
+    compact = Constraint(json_schema=PERSON)
+    free = Constraint(json_schema={**PERSON, "x-guidance": {"whitespace_flexible": True}})
+    tokenizer = llguidance.LLTokenizer("byte")
+    matchers = [llguidance.LLMatcher(tokenizer, one.compiled()) for one in (compact, free)]
+    assert [matcher.validate_tokens(list(b'{ "name')) for matcher in matchers] == [1, 7]
 
 
 def test_a_grammar_may_be_lark_or_gbnf():
