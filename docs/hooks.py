@@ -38,10 +38,12 @@ FOLDER = "assets/figures"
 
 _TABLE = re.compile(r"<!-- table: (?P<number>\d+) -->")
 _LETTERS = {"alpha": r"$\alpha$", "gamma": r"$\gamma$"}
-_FATES = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus"}
+_FATES = {"+": "accepted", "-": "rejected", "!": "recovered", "*": "bonus", "=": "forced"}
 # A token may contain brackets; it ends before another token or the end of the line.
-_TOKEN = re.compile(r"\[([-+!*])((?:(?!\[[-+!*]).)*?)\](?=\[[-+!*]| drafted| sampled|$)", re.MULTILINE)
-_TRACE = re.compile(r"(?<=<code>)(?=[^<]*\[(?:[-+!*])[^<]*\[\*bonus\] sampled)([^<]*)(?=</code>)")
+_TOKEN = re.compile(
+    r"\[([-+!*=])((?:(?!\[[-+!*=]).)*?)\](?=\[[-+!*=]| drafted| sampled| the only|$)", re.MULTILINE
+)
+_TRACE = re.compile(r"(?<=<code>)(?=[^<]*\[(?:[-+!*=])[^<]*\[\*bonus\] sampled)([^<]*)(?=</code>)")
 
 
 def drawings() -> Mapping[str, Callable[[Path], None]]:

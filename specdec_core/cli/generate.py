@@ -95,6 +95,12 @@ def generate(
     max_new_tokens: Annotated[int, Option(help="Maximum number of tokens to generate.")] = 128,
     stop: Annotated[list[str] | None, Option(help="Stop at this text; may be repeated.")] = None,
     seed: Annotated[int, Option(help="Seed of the random generators: the same seed gives the same text.")] = 0,
+    constraint: Annotated[
+        str | None,
+        Option(
+            help="What the text must be: YAML with json_schema, regex or grammar. Needs specdec-core[grammar]."
+        ),
+    ] = None,
     beams: Annotated[int, Option(help="Beam search of this width, at --temperature 0; 1 is none.")] = 1,
     draft_beams: Annotated[
         int | None, Option(help="With beams: nodes in each level of the draft.  [default: as many as beams]")
@@ -142,6 +148,7 @@ def generate(
         --drafter "{name: transformer, model: builtin:drafter}"
     specdec generate "def main():" --temperature 0 --beams 4 \
         --drafter "{name: transformer, model: builtin:drafter}"
+    specdec generate "x = " --constraint "{regex: '[0-9]+ [*] [0-9]+'}"
     specdec generate - < prompt.txt
     specdec generate "import os" --device cpu \
         --target "{model: builtin:target, attn_implementation: eager}"
@@ -154,6 +161,8 @@ def generate(
     read = _prompts(prompt, file, prompts, chat, system, chat_template)
     sampling = _picked(SamplingSettings, locals())
     parsed = {"stop": tuple(stop or ()), "early_stopping": parse_value(early_stopping, "--early-stopping")}
+    if constraint is not None:
+        parsed["constraint"] = parse_value(constraint, "--constraint")
     generation = _picked(GenerationSettings, {**locals(), **parsed})
     run = replace(_run(drafter, gamma, lenience, rule, sampling), draft_beams=draft_beams)
     if generation.beams > 1 and lenience == "1":

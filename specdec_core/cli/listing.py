@@ -114,6 +114,8 @@ def _first_prompt(task: Task) -> str:
 
 def _describe(task: Task) -> str:
     beams = f"{task.generation.beams} beams, " if task.generation.beams > 1 else ""
+    constraint = task.generation.constraint
+    beams += "" if constraint is None else f"constrained by a {constraint.form}, "
     scored = " with references" if task.prompts[0].references else ""
     return (
         f"{len(task.runs)} runs of {len(task.prompts)} prompt(s){scored} on {task.target.model}, "

@@ -175,6 +175,10 @@ def _of_study(path: Path, given: Mapping[str, Any]) -> _Options:
             )
     study = load_study(path, given.get("settings", ()))
     task = _task(study, given.get("task"))
+    if task.generation.constraint is not None:
+        raise ConfigError(
+            task.with_task("constraint: `measure` decodes without one; remove it, or use `specdec compare`.")
+        )
     chosen = [pair for pair in zip(study.config.runs, study.runs[1:], strict=True) if pair[1] in task.runs]
     defaults = {
         "batch_size": study.config.batch_size,

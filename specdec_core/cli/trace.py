@@ -28,6 +28,7 @@ _LOOKS: dict[Fate, _Look] = {
     "rejected": _Look("red strike", "-", "rejected: drafted and rejected"),
     "recovered": _Look("blue", "!", "recovered: sampled from the residual after a rejection"),
     "bonus": _Look("cyan", "*", "bonus: sampled from the target after a fully accepted draft"),
+    "forced": _Look("yellow", "=", "forced: the only token that the constraint allows"),
 }
 
 
@@ -98,6 +99,8 @@ class TraceView:
         """Print the legend and a summary."""
         self._console.print()
         for fate, look in _LOOKS.items():
+            if fate == "forced" and not result.metrics.forced:
+                continue
             self._console.print(self._token(fate, fate), Text(look.meaning.partition(": ")[2]))
         ended = f"ended by {result.sequences[0].finish_reason}"
         self._console.print(f"\n{result.metrics}, {ended}.", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from numbers import Integral, Real
 from pathlib import Path
@@ -14,8 +14,10 @@ from specdec_core.interface import (
     AcceptanceRule,
     ArgumentError,
     ConfigError,
+    Constraint,
     Drafter,
     GammaController,
+    GenerationSettings,
     LenienceController,
     ModelSettings,
     PluginConfig,
@@ -46,6 +48,8 @@ LenienceLike: TypeAlias = LenienceController | float | PluginName
 """A lenience controller, the factor l, or what names an installed controller."""
 RuleLike: TypeAlias = AcceptanceRule | PluginName
 """An acceptance rule, or what names an installed one."""
+ConstraintLike: TypeAlias = Constraint | Mapping[str, Any]
+"""What a text must be: a `Constraint`, or a mapping with its fields."""
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
 
@@ -192,6 +196,34 @@ def settings_or_default(kind: type[_Settings], given: object, argument: str) -> 
             f"{', '.join(f'{name}=...' for name in kind.model_fields)}."
         )
     return given
+
+
+def constraint_of_each(
+    given: Sequence[ConstraintLike | None] | None, settings: GenerationSettings, count: int
+) -> list[Constraint | None]:
+    """Return the constraint of each sequence: those that were given one by one, else that of the settings.
+
+    Args:
+        given: What was passed as `constraints`.
+        settings: Settings of the generation.
+        count: Number of sequences.
+
+    Raises:
+        ArgumentError: It is no sequence of constraints.
+        ConfigError: There are more or fewer than sequences, or a constraint is invalid.
+    """
+    if given is None:
+        return [settings.constraint] * count
+    if isinstance(given, Mapping | Constraint | str):
+        raise ArgumentError(
+            f"constraints={given!r} was given; it takes a sequence with a constraint, or None, for each prompt. "
+            "One for all prompts is `constraint`."
+        )
+    if len(given) != count:
+        raise ConfigError(f"{len(given)} constraints were given for {count} prompts; one each is needed, or None.")
+    return [
+        with_options(settings, {"constraint": one}, "It is a field of a constraint.").constraint for one in given
+    ]
 
 
 def checked_timeout(seconds: object) -> float | None:

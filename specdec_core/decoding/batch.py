@@ -14,9 +14,11 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.tree_drafting import all_paths
+from specdec_core.decoding.validation import trim
 from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
+from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceResult
@@ -91,6 +93,8 @@ class Batch:
         generators: The sequences' random generators.
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
+        constraints: Says where texts are complete and which tokens are forced; `to_probs` has the same. None
+            inside a hierarchy, where the target's batch decides that.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Batch:
         generators: RowGenerators,
         stops: StopRule,
         rule: Verifier,
+        constraints: Constraints | None = None,
     ) -> None:
         self.rows = rows
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
@@ -114,6 +119,7 @@ class Batch:
         self._generators = generators
         self._stops = stops
         self._rule = rule
+        self._constraints = constraints
         self._tally = Tally()
 
     @property
@@ -146,14 +152,32 @@ class Batch:
         """
         started = perf_counter()
         self._p = self._path = None
-        # After a rollback, rows may hold tokens that the target has not read.
-        states = None if self._hidden is None else self._target.hidden_states
-        room = [row.room for row in self.rows]
-        proposal, faults = self._proposer.propose(self._tokens, room, self._hidden, states)
+        opening = self._opening()
+        if opening is None:
+            # After a rollback, rows may hold tokens that the target has not read.
+            states = None if self._hidden is None else self._target.hidden_states
+            room = [row.room for row in self.rows]
+            proposal, faults = self._proposer.propose(self._tokens, room, self._hidden, states)
+        else:
+            proposal, faults = opening, None
         proposed = perf_counter()
         logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths, proposal.parents)
+        proposal = proposal if opening is None else trim(proposal, logits.device)
         proposal, numbers = self._verify(proposal, logits, faults)
-        return self._commit(proposal, numbers, started, perf_counter() - proposed)
+        return self._commit(proposal, numbers, started, perf_counter() - proposed, opening)
+
+    def _opening(self) -> Proposal | None:
+        """Return the forced tokens that the texts begin with, as the first step's proposal; None for none.
+
+        They are read together with the prompt. Everywhere else, forced tokens are committed right after the token
+        before them.
+        """
+        if self._constraints is None or self._tally.steps:
+            return None
+        forced = [self._constraints.forced(n, row.tokens, row.room) for n, row in enumerate(self.rows)]
+        if not any(forced):
+            return None
+        return Proposal.from_rows(forced)
 
     def commit(self, outcome: Outcome) -> None:
         """Append tokens that were committed without a step of this batch, as the level above a hierarchy does."""
@@ -270,23 +294,34 @@ class Batch:
         ]
 
     def _commit(
-        self, proposal: Proposal, numbers: _StepNumbers, started: float, verify_seconds: float
+        self,
+        proposal: Proposal,
+        numbers: _StepNumbers,
+        started: float,
+        verify_seconds: float,
+        opening: Proposal | None,
     ) -> StepReport:
         """Append the accepted tokens and the one that follows, roll back the rest, and report to everyone."""
         committed: list[tuple[int, ...]] = []
         for index, (row, token) in enumerate(zip(self.rows, numbers.token, strict=True)):
             new = [*numbers.accepted_tokens(index), token]
-            committed.append(() if row.reason else self._append(row, new))
+            committed.append(() if row.reason else self._append(index, new))
         if numbers.paths is not None:
             self._target.keep(numbers.paths)
         self._target.rollback([len(row.tokens) - 1 for row in self.rows])
-        accepted = tuple(min(n, len(new)) for n, new in zip(numbers.accepted, committed, strict=True))
+        forced: list[tuple[int, ...]] = []
+        if self._constraints is not None:
+            committed, forced = self._fast_forward(committed, opening)
+        drafted, accepted = (0,) * len(committed), (0,) * len(committed)  # nobody drafted an opening
+        if opening is None:
+            drafted = proposal.lengths
+            accepted = tuple(min(n, len(new)) for n, new in zip(numbers.accepted, committed, strict=True))
         outcome = Outcome(
-            drafted=proposal.lengths,
+            drafted=drafted,
             accepted=accepted,
             committed=tuple(committed),
             finished=tuple(row.reason is not None for row in self.rows),
-            used=proposal.longest > 0,
+            used=max(drafted) > 0,
             parents=None if numbers.parents is None else tuple(map(tuple, numbers.parents)),
             paths=None if numbers.paths is None else _cut(numbers.paths, accepted),
         )
@@ -295,20 +330,41 @@ class Batch:
             step=self._tally.steps,
             asked=self._proposer.asked,
             outcome=outcome,
-            draft_tokens=tuple(map(tuple, numbers.draft)),
+            draft_tokens=tuple(tuple(row[:n]) for row, n in zip(numbers.draft, drafted, strict=True)),
             draft_seconds=self._proposer.seconds,
             verify_seconds=verify_seconds,
             step_seconds=perf_counter() - started,
             deviation=_deviation(numbers, outcome),
+            forced=tuple(forced),
         )
         self._tally.add(report)
         self._proposer.observe(report)
         return report
 
-    def _append(self, row: Row, new: list[int]) -> tuple[int, ...]:
+    def _fast_forward(
+        self, committed: Sequence[tuple[int, ...]], opening: Proposal | None
+    ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+        """Append the tokens that are forced now; return all that is committed, and the places of forced tokens."""
+        assert self._constraints is not None
+        every, places = [], []
+        for index, (row, new) in enumerate(zip(self.rows, committed, strict=True)):
+            more = () if row.reason else self._constraints.forced(index, row.tokens, row.limit - len(row.tokens))
+            added = self._append(index, list(more)) if more else ()
+            begun = 0 if opening is None else min(opening.lengths[index], len(new))
+            every.append(new + added)
+            places.append((*range(begun), *range(len(new), len(new) + len(added))))
+        if any(len(one) > len(new) for one, new in zip(every, committed, strict=True)):
+            self._hidden = None  # the target has not read the last token's predecessor
+        return every, places
+
+    def _append(self, index: int, new: list[int]) -> tuple[int, ...]:
         """Append tokens to a row up to where it ends; return those that were appended."""
+        row = self.rows[index]
         seen = max(row.begin, len(row.tokens) - self._stops.reach)
         kept, row.reason = self._stops.clip(row.tokens[seen:], new)
+        end = None if self._constraints is None else self._constraints.end(index, row.tokens + kept)
+        if end is not None and (row.reason is None or end < len(row.tokens) + len(kept)):
+            kept, row.reason = kept[: end - len(row.tokens)], "stop"
         row.tokens += kept
         if row.reason is None and len(row.tokens) >= row.limit:
             row.reason = row.reason_at_limit

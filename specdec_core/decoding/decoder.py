@@ -9,12 +9,14 @@ from typing import Unpack
 from transformers import LogitsProcessor
 
 from specdec_core.decoding.arguments import (
+    ConstraintLike,
     DrafterLike,
     GammaLike,
     LenienceLike,
     RuleLike,
     checked_timeout,
     checked_width,
+    constraint_of_each,
     make_drafter,
     make_gamma,
     make_lenience,
@@ -45,6 +47,7 @@ from specdec_core.interface import (
     TokenOrigin,
 )
 from specdec_core.models import Encoded, LoadedModel
+from specdec_core.sampling.constraints import Constraints, open_constraints
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.acceptance import SpeculativeSampling
@@ -151,6 +154,7 @@ class Decoder:
         settings: GenerationSettings | None = None,
         observers: Sequence[Observer] = (),
         seeds: Sequence[int] | None = None,
+        constraints: Sequence[ConstraintLike | None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> BatchResult:
         """Decode a prompt, or a batch of them, to its end.
@@ -161,6 +165,8 @@ class Decoder:
             observers: Called after every step.
             seeds: One per sequence; derived from the settings' seed and the sequence's index by default, as
                 `row_seed` does.
+            constraints: One per sequence, None for a sequence without: a `Constraint`, or a mapping such as
+                `{"regex": "[0-9]+"}`. By default that of the settings, `constraint`, for all.
             **options: Fields of `GenerationSettings`, such as `max_new_tokens=64`; they replace those of
                 `settings`.
 
@@ -174,7 +180,7 @@ class Decoder:
         Warns:
             PluginWarning: A plugin failed and was switched off or overruled; once for each plugin.
         """
-        run = self._run(prompts, settings, observers, seeds, options, stacklevel=3)
+        run = self._run(prompts, settings, observers, seeds, constraints, options, stacklevel=3)
         while True:
             try:
                 next(run)
@@ -188,13 +194,14 @@ class Decoder:
         settings: GenerationSettings | None = None,
         observers: Sequence[Observer] = (),
         seeds: Sequence[int] | None = None,
+        constraints: Sequence[ConstraintLike | None] | None = None,
         **options: Unpack[GenerationOptions],
     ) -> Generator[StepReport, None, BatchResult]:
         """Decode a prompt or a batch step by step; the generator's return value is the `BatchResult`.
 
         Arguments, errors and warnings are those of `generate`. Leaving the loop early frees what the batch holds.
         """
-        return self._run(prompts, settings, observers, seeds, options, stacklevel=2)
+        return self._run(prompts, settings, observers, seeds, constraints, options, stacklevel=2)
 
     def _run(
         self,
@@ -202,6 +209,7 @@ class Decoder:
         settings: GenerationSettings | None,
         observers: Sequence[Observer],
         seeds: Sequence[int] | None,
+        constraints: Sequence[ConstraintLike | None] | None,
         options: GenerationOptions,
         *,
         stacklevel: int,
@@ -221,9 +229,11 @@ class Decoder:
         with watched(self._plugin_timeout) as watch:
             guard = PluginGuard(strict=self._strict, watch=watch)
             rows = self._rows(ids, settings)
+            each = constraint_of_each(constraints, settings, len(rows))
+            limits = open_constraints(each, [row.begin for row in rows], self.target)
             with watch.interrupting():
                 info = self._session_info(ids, rows, self._max_gamma(guard))
-                batch = self._open(info, rows, seeds, guard, settings)
+                batch = self._open(info, rows, seeds, guard, settings, limits)
             origins: list[list[TokenOrigin]] = [[] for _ in rows]
             try:
                 for observer in observers:
@@ -254,6 +264,7 @@ class Decoder:
         seeds: Sequence[int],
         guard: PluginGuard,
         settings: GenerationSettings,
+        constraints: Constraints | None,
     ) -> Batch | BeamBatch:
         stops = self._stop_rule(settings)
         if settings.beams > 1:
@@ -270,18 +281,20 @@ class Decoder:
                 to_probs=self._to_probs,
                 stops=stops,
             )
+        drafts = self._draft_to_probs.constrained(constraints, drafts=True)
         return open_batch(
-            LoopContext(self._draft_to_probs, _generators(seeds), guard),
+            LoopContext(drafts, _generators(seeds), guard),
             self.target,
             rows,
             info,
             self.drafter,
             self._gamma,
             self._lenience,
-            to_probs=self._to_probs,
+            to_probs=self._to_probs.constrained(constraints),
             stops=stops,
             rule=self._rule,
             encoded=self._encoded,
+            constraints=constraints,
         )
 
     def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:

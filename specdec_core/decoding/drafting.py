@@ -164,7 +164,8 @@ class DraftRecorder:
         """See `DraftRequest.draw`."""
         self._check(probabilities, "probabilities")
         self._drawn_directly = True
-        token = self._draw(self._record.next_q().copy_(probabilities))
+        q = self._record.next_q().copy_(probabilities)
+        token = self._draw(self._to_probs.legal_only_(q, self._current_prefixes))
         return token.to(probabilities.device)
 
     def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:

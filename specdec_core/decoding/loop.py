@@ -32,6 +32,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.models import Encoded, LoadedModel, open_session
+from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceRule, SpeculativeSampling
@@ -69,6 +70,7 @@ def open_batch(
     stops: StopRule,
     rule: AcceptanceRule,
     encoded: Encoded | None = None,
+    constraints: Constraints | None = None,
 ) -> Batch:
     """Open a batch: the model's cache, the drafter's and the controllers' sessions.
 
@@ -84,6 +86,7 @@ def open_batch(
         stops: Decides when a sequence ends.
         rule: Verifies drafts.
         encoded: What the model's encoder gave for the sources, if it has run; see `ModelSession`.
+        constraints: Those of the target's texts; None at the levels below.
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
@@ -114,7 +117,7 @@ def open_batch(
     )
     proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
     verifier = Verifier(rule, context.guard)
-    return Batch(rows, session, proposer, to_probs, context.generators, stops, verifier)
+    return Batch(rows, session, proposer, to_probs, context.generators, stops, verifier, constraints)
 
 
 class InnerLoop:

@@ -55,6 +55,7 @@ class Metrics:
         steps_asked: Number of these steps in which the largest budget of a sequence was 0, 1, 2 ... tokens.
         timed_draft_calls: `draft_calls` of these steps alone.
         tree_steps: Steps in which the draft was a tree. Its length is its number of nodes.
+        forced: Tokens that a constraint forced, committed without being drafted.
     """
 
     tokens: int = 0
@@ -75,15 +76,17 @@ class Metrics:
     steps_asked: tuple[int, ...] = ()
     timed_draft_calls: int = 0
     tree_steps: int = 0
+    forced: int = 0
 
     def __add__(self, other: Metrics) -> Metrics:
         return _added(self, other)
 
     def __str__(self) -> str:
         alpha = "" if self.alpha is None else f"acceptance rate {self.alpha:.2f}, "
+        forced = f"{self.forced} tokens forced, " if self.forced else ""
         return (
             f"{self.tokens} tokens in {self.target_calls} target forward passes (block efficiency "
-            f"{self.block_efficiency:.2f}), {alpha}{self.tokens_per_second:.1f} tokens/s"
+            f"{self.block_efficiency:.2f}), {alpha}{forced}{self.tokens_per_second:.1f} tokens/s"
         )
 
     @classmethod
@@ -191,6 +194,7 @@ class Tally:
         self.steps = 0
         """Number of steps."""
         self._tokens = self._row_steps = self._draft_calls = self._timed_draft_calls = self._tree_steps = 0
+        self._forced = 0
         self._deviation = 0.0
         self._asked, self._drafted, self._verified, self._accepted = (defaultdict[int, int](int) for _ in range(4))
         self._steps_asked = defaultdict[int, int](int)
@@ -212,6 +216,7 @@ class Tally:
         self._deviation += sum(report.deviation)
         self._draft_calls += report.draft_calls
         self._tree_steps += report.outcome.parents is not None
+        self._forced += sum(map(len, report.forced))
         sums = self._first
         if report.step:
             self._timed_draft_calls += report.draft_calls
@@ -247,6 +252,7 @@ class Tally:
             steps_asked=tuple(self._steps_asked[k] for k in range(_end(self._steps_asked))),
             timed_draft_calls=self._timed_draft_calls,
             tree_steps=self._tree_steps,
+            forced=self._forced,
         )
 
 

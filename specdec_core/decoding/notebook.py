@@ -15,6 +15,7 @@ _MEANINGS: dict[TokenOrigin, str] = {
     "accepted": "drafted and accepted",
     "recovered": "sampled from the residual after a rejection",
     "bonus": "sampled from the target after a fully accepted draft",
+    "forced": "the only token that the constraint allows",
 }
 # Half-transparent backgrounds leave text and page to the notebook's theme, light or dark; lines serve readers who
 # do not see the colours.
@@ -25,6 +26,7 @@ _STYLE = """
 .specdec-tokens .accepted {background: rgba(46, 160, 67, .3)}
 .specdec-tokens .recovered {background: rgba(56, 120, 253, .35); border-bottom: 2px solid rgb(56, 120, 253)}
 .specdec-tokens .bonus {background: rgba(0, 150, 160, .3); border-bottom: 2px dotted rgb(0, 150, 160)}
+.specdec-tokens .forced {background: rgba(190, 150, 20, .3); border-bottom: 2px dashed rgb(170, 130, 10)}
 .specdec-tokens .failure {border-left: 4px solid rgb(200, 60, 50); padding-left: .5em; white-space: pre-wrap}
 """
 _WINDOW = 8
@@ -50,7 +52,9 @@ def results_html(
         text = "".join(_span(*piece) for piece in _pieces(one)) if drafted else escape(str(one))
         parts.append(f"<pre>{text}</pre>")
     if drafted:
-        legend = [f'<span class="{name}">&nbsp;{name}&nbsp;</span> {words}' for name, words in _MEANINGS.items()]
+        seen = {origin for one in generations for origin in one.origins}
+        shown = {name: words for name, words in _MEANINGS.items() if name != "forced" or name in seen}
+        legend = [f'<span class="{name}">&nbsp;{name}&nbsp;</span> {words}' for name, words in shown.items()]
         parts.append(f"<p>{' &ensp; '.join(legend)}</p>")
     parts += [f"<p>{escape(note)}</p>" for note in notes]
     parts += [f'<p class="failure">{escape(failure)}</p>' for failure in failures]

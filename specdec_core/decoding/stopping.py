@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
-"""An end-of-sequence id, a stop string, `max_new_tokens`, or the model's maximum length."""
+"""An end-of-sequence id; a stop string, or a constraint that nothing may follow; `max_new_tokens`; or the model's
+maximum length."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 Importing this imports no torch.
 """
 
+from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.controllers import (
     BatchInfo,
     FixedGamma,
@@ -86,6 +87,7 @@ __all__ = [
     "Branches",
     "Capabilities",
     "ConfigError",
+    "Constraint",
     "Dense",
     "DeterministicDrafter",
     "Distribution",

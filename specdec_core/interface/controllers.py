@@ -14,9 +14,9 @@ from specdec_core.interface.drafter import Outcome
 from specdec_core.interface.spec import PluginConfig
 from specdec_core.interface.tree import TreeShape
 
-TokenOrigin: TypeAlias = Literal["accepted", "recovered", "bonus"]
-"""Where a token comes from: an accepted draft token, a sample from the residual after a rejection, or a sample
-from the target after a draft that was accepted in full (or after none)."""
+TokenOrigin: TypeAlias = Literal["accepted", "recovered", "bonus", "forced"]
+"""Where a token comes from: an accepted draft token, a sample from the residual after a rejection, a sample from
+the target after a draft that was accepted in full (or after none), or a constraint that allows no other token."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class StepReport:
         deviation: Total variation from the target's distribution that lenience cost in each sequence, summed over
             the verified positions: sum_x min(p / l, q) - min(p, q); 0 where l = 1. For greedy decoding, the number
             of accepted tokens that are not the argmax.
+        forced: The places in each sequence's `outcome.committed` of the tokens that a constraint forced, which
+            nobody drafted; empty where there is no constraint.
     """
 
     step: int
@@ -63,6 +65,7 @@ class StepReport:
     verify_seconds: float
     step_seconds: float
     deviation: tuple[float, ...]
+    forced: tuple[tuple[int, ...], ...] = ()
 
     @cached_property  # a controller may read it once for each row
     def verified(self) -> tuple[int, ...]:
@@ -77,7 +80,14 @@ class StepReport:
     def origins(self) -> tuple[tuple[TokenOrigin, ...], ...]:
         """Where each committed token of each sequence comes from."""
         rows = zip(self.outcome.rejected, self.outcome.accepted, self.outcome.committed, strict=True)
-        return tuple(_origins(*row) for row in rows)
+        origins = tuple(_origins(*row) for row in rows)
+        if not any(self.forced):
+            return origins
+        forced: TokenOrigin = "forced"
+        return tuple(
+            tuple(forced if place in places else origin for place, origin in enumerate(row))
+            for row, places in zip(origins, self.forced, strict=True)
+        )
 
     @property
     def rejected_tokens(self) -> tuple[tuple[int, ...], ...]:

@@ -162,7 +162,8 @@ class DraftRequest(Protocol):
         """The target's hidden states, `[B, D]` float on its device, for drafters with `needs_hidden_states`.
 
         A sequence's is the one that its last committed token was predicted from: that of the token before it. None
-        in the first step, before the target has read anything.
+        in the first step, before the target has read anything, and where a constraint forced the last token of a
+        sequence, which the target has not read either.
         """
 
     @property
@@ -250,8 +251,9 @@ class Outcome:
     Attributes:
         drafted: Number of draft tokens verified in each sequence.
         accepted: Number of them that were accepted.
-        committed: Tokens appended to each sequence: the accepted ones, then the recovered or bonus token. Empty
-            for a sequence that had already finished; shorter when an end of sequence came first.
+        committed: Tokens appended to each sequence: the accepted ones, then the recovered or bonus token, then
+            those that a constraint forces. Empty for a sequence that had already finished; shorter when an end of
+            sequence came first.
         finished: Whether each sequence has ended. Inside a hierarchy, and with beams, it may resume after a
             `rollback`; the next commit says so.
         used: False when another drafter's proposal, or none, was verified in this step. Where drafters share a

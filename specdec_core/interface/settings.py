@@ -6,7 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from specdec_core.interface.constraint import Constraint
 
 
 class SamplingSettings(BaseModel):
@@ -71,6 +81,18 @@ class GenerationSettings(BaseModel):
     (`never`)."""
     num_return_sequences: Annotated[int, Field(ge=1)] = 1
     """With beams: the number of hypotheses that are returned for a prompt, the best first."""
+    constraint: Constraint | None = None
+    """What the new text must be: a JSON schema, a regular expression or a grammar. In a study it stands beside
+    `generation`."""
+
+    @field_validator("constraint")
+    @classmethod
+    def _check_constraint(cls, value: Constraint | None, info: ValidationInfo) -> Constraint | None:
+        if value is not None and info.data.get("ignore_eos"):
+            raise ValueError("given with 'ignore_eos', but a constraint says where a text ends; remove one")
+        if value is not None and info.data.get("beams", 1) > 1:
+            raise ValueError("given with 'beams', but beam search takes no constraint; remove one")
+        return value
 
     def beam_problems(self, sampling: SamplingSettings, **run: object) -> Iterator[tuple[str, str]]:
         """Yield the settings that do not go together with this number of beams, each with the reason.
@@ -123,6 +145,7 @@ class GenerationOptions(TypedDict, total=False):
     length_penalty: float
     early_stopping: bool | Literal["never"]
     num_return_sequences: int
+    constraint: Constraint | Mapping[str, Any] | None
 
 
 AttentionName: TypeAlias = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3"]

@@ -9,7 +9,9 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +19,9 @@ from transformers.generation import logits_process as hf
 
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import SamplingSettings
+
+if TYPE_CHECKING:
+    from specdec_core.sampling.constraints import Constraints
 
 # Processors that read only the scores; what derives from them may read more. All others are called with the exact
 # prefix of each position, one at a time.
@@ -52,6 +57,7 @@ class LogitsToProbs:
         greedy: Whether every distribution is one-hot.
         temperature_only: Whether only the temperature is applied, or greedy decoding.
         needs_prefix: Whether the distribution also depends on the preceding tokens.
+        constraints: Those of the batch that it is for; None for none.
     """
 
     def __init__(
@@ -69,6 +75,39 @@ class LogitsToProbs:
         )
         self._unproved = dict.fromkeys(map(id, processors), _PROOFS if prove else 0)
         self.needs_prefix = any(type(one) not in _PREFIX_FREE for one in self._chain)
+        self.constraints: Constraints | None = None
+        self._of_drafts = False
+
+    def constrained(self, constraints: Constraints | None, *, drafts: bool = False) -> Self:
+        """Return the same for the rows of a batch whose texts are constrained.
+
+        Illegal tokens are excluded before everything else, so that top-k and top-p choose among legal ones, and
+        the softmax renormalises: structured output of vLLM has the same order.
+
+        Args:
+            constraints: Those of the batch; the prefixes are then a number of each row, row by row. None for none.
+            drafts: Whether this is q, which need not equal p: where the logits leave no legal token, such as those
+                of a drafter with a smaller vocabulary, nothing is excluded.
+        """
+        if constraints is None:
+            return self
+        made = copy(self)
+        made.constraints, made._of_drafts = constraints, drafts
+        made.needs_prefix, made.temperature_only = True, False
+        return made
+
+    def legal_only_(self, q: Tensor, prefixes: Callable[[], Sequence[Sequence[int]]]) -> Tensor:
+        """Remove illegal tokens from q in place, and renormalise it; leave rows where nothing remains.
+
+        Args:
+            q: `[N, V]` float32, probabilities of a draft.
+            prefixes: Returns the N prefixes; called where there are constraints.
+        """
+        if self.constraints is None:
+            return q
+        kept = q * self.constraints.legal(prefixes(), q.device)
+        total = kept.sum(dim=-1, keepdim=True)
+        return q.copy_(torch.where(total > 0, kept / total, q))
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
         """Apply the processors without the softmax.
@@ -81,6 +120,8 @@ class LogitsToProbs:
             Scores `[N, V]` float32; a new tensor if anything changed.
         """
         scores = logits.float()
+        if self.constraints is not None:
+            scores = self._without_illegal(scores, self.constraints, prefixes)
         for processor in self._chain:
             if type(processor) in _PREFIX_FREE:
                 scores = processor(_NO_PREFIX, scores)
@@ -121,6 +162,16 @@ class LogitsToProbs:
                 "same prefix again: it keeps state between calls, or draws random numbers. A step verifies several"
                 " prefixes, and tokens are taken back; make it a function of input_ids and scores alone."
             )
+
+    def _without_illegal(
+        self, scores: Tensor, constraints: Constraints, prefixes: Sequence[Sequence[int]] | None
+    ) -> Tensor:
+        if prefixes is None:
+            raise ValueError("a constraint needs the prefix of each position; pass prefixes")
+        legal = constraints.legal(prefixes, scores.device)
+        if self._of_drafts:
+            legal |= ~(legal & (scores > -torch.inf)).any(dim=-1, keepdim=True)
+        return scores.masked_fill(~legal, -torch.inf)
 
     def __call__(
         self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None, out: Tensor | None = None

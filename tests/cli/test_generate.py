@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -254,6 +255,10 @@ def step(draft, accepted, committed):
         (step((5, 6, 8), 1, (5, 7)), [(5, "accepted"), (6, "rejected"), (7, "recovered")]),
         (step((), 0, (7,)), [(7, "bonus")]),
         (step((5, 6), 1, (5,)), [(5, "accepted")]),
+        (
+            replace(step((5, 6), 1, (5, 7, 8, 9)), forced=((2, 3),)),
+            [(5, "accepted"), (6, "rejected"), (7, "recovered"), (8, "forced"), (9, "forced")],
+        ),
     ],
 )
 def test_what_became_of_each_token(report, expected):
@@ -296,3 +301,19 @@ def test_beams_that_make_no_sense(generate, options, message):
     result = generate("a b c", *options)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_a_constraint_shapes_the_text_and_its_forced_tokens_are_marked():
+    arguments = ["generate", "x = ", "--constraint", "{regex: '(yes|no), sir'}", "--trace"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"\[=,\]\[= s\]", result.stdout)
+    assert "[=forced] the only token that the constraint allows" in result.stdout
+    assert "ended by stop" in result.stdout
+
+
+def test_a_wrong_constraint_is_named(generate):
+    result = generate("a", "--constraint", "{regex: '(a'}")
+    assert result.exit_code == 2
+    assert "--constraint: llguidance cannot use this 'regex': " in result.stderr
+    assert "unclosed group" in result.stderr

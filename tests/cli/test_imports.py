@@ -81,7 +81,8 @@ check("a report", "torch")
 
 def test_what_runs_no_model_imports_no_torch(tmp_path):
     study = tmp_path / "study.yaml"
-    study.write_text("target: builtin:target\nprompts: [a]\nruns: [{drafter: random, gamma: 2}]\n")
+    text = "target: builtin:target\nprompts: [a]\nconstraint: {regex: a+}\nruns: [{drafter: random, gamma: 2}]\n"
+    study.write_text(text)
     code = CODE.format(study=study, missing=tmp_path / "missing.yaml", modules=MODULES)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -18,6 +18,7 @@ from specdec_core.interface import (
 from specdec_core.models import wrap_model
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
+from tests.decoding.test_constraints import PROMPT, tiny_tokenizer
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma
 
@@ -184,3 +185,17 @@ def test_within_a_hierarchy_hidden_states_are_the_middle_models_and_never_stale(
                 checked += 1
     assert checked > 20
     assert check_layers(middle, spy, PROMPTS) == checked
+
+
+def test_where_a_token_was_forced_there_is_no_hidden_state_of_it(device):
+    """The target reads it with the next draft; a stale hidden state would be that of an earlier token."""
+    loaded = wrap_model(tiny_model("llama", 6, sharpness=0.8).to(device), tiny_tokenizer())
+    spy = HiddenSpy(loaded.info(), [[2] * 40])
+    decoder = Decoder(loaded, spy, gamma=Gamma(3), strict=True)
+    for seed in range(6):
+        result = decoder.generate([PROMPT], constraint={"regex": "([ab]{5}cc)+"}, max_new_tokens=30, seed=seed)
+        assert result.metrics.forced
+    known = [(tokens[0], hidden[0]) for tokens, _, hidden in spy.seen if hidden is not None]
+    assert len(known) > 10
+    for tokens, hidden in known:
+        torch.testing.assert_close(hidden, fresh_hidden(loaded, tokens[:-1], None), atol=2e-4, rtol=1e-3)

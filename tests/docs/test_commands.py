@@ -71,7 +71,7 @@ SMALLER = {
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
-    r"^compare (examples/(paper|code|chat|drafters|beams|trees|verification)|docs|study)|^measure|^tune"
+    r"^compare (examples/(paper|code|chat|drafters|beams|json|trees|verification)|docs|study)|^measure|^tune"
     r"|^train (tr|h)|^benchmarks|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
     r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
 )

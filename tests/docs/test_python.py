@@ -84,6 +84,13 @@ def test_the_example_of_the_page_on_beams_saves_passes(capsys):
     assert "3 passes for 7 steps of beam search" in capsys.readouterr().out
 
 
+def test_the_example_of_the_page_on_structured_output_gives_a_book(capsys):
+    ran = runpy.run_path(str(EXAMPLES / "structured_output.py"), run_name="__main__")
+    assert 1900 <= ran["book"].year <= 2030
+    assert [one.finish_reason for one in ran["result"]][:2] == ["stop", "stop"]
+    assert "tokens forced" in capsys.readouterr().out
+
+
 @pytest.fixture(scope="module")
 def coming_from():
     """What the example of the page on other libraries defines."""

@@ -37,6 +37,7 @@ DECODER = "specdec_core/decoding/decoder.py"
 STOPPING = "specdec_core/decoding/stopping.py"
 METRICS = "specdec_core/decoding/metrics.py"
 GENERATORS = "specdec_core/sampling/generators.py"
+CONSTRAINTS = "specdec_core/sampling/constraints.py"
 LOGITS = "specdec_core/sampling/logits.py"
 BACKOFF = "specdec_core/sampling/backoff.py"
 SESSION = "specdec_core/models/session.py"
@@ -1108,5 +1109,86 @@ MUTATIONS = (
         "row = 0\n        generator = self._generators[row]\n        if generator is None:",
         "A generator's cache holds the text of another row.",
         CANDIDATE_TESTS,
+    ),
+    # Constraints.
+    Mutation(
+        "a matcher is not taken back far enough",
+        CONSTRAINTS,
+        "rollback(len(self._read) - kept)",
+        "rollback(len(self._read) - kept - 1)",
+        "After a rejection, the matcher still has a token of the draft, and what it calls legal is not.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "masks of a rejected draft are kept",
+        CONSTRAINTS,
+        "if place > kept]",
+        "if place > kept + 1]",
+        "The mask of another text is used at the same place.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "the mask of another row is used",
+        CONSTRAINTS,
+        "self._rows[number // each]",
+        "self._rows[number % len(self._rows)]",
+        "In a batch, a row is constrained as its neighbour should be.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "the target is not constrained",
+        DECODER,
+        "to_probs=self._to_probs.constrained(constraints)",
+        "to_probs=self._to_probs",
+        "Illegal tokens are drawn.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "drafts are not constrained",
+        DECODER,
+        "self._draft_to_probs.constrained(constraints, drafts=True)",
+        "self._draft_to_probs",
+        "Drafts hold illegal tokens, which are all rejected: texts are right, and slow.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "illegal tokens are only less likely",
+        LOGITS,
+        "scores.masked_fill(~legal, -torch.inf)",
+        "torch.where(legal, scores, scores - 8)",
+        "Every few thousand tokens, an illegal one is drawn.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "the q that is left after illegal tokens is not normalised",
+        LOGITS,
+        "torch.where(total > 0, kept / total, q)",
+        "torch.where(total > 0, kept, q)",
+        "q is no distribution; what is drawn from it is accepted too often.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "a token after the end of a constrained text is kept",
+        BATCH,
+        "kept[: end - len(row.tokens)]",
+        "kept[: end - len(row.tokens) + 1]",
+        "A draft that goes past the end leaves a token behind.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "forced tokens go past the limit",
+        BATCH,
+        "self._constraints.forced(index, row.tokens, row.limit - len(row.tokens))",
+        "self._constraints.forced(index, row.tokens, row.limit)",
+        "Texts are longer than max_new_tokens.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "a hidden state outlives a forced token",
+        BATCH,
+        "self._hidden = None  # the target has not read the last token's predecessor",
+        "pass",
+        "Heads draft from the hidden state of an earlier token.",
+        ("tests/decoding/test_hidden_states.py",),
     ),
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models.resolve import has_encoder, model_folder
 from specdec_core.registry import (
     Registry,
@@ -73,7 +74,7 @@ def load_study(
     return _Loader(document, registry, path, max_runs, recorded).study()
 
 
-_OF_TASKS = ("target", "prompts", "tasks", "sampling", "generation")
+_OF_TASKS = ("target", "prompts", "tasks", "sampling", "generation", "constraint")
 """Keys of a study that say what is decoded; without any of them, a record can."""
 _UNNAMED_TASK = TaskConfig(name="the study")
 """The only task of a study without `tasks`; it changes no setting of the study."""
@@ -217,9 +218,21 @@ class _Loader:
             prompts=texts,
             chat_template=template,
             sampling=_merged(config.sampling, task.sampling),
-            generation=_merged(config.generation, task.generation),
+            generation=self._generation(config, task, keys),
             runs=(Run(BASELINE), *runs),
         )
+
+    def _generation(self, config: StudyConfig, task: TaskConfig, keys: Keys) -> GenerationSettings:
+        """Return the settings of a task with its constraint, which stands beside them in a study."""
+        own = "constraint" in task.model_fields_set
+        settings = dict(_merged(config.generation, task.generation))
+        try:
+            constraint = task.constraint if own else config.constraint
+            return GenerationSettings.model_validate({**settings, "constraint": constraint})
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+            self._note((*(keys if own else ()), "constraint"), f"constraint: {problem}.")
+            return config.generation
 
     def _check_names(self, section: str, names: list[str]) -> None:
         places: dict[str, list[int]] = {}

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.settings import GenerationSettings, ModelSettings, SamplingSettings
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings import NO_SOURCE
@@ -238,6 +239,15 @@ AnyPrompts = Annotated[
     ),
 ]
 """Prompts: a mapping, or only a list of texts."""
+
+
+def _without_constraint(settings: GenerationSettings) -> GenerationSettings:
+    if settings.constraint is not None:
+        raise ValueError("in a study, 'constraint' stands beside 'generation', not in it; move it")
+    return settings
+
+
+_Generation = Annotated[GenerationSettings, AfterValidator(_without_constraint)]
 _Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
 
 
@@ -252,8 +262,10 @@ class TaskConfig(_Part):
     """Prompts of this task; by default those of the study."""
     sampling: SamplingSettings | None = None
     """Sampling settings that differ from those of the study; the others are inherited."""
-    generation: GenerationSettings | None = None
+    generation: _Generation | None = None
     """Generation settings that differ from those of the study; the others are inherited."""
+    constraint: Constraint | None = None
+    """What the new texts of this task must be; by default as in the study, and null for anything."""
     grid: _Grid = Field(default_factory=dict)
     """Settings to vary: dotted keys of this task with lists of values. Every combination becomes a task."""
 
@@ -291,8 +303,10 @@ class StudyConfig(_Part):
     """The prompts: a mapping, or only a list of texts. Optional if every task sets its own."""
     sampling: SamplingSettings = SamplingSettings()
     """Sampling settings of the target."""
-    generation: GenerationSettings = GenerationSettings()
+    generation: _Generation = GenerationSettings()
     """Length limits and the seed."""
+    constraint: Constraint | None = None
+    """What the new texts must be: a JSON schema, a regular expression or a grammar. Needs llguidance."""
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Number of prompts to decode together."""
     repeats: _Repeats = RepeatsConfig(min=3, max=3)

@@ -141,6 +141,8 @@ class Task:
         if self.generation.beams == 1:  # results without beams stay as they were
             for name in ("beams", *BEAM_SETTINGS):
                 del plain["generation"][name]
+        if self.generation.constraint is None:  # results without it stay as they were
+            del plain["generation"]["constraint"]
         return {"task": self.name, **plain}
 
 

@@ -38,6 +38,7 @@ class RunFacts:
         shares: Where the time went; None if too little was measured.
         verify_excess: Verification time over that of the same drafts in all runs of the study.
         trees: Whether drafts were trees.
+        forced: The share of the tokens that a constraint forced.
     """
 
     drafted: float
@@ -52,6 +53,7 @@ class RunFacts:
     shares: TimeShares | None
     verify_excess: float
     trees: bool = False
+    forced: float = 0.0
 
 
 def best_of(by_gamma: tuple[float, ...]) -> int:
@@ -61,9 +63,10 @@ def best_of(by_gamma: tuple[float, ...]) -> int:
 
 def diagnose(facts: RunFacts) -> str:
     """Return why a run is as fast as it is, and what to change."""
+    forced = [f"the constraint forces {share(facts.forced)} of the tokens"] if facts.forced else []
     if not facts.drafted or facts.alpha is None:
-        return "nothing was drafted: every step was autoregressive"
-    parts = [_effect(facts), *_cause(facts.shares)]
+        return "; ".join(["nothing was drafted: every step was autoregressive", *forced])
+    parts = [_effect(facts), *forced, *_cause(facts.shares)]
     if _never_pays(facts):
         alpha, c = rate(facts.alpha), number(facts.c, 2)
         parts = [f"acceptance rate {alpha} is not above c {c}: no gamma pays (Corollary 3.9)"]

@@ -162,7 +162,9 @@ class Expectation:
     def drafted(self) -> bool:
         """Whether drafts were verified and timed, as `at` requires; not of trees, whose length says too little."""
         run = self._run
-        return bool(run.verified_at) and run.draft_seconds_per_call is not None and not run.tree_steps
+        return (
+            bool(run.verified_at) and run.draft_seconds_per_call is not None and not (run.tree_steps or run.forced)
+        )
 
     @property
     def here(self) -> float:

@@ -30,6 +30,7 @@ class RunCounts:
             target is on a CPU.
         draft_seconds: The drafter's part of the wall time.
         verify_seconds: The target's part of it.
+        forced: Tokens that a constraint forced, committed without being drafted; among `tokens`.
     """
 
     tokens: int
@@ -48,6 +49,7 @@ class RunCounts:
     cpu_seconds: float | None
     draft_seconds: float
     verify_seconds: float
+    forced: int = 0
 
 
 @dataclass(frozen=True)

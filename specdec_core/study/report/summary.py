@@ -253,6 +253,7 @@ def _counts(repeats: Collection[Repeat], sequences: int) -> RunCounts:
         cpu_seconds=sum(cpu) if repeats and len(cpu) == len(repeats) else None,
         draft_seconds=total.draft_seconds,
         verify_seconds=total.verify_seconds,
+        forced=total.forced,
     )
 
 
@@ -342,6 +343,7 @@ def _expected(
         shares=None if expected.time_shares is None else TimeShares(**expected.time_shares),
         verify_excess=_median(one.verify_excess for one in repeats) or 1.0,
         trees=counts.levels_mean is not None,
+        forced=counts.forced / max(1, counts.tokens),
     )
     return replace(expected, diagnosis=diagnose(facts))
 
@@ -363,12 +365,13 @@ def _time_shares(
 def _by_theorem(run: Run, counts: RunCounts, speed: RunSpeed) -> float | None:
     """Return the speed-up of Theorem 3.8; None without the measurements that it needs.
 
-    For trees its tokens per step, which the acceptance rate and a length do not determine, are those measured.
+    For trees, and where a constraint forces tokens, its tokens per step, which the acceptance rate and a length do
+    not determine, are those measured.
     """
     if run.drafter is None:
         return 1.0 if counts.tokens else None
     if counts.alpha is None or counts.gamma_mean is None or speed.c is None:
         return None
-    if counts.levels_mean is not None and counts.block_efficiency is not None:
-        return counts.block_efficiency / (counts.levels_mean * speed.c + 1)
+    if (counts.levels_mean is not None or counts.forced) and counts.block_efficiency is not None:
+        return counts.block_efficiency / ((counts.levels_mean or counts.gamma_mean) * speed.c + 1)
     return walltime_improvement(counts.alpha, counts.gamma_mean, speed.c)

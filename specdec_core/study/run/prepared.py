@@ -74,8 +74,14 @@ class PreparedRun:
             folder=job.folder,
             plugin_timeout=job.plugin_timeout,
         )
-        short = min(_WARM_UP_TOKENS, job.generation.max_new_tokens)
-        self._decoder.generate(prompts, job.generation.model_copy(update={"max_new_tokens": short}))
+        self._generation = job.generation
+        constraint = job.generation.constraint
+        if job.run.drafter is None and constraint is not None:
+            # The baseline decodes token by token, as constrained decoding without drafts does.
+            slow = constraint.model_copy(update={"fast_forward": False})
+            self._generation = job.generation.model_copy(update={"constraint": slow})
+        short = min(_WARM_UP_TOKENS, self._generation.max_new_tokens)
+        self._decoder.generate(prompts, self._generation.model_copy(update={"max_new_tokens": short}))
 
     def close(self) -> None:
         """Do nothing: memory is freed with the object."""
@@ -95,7 +101,7 @@ class PreparedRun:
             if done:
                 progress(done / len(job.batches))
             before = thread_time()
-            result = self._decoder.generate(prompts, job.generation, seeds=seeds)
+            result = self._decoder.generate(prompts, self._generation, seeds=seeds)
             cpu_seconds += thread_time() - before
             metrics += result.metrics
             failures += result.failures

@@ -139,6 +139,13 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
             "settings); choose the tasks of one with --task."
         )
     for task in tasks:
+        if task.generation.constraint is not None:
+            raise ConfigError(
+                task.with_task(
+                    "constraint: constrained texts cannot be recorded: a replay knows no constraint, and forced "
+                    "tokens have no p. Compare live, or remove `constraint`."
+                )
+            )
         if task.generation.beams > 1:
             raise ConfigError(
                 task.with_task(

@@ -1,0 +1,339 @@
+"""Constrained texts have the law of the masked, renormalised target, whatever drafts, and forced tokens are free.
+
+What is legal is said here by a list of all texts, not by the library that the code asks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specdec_core.decoding import Decoder, TraceObserver
+from specdec_core.interface import (
+    ArgumentError,
+    ConfigError,
+    Constraint,
+    DeterministicDrafter,
+    Drafter,
+    DraftSession,
+    GenerationSettings,
+    SamplingSettings,
+    TokenTree,
+)
+from specdec_core.models import wrap_model
+from specdec_core.testing.harness.enumeration import adjusted
+from specdec_core.testing.harness.statistics import p_of_sequences
+from specdec_core.testing.harness.tiny_target import uncached_logits
+from tests.decoding.test_trees import TreeGamma
+from tests.drafters.test_hierarchical import hierarchy
+from tests.tiny import tiny_model
+from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
+
+EOS, A, B, C, AB = 1, 2, 3, 4, 5
+SPELLING = {0: "<pad>", EOS: "<eos>", A: "a", B: "b", C: "c", AB: "ab"}
+VOCAB = len(SPELLING)
+PROMPT = (2, 3, 5, 2, 3)
+COUNT = 600
+"""Size of a sample; it is doubled up to twice where it fits badly."""
+
+MIDDLES = ["", "a", "ab", "bb"]
+TEXTS = {
+    # The end of sequence is legal after the c, and the text can go on by one more letter.
+    "[ab](a|ab|bb)?c[ab]?": [x + y + "c" + z for x in "ab" for y in MIDDLES for z in ("", "a", "b")],
+    # Two tokens are forced at the beginning and one at the end, which nothing may follow.
+    "cc(a|b|ba)b?c": ["cc" + x + y + "c" for x in ("a", "b", "ba") for y in ("", "b")],
+}
+FREE, FORCED = TEXTS
+SETTINGS = {
+    "greedy": SamplingSettings(temperature=0),
+    "temperature-1": SamplingSettings(temperature=1),
+    "temperature-0.7-top-p-0.6": SamplingSettings(temperature=0.7, top_p=0.6),
+    "top-k-2": SamplingSettings(top_k=2),
+}
+
+
+def tiny_tokenizer():
+    bpe = Tokenizer(models.BPE(vocab={text: token for token, text in SPELLING.items()}, merges=[("a", "b")]))
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bpe.decoder = decoders.ByteLevel()
+    bpe.add_special_tokens(["<pad>", "<eos>"])
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>", pad_token="<pad>")
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return wrap_model(tiny_model("gpt2", VOCAB, sharpness=0.8).to(device), tiny_tokenizer())
+
+
+def legal_after(texts, text):
+    """Return the ids that may follow a text; none if nothing may."""
+    rest = {other[len(text) :] for other in texts if other.startswith(text)}
+    if rest == {""}:
+        return []
+    legal = [token for token in (A, B, C, AB) if any(one.startswith(SPELLING[token]) for one in rest)]
+    return [*legal, *([EOS] if "" in rest else [])]
+
+
+def constrained_law(target, texts, settings, length):
+    """Return every constrained continuation with its probability, from forward passes without a cache."""
+    done, unfinished = {}, {(): 1.0}
+    while unfinished:
+        (tokens, weight), *_ = unfinished.items()
+        del unfinished[tokens]
+        legal = legal_after(texts, "".join(SPELLING[token] for token in tokens))
+        if not legal or len(tokens) == length or tokens[-1:] == (EOS,):
+            done[tokens] = weight
+            continue
+        logits = uncached_logits(target, [[*PROMPT, *tokens]], PROMPT)[0, -1].cpu()
+        masked = torch.full_like(logits, -torch.inf)
+        masked[legal] = logits[legal]
+        for token, probability in enumerate(adjusted(masked, settings, [*PROMPT, *tokens]).tolist()):
+            if probability > 0:
+                unfinished[*tokens, token] = weight * probability
+    return done
+
+
+@pytest.fixture(scope="module")
+def law(target):
+    @lru_cache
+    def of(regex, setting, length=8):
+        return constrained_law(target, TEXTS[regex], SETTINGS[setting], length)
+
+    return of
+
+
+def assert_laws(decoder, laws, length=8, count=COUNT):
+    """Decode batches of rows with these constraints, and compare the texts of each with their law."""
+    seen = sampled(decoder, laws, range(1), length, count)
+    for doubled in range(3):
+        fits = [p_of_sequences(got, law) for got, law in zip(seen, laws.values(), strict=True) if law]
+        if doubled == 2 or min(fits) > 0.1:
+            assert min(fits) > 1e-4
+            return
+        for number, more in enumerate(
+            sampled(decoder, laws, range(2**doubled, 2 ** (doubled + 1)), length, count)
+        ):
+            seen[number] += more
+
+
+def sampled(decoder, constraints, seeds, length, size):
+    """Decode batches in which each row has its own constraint; return the counts of each row's texts."""
+    seen = [Counter() for _ in constraints]
+    for seed in seeds:
+        each = [one and {"regex": one} for one in constraints for _ in range(size)]
+        settings = GenerationSettings(max_new_tokens=length, seed=seed)
+        result = decoder.generate([list(PROMPT)] * len(each), settings, constraints=each)
+        assert not result.failures
+        assert result.metrics.target_calls <= length
+        for number, row in enumerate(result):
+            seen[number // size][row.tokens] += 1
+    return seen
+
+
+class DrawingDrafter(Drafter):
+    """Draws from a q of its own by `request.draw`: uniform over three tokens."""
+
+    def __init__(self, vocab):
+        super().__init__(NO_CONFIG, target_info(vocab))
+
+    def open(self, session):
+        return DrawingSession()
+
+
+class DrawingSession(DraftSession):
+    def propose(self, request):
+        q = torch.zeros(len(request.budget), VOCAB)
+        q[:, [A, C, AB]] = 1 / 3
+        while request.wants_more():
+            request.draw(q)
+        return request.proposal()
+
+
+DRAFTERS = {
+    "dense": TableDrafter,
+    "point-mass": CountingDrafter,
+    "sparse": SparseDrafter,
+    "drawn-from-q": DrawingDrafter,
+}
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(("regex", "setting"), [(FORCED, "temperature-1"), *((FREE, each) for each in SETTINGS)])
+def test_texts_have_the_law_of_the_masked_target(target, law, regex, drafter, setting):
+    decoder = Decoder(
+        target, DRAFTERS[drafter](VOCAB), gamma=Gamma(1, 4, 2, 3), sampling=SETTINGS[setting], strict=True
+    )
+    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+
+
+@pytest.mark.parametrize("regex", TEXTS)
+def test_without_a_drafter_too(target, law, regex):
+    assert_laws(Decoder(target), {regex: law(regex, "temperature-1")})
+
+
+def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3, 1), strict=True)
+    laws = {regex: law(regex, "temperature-1", 5) for regex in TEXTS}
+    assert_laws(decoder, {FREE: laws[FREE], None: None, FORCED: laws[FORCED]}, length=5)
+    # A row does not depend on the rows beside it.
+    together = decoder.generate([PROMPT] * 2, constraints=[{"regex": FREE}, None], seed=5, max_new_tokens=20)
+    apart = decoder.generate([PROMPT] * 2, seed=5, max_new_tokens=20)
+    assert together[1].tokens == apart[1].tokens
+    assert together[1].text not in TEXTS[FREE]
+
+
+@pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
+@pytest.mark.parametrize("regex", TEXTS)
+def test_trees_are_constrained_node_by_node(target, law, regex, setting):
+    gamma = TreeGamma(TokenTree.from_widths((2, 2, 1)), 10, 0, 3)
+    decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, sampling=SETTINGS[setting], strict=True)
+    trace = TraceObserver()
+    decoder.generate([PROMPT], constraint={"regex": regex}, observers=[trace], seed=2)
+    assert regex == FORCED or any(report.outcome.parents for report in trace.reports)
+    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+
+
+def test_every_level_of_a_hierarchy_is_constrained(target, law, tmp_path):
+    middle = tiny_model("gpt2", VOCAB, seed=1, sharpness=0.8)
+    middle.save_pretrained(tmp_path)
+    drafter = hierarchy(target, tmp_path, TableDrafter(VOCAB), Gamma(2))
+    decoder = Decoder(target, drafter, gamma=Gamma(4), strict=True)
+    trace = TraceObserver()
+    for seed in range(20):
+        decoder.generate([PROMPT], constraint={"regex": FREE}, observers=[trace], seed=seed)
+        for report in trace.reports[:1]:
+            text = ""
+            for token in report.draft_tokens[0]:
+                legal = legal_after(TEXTS[FREE], text)
+                if not legal or token == EOS:
+                    break
+                assert token in legal
+                text += SPELLING[token]
+    assert_laws(decoder, {FREE: law(FREE, "temperature-1")})
+
+
+class ScriptedDrafter(DeterministicDrafter):
+    """Drafts a text that it is given, whatever is legal."""
+
+    def __init__(self, script):
+        super().__init__(NO_CONFIG, target_info(VOCAB))
+        self.script = script
+
+    def draft(self, tokens, budget):
+        done = len(tokens) - len(PROMPT)
+        return self.script[done : done + budget]
+
+
+@pytest.mark.parametrize(
+    ("regex", "script"),
+    [
+        pytest.param(FORCED, [C, C, A, C, A, B, A, B], id="past-the-end"),
+        pytest.param(FORCED, [C, C, A, C, EOS, EOS, A], id="an-end-of-sequence-past-the-end"),
+        pytest.param(FREE, [A, C, EOS, A, EOS, B], id="past-an-end-of-sequence"),
+        pytest.param(FREE, [A, EOS, C, A], id="an-end-of-sequence-too-early"),
+        pytest.param(FREE, [A, 0, B, C, A], id="illegal-in-mid-draft"),
+        pytest.param(FREE, [C, C, C, C], id="illegal-at-once"),
+        pytest.param(FREE, [AB, B, C, AB], id="a-token-that-goes-too-far"),
+    ],
+)
+@pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
+def test_a_draft_may_hold_anything(target, law, regex, script, setting):
+    decoder = Decoder(target, ScriptedDrafter(script), gamma=Gamma(4), sampling=SETTINGS[setting], strict=True)
+    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+
+
+def test_drafts_are_masked_so_that_a_perfect_drafter_stays_perfect(target, tmp_path):
+    target.model.save_pretrained(tmp_path)
+    decoder = Decoder(target, {"name": "transformer", "model": str(tmp_path)}, gamma=3, strict=True)
+    result = decoder.generate([PROMPT] * 40, constraint={"regex": FREE})
+    assert result.metrics.accepted > 40
+    assert result.metrics.rejected == 0
+
+
+def test_forced_tokens_cost_no_forward_pass_and_are_reported(target):
+    trace = TraceObserver()
+    constraint = Constraint(regex="(cc|cb)cccb[ab]ccc")
+    result = Decoder(target).generate([PROMPT], constraint=constraint, observers=[trace])
+    assert result.metrics.target_calls == 2  # one draws c or b, the other a or b
+    (one,) = result
+    assert len(one.tokens) == 10
+    assert one.finish_reason == "stop"
+    assert one.origins == ("forced", "bonus", *["forced"] * 4, "bonus", *["forced"] * 3)
+    assert result.metrics.forced == 8
+    assert "8 tokens forced" in str(result.metrics)
+    assert result.metrics.drafted == 0
+    assert sum((report.outcome.committed[0] for report in trace.reports), ()) == one.tokens
+
+    slow = Decoder(target).generate([PROMPT], constraint=constraint.model_copy(update={"fast_forward": False}))
+    assert slow.metrics.target_calls == 10
+    assert slow.metrics.forced == 0
+
+
+def test_forced_tokens_stop_at_limits_and_stop_strings(target):
+    decoder = Decoder(target, CountingDrafter(VOCAB), gamma=3, strict=True)
+    for length in range(1, 8):
+        (one,) = decoder.generate([PROMPT], constraint={"regex": "[ab]ccccccc"}, max_new_tokens=length)
+        assert (len(one.tokens), one.finish_reason) == (length, "length")
+    (one,) = decoder.generate([PROMPT], constraint={"regex": "[ab]cccccca"}, stop="cc")
+    assert (one.tokens[1:], one.finish_reason) == ((C, C), "stop")
+    (one,) = decoder.generate([PROMPT], constraint={"regex": "cccccca"}, stop="cc")
+    assert (one.tokens, one.finish_reason) == ((C, C), "stop")
+
+
+def test_the_end_of_sequence_is_legal_where_the_text_may_end(target):
+    reasons = Counter()
+    for seed in range(40):
+        (one,) = Decoder(target).generate([PROMPT], constraint={"regex": "ca*"}, seed=seed, max_new_tokens=30)
+        reasons[one.finish_reason] += 1
+        assert set(one.tokens[1:-1]) <= {A}
+    assert reasons["eos"] > 30
+
+
+def test_the_order_is_mask_then_sampling_settings(target):
+    # Were top-k first, it could leave illegal tokens alone.
+    for seed in range(10):
+        (one,) = Decoder(target, top_k=1).generate([PROMPT], constraint={"regex": FREE}, seed=seed)
+        (best,) = Decoder(target, temperature=0).generate([PROMPT], constraint={"regex": FREE})
+        assert one.tokens == best.tokens
+
+
+def test_streams_and_settings_take_a_constraint(target):
+    settings = GenerationSettings(constraint=Constraint(regex=FREE), seed=3)
+    tokens = [t for report in Decoder(target).stream([PROMPT], settings) for t in report.outcome.committed[0]]
+    assert tuple(tokens) == Decoder(target).generate([PROMPT], constraint={"regex": FREE}, seed=3).tokens
+
+
+def test_what_cannot_be_constrained_is_an_error(target):
+    decoder = Decoder(target)
+    with pytest.raises(ConfigError, match="exactly one of 'json_schema', 'regex' and 'grammar'; given none"):
+        decoder.generate([PROMPT], constraint={})
+    with pytest.raises(ConfigError, match=r"llguidance cannot use this 'regex'[^!]*unclosed group"):
+        decoder.generate([PROMPT], constraint={"regex": "(a"})
+    with pytest.raises(ConfigError, match="1 constraints were given for 2 prompts"):
+        decoder.generate([PROMPT] * 2, constraints=[None])
+    with pytest.raises(ArgumentError, match="One for all prompts is `constraint`"):
+        decoder.generate([PROMPT], constraints={"regex": "a"})
+    with pytest.raises(ConfigError, match=r"no legal text begins with .* cannot spell"):
+        decoder.generate([PROMPT], constraint={"regex": "zebra"})
+    with pytest.raises(ConfigError, match="no legal text begins with these 1 new tokens"):
+        decoder.generate([PROMPT], constraint={"regex": "[ab]z"})
+    with pytest.raises(ConfigError, match="a constraint says where a text ends"):
+        decoder.generate([PROMPT], constraint={"regex": "a"}, ignore_eos=True)
+    with pytest.raises(ConfigError, match="beam search takes no constraint"):
+        Decoder(target, temperature=0).generate([PROMPT], constraint={"regex": "a"}, beams=2)
+    with pytest.raises(ConfigError, match="has no tokenizer"):
+        Decoder(wrap_model(tiny_model("gpt2", VOCAB))).generate([PROMPT], constraint={"regex": "a"})
+
+
+def test_a_tokenizer_that_llguidance_cannot_take_is_an_error():
+    words = Tokenizer(models.WordLevel({"<eos>": 1, "a": 2}, unk_token="<eos>"))
+    for tokenizer in (PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>"), object()):
+        target = wrap_model(tiny_model("gpt2", VOCAB))
+        target = wrap_model(target.model, tokenizer)
+        with pytest.raises(ConfigError, match=f"cannot use the target's tokenizer, {type(tokenizer).__name__}"):
+            Decoder(target).generate([PROMPT], constraint={"regex": "a"})
