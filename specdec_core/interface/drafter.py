@@ -172,7 +172,7 @@ class DraftRequest(Protocol):
 
         By layer, numbered as there. Of row b, the first `len(tokens[b]) - 1` columns hold the states of its
         committed tokens but the last, which the target has not read; the other columns are undefined, and so is
-        the whole row of a sequence without budget. Empty in the first step, before the target has read anything.
+        the whole row of a sequence without budget. Empty where `hidden` is None.
         """
 
     def sample(self, logits: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from specdec_core._lazy import lazy_attributes
 if TYPE_CHECKING:
     from specdec_core.models.checkpoint import without_progress_bar
     from specdec_core.models.device import inference_only
+    from specdec_core.models.encoder import Encoded
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
     from specdec_core.models.loaded import LoadedModel, inspect_family
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
     from specdec_core.models.resolve import model_folder
-    from specdec_core.models.session import Encoded, ModelSession
+    from specdec_core.models.session import ModelSession
 
 __all__ = [
     "TESTED_FAMILIES",
@@ -43,6 +44,7 @@ lazy_attributes(
     {
         "specdec_core.models.checkpoint": ("without_progress_bar",),
         "specdec_core.models.device": ("inference_only",),
+        "specdec_core.models.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),
         "specdec_core.models.load": (
             "ModelOutline",
@@ -56,6 +58,6 @@ lazy_attributes(
         "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.resolve": ("model_folder",),
-        "specdec_core.models.session": ("Encoded", "ModelSession"),
+        "specdec_core.models.session": ("ModelSession",),
     },
 )

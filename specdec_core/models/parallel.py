@@ -16,8 +16,9 @@ from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
+from specdec_core.models.encoder import Encoded
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.session import Encoded, ModelSession
+from specdec_core.models.session import ModelSession
 
 
 def open_session(

@@ -7,17 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.device import inference_only
+from specdec_core.models.encoder import Encoded, EncoderMemory
 from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
 from specdec_core.models.positions import PositionPatch, position_patch
 from specdec_core.models.tree import CachedTree
@@ -72,10 +71,6 @@ class _Output:
         return _Output(change(self.logits), None if self.hidden is None else change(self.hidden))
 
 
-Encoded: TypeAlias = tuple[Tensor, Tensor | None]
-"""The encoder's states `[B, S, D]` and their mask `[B, S]`, or None where nothing is masked."""
-
-
 class ModelSession:
     """Cached forward passes over one batch, with rollback in O(1).
 
@@ -124,7 +119,7 @@ class ModelSession:
         self.lengths = [0] * batch_size
         self.calls = 0
         self._cache: SlotCache | None = SlotCache(batch_size, capacity)
-        self._memory = _EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
+        self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
 
     @property
@@ -381,53 +376,3 @@ def _check_ready(loaded: LoadedModel) -> None:
     # accelerate keeps offloaded weights on "meta" and brings them in a hook.
     if model.device.type == "meta" and not any(hasattr(layer, "_hf_hook") for layer in model.modules()):
         raise ModelError(f"{loaded.name} is on the meta device, without values. Load its weights first.")
-
-
-class _EncoderMemory:
-    """The encoder's output, computed once per batch, and the cross-attention cache made from it.
-
-    Raises:
-        ModelError: A source is longer than the model supports.
-    """
-
-    def __init__(
-        self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, encoded: Encoded | None = None
-    ) -> None:
-        self._states, self._mask = _encode(loaded, sources) if encoded is None else encoded
-        self._keywords: dict[int | None, dict[str, Any]] = {}
-
-    def keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
-        """Return the arguments of `forward` that attend to the sources of these rows: all of them, or one."""
-        if batch.start not in self._keywords:
-            self._keywords[batch.start] = self._make_keywords(cache, batch)
-        return self._keywords[batch.start]
-
-    def _make_keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
-        states, mask = self._states, self._mask
-        if batch.start is not None:
-            states = states[batch] if mask is None else states[batch, mask[batch.start].bool()]
-            mask = None
-        return {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=states),
-            "attention_mask": mask,
-            "past_key_values": EncoderDecoderCache(cache, DynamicCache()),
-        }
-
-
-def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> Encoded:
-    if sources is None:
-        raise ValueError("an encoder-decoder model needs the sources of its batch")
-    lengths = [len(source) for source in sources]
-    width, limit = max(lengths), loaded.max_positions
-    if limit is not None and width > limit:
-        raise ModelError(
-            f"{loaded.name} supports sources of at most {limit} tokens, but one has {width}; shorten it."
-        )
-    pad_id = loaded.model.config.get_text_config().pad_token_id or 0
-    ids = torch.tensor([[*source, *[pad_id] * (width - len(source))] for source in sources])
-    real = torch.arange(width) < torch.tensor(lengths)[:, None]
-    # No mask without padding: transformers would check its values in every step, which waits for the device.
-    mask = None if real.all() else real.long().to(loaded.device)
-    with torch.inference_mode():
-        output = loaded.model.get_encoder()(input_ids=ids.to(loaded.device), attention_mask=mask)
-    return output.last_hidden_state, mask
