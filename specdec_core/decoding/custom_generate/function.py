@@ -240,7 +240,7 @@ class _CallDecoder(Decoder):
         count = len(call.rows)
         seeds = torch.randint(2**62, (count,)).tolist() if call.config.do_sample else range(count)
         settings = GenerationSettings(max_new_tokens=call.max_new_tokens)
-        run = self._run(call.sources or call.rows, settings, (), seeds, {}, stacklevel=4)
+        run = self._run(call.sources or call.rows, settings, (), seeds, None, {}, stacklevel=4)
         while True:
             try:
                 report = next(run)
