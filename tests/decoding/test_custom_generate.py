@@ -18,6 +18,7 @@ from transformers import (
 
 from specdec_core import generate_with
 from specdec_core.decoding import Metrics
+from specdec_core.decoding.custom_generate import function as custom_generate
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, SamplingSettings, TokenTree
 from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import number_tokenizer, uncached_logits
@@ -386,7 +387,7 @@ def test_the_encoder_runs_once(device):
     assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
 
 
-def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
+def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own(monkeypatch):
     # BART counts the positions of its padding; rows that run one by one see the same states.
     model = tiny_model("bart")
     ids, mask = torch.tensor(ROWS), torch.tensor(MASK)
@@ -394,9 +395,8 @@ def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
     expected = model.generate(**settings).tolist()
     function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
-    key = id(model)
-    loaded, drafter = function._known[key]
-    function._known[key] = loaded.row_by_row(), drafter
+    monkeypatch.setattr(custom_generate, "wrap_model", lambda *given: wrap_model(*given).row_by_row())
+    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
 
 
@@ -435,8 +435,9 @@ def test_a_failing_drafter_costs_no_token():
     settings = {"max_new_tokens": 6, "do_sample": False}
     expected = model.generate(**batch(model), **settings).tolist()
     function = generate_with(drafter=Broken(40), gamma=2)
-    with pytest.warns(PluginWarning, match="gone"):
+    with pytest.warns(PluginWarning, match="gone") as warned:
         assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
+    assert warned[0].filename == __file__
 
 
 def test_drafts_may_have_settings_of_their_own():
