@@ -76,6 +76,15 @@ SETTINGS = {
     "plain": {},
     "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "lengths": {"min_new_tokens": 4, "bad_words_ids": [[5], [3, 4]], "forced_eos_token_id": 1},
+    "further": {
+        "sequence_bias": {(7,): 2.0, (3, 9): -3.0},
+        "exponential_decay_length_penalty": (3, 1.2),
+        "suppress_tokens": [12, 13],
+        "begin_suppress_tokens": [5, 6],
+        "encoder_repetition_penalty": 1.2,
+        "encoder_no_repeat_ngram_size": 2,
+        "watermarking_config": {"greenlist_ratio": 0.4, "bias": 2.0},
+    },
     "several": {"num_return_sequences": 2, "do_sample": True, "top_k": 1},
 }
 
@@ -481,6 +490,7 @@ REFUSED = {
     "nothing": ({"attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5])}, "row 1 is all zeros"),
     "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
     "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),
+    "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size=2 was given"),
     "cache": ({"cache_implementation": "quantized"}, "cache_implementation='quantized' was given"),
 }
 
