@@ -18,6 +18,7 @@ from transformers import (
 
 from specdec_core import generate_with
 from specdec_core.decoding import Metrics
+from specdec_core.decoding.custom_generate import function as custom_generate
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, SamplingSettings, TokenTree
 from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import number_tokenizer, uncached_logits
@@ -56,14 +57,15 @@ class Recorder:
 
 
 class MostlyRight(CountingDrafter):
-    """Drafts the texts that it is given, with every third token wrong."""
+    """Drafts the texts that it is given, with every third token wrong; nobody asks it after one of the ends."""
 
-    def __init__(self, texts):
+    def __init__(self, texts, ends=()):
         super().__init__(40)
-        self.texts = texts
+        self.texts, self.ends = texts, ends
 
     def draft(self, tokens, budget):
         for text in self.texts:
+            assert not set(self.ends) & set(tokens[5:])
             if text[: len(tokens)] == list(tokens):
                 right = text[len(tokens) : len(tokens) + budget]
                 return [t if (len(tokens) + n) % 3 else (t + 1) % 40 for n, t in enumerate(right)]
@@ -74,6 +76,15 @@ SETTINGS = {
     "plain": {},
     "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "lengths": {"min_new_tokens": 4, "bad_words_ids": [[5], [3, 4]], "forced_eos_token_id": 1},
+    "further": {
+        "sequence_bias": {(7,): 2.0, (3, 9): -3.0},
+        "exponential_decay_length_penalty": (3, 1.2),
+        "suppress_tokens": [12, 13],
+        "begin_suppress_tokens": [5, 6],
+        "encoder_repetition_penalty": 1.2,
+        "encoder_no_repeat_ngram_size": 2,
+        "watermarking_config": {"greenlist_ratio": 0.4, "bias": 2.0},
+    },
     "several": {"num_return_sequences": 2, "do_sample": True, "top_k": 1},
 }
 
@@ -100,7 +111,7 @@ def test_tokens_scores_and_streams_are_those_of_generate(family, setting, device
     expected = model.generate(**batch(model), streamer=streams[0], **settings)
     skip = [0] * 9 if model.config.is_encoder_decoder else [row.index(1) for row in MASK for _ in range(2)]
     kept = skip if setting == "several" else skip[::2]
-    drafter = MostlyRight([row[n:] for row, n in zip(expected.sequences.tolist(), kept, strict=False)])
+    drafter = MostlyRight([row[n:] for row, n in zip(expected.sequences.tolist(), kept, strict=False)], ends)
     function = generate_with(drafter=drafter, gamma=Gamma(4, 1, 3), strict=True)
     output = model.generate(**batch(model), streamer=streams[1], custom_generate=function, **settings)
     assert type(output) is type(expected)
@@ -129,6 +140,30 @@ def test_ids_are_returned_unless_an_output_is_asked_for(device):
     output = model.generate(**batch(model), **settings)
     assert output.scores is None
     assert list(output) == ["sequences"]
+
+
+@pytest.mark.parametrize("draft", ["dense", "tree"])
+def test_scores_belong_to_the_tokens_that_were_chosen(draft, device):
+    model = tiny_model("gpt2", VOCAB, sharpness=0.8).to(device)
+    drafter, gamma = DRAFTS[draft]
+    function = generate_with(drafter=drafter(VOCAB), gamma=gamma, strict=True)
+    settings = {"max_new_tokens": 20, "do_sample": True, "temperature": 0.5, "top_k": 3, "eos_token_id": None}
+    ids = torch.tensor([[2, 3, 5], [4, 3, 2]], device=device)
+    torch.manual_seed(1)
+    output = model.generate(
+        ids,
+        custom_generate=function,
+        return_dict_in_generate=True,
+        output_scores=True,
+        output_logits=True,
+        **settings,
+    )
+    expected = model(output.sequences).logits[:, 2:-1]
+    torch.testing.assert_close(torch.stack(output.logits, dim=1), expected, atol=1e-4, rtol=1e-4)
+    for logits, scores in zip(output.logits, output.scores, strict=True):
+        kept = logits >= logits.topk(3).values[:, -1:]
+        torch.testing.assert_close(scores, torch.where(kept, 2 * logits, -torch.inf))
+    assert function.metrics.accepted > 4
 
 
 # --- the law
@@ -171,6 +206,7 @@ def law(model, row, mask, length, settings):
 
 LAWS = {
     "temperature-1": {"top_k": 0},
+    "temperature-0.6": {"top_k": 0, "temperature": 0.6},
     "warpers": {"top_k": 4, "temperature": 0.8, "top_p": 0.9},
     # The penalty leaves out the padding of each row, and n-grams read it: both go by the row of the batch.
     "processors": {"top_k": 5, "repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "min_new_tokens": 2},
@@ -185,8 +221,13 @@ LAW_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
-@pytest.mark.parametrize("setting", LAWS)
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        *[("gpt2", setting) for setting in LAWS],
+        *[pytest.param("t5", one, marks=[] if one == "processors" else [pytest.mark.slow]) for one in LAWS],
+    ],
+)
 def test_sampling_follows_the_law_of_generate(family, setting, draft, device):
     model = tiny_model(family, VOCAB, sharpness=0.8).to(device)
     drafter, gamma = DRAFTS[draft]
@@ -355,7 +396,7 @@ def test_the_encoder_runs_once(device):
     assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
 
 
-def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
+def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own(monkeypatch):
     # BART counts the positions of its padding; rows that run one by one see the same states.
     model = tiny_model("bart")
     ids, mask = torch.tensor(ROWS), torch.tensor(MASK)
@@ -363,10 +404,25 @@ def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
     expected = model.generate(**settings).tolist()
     function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
-    key = id(model)
-    loaded, drafter = function._known[key]
-    function._known[key] = loaded.row_by_row(), drafter
+    monkeypatch.setattr(custom_generate, "wrap_model", lambda *given: wrap_model(*given).row_by_row())
+    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
+
+
+def test_a_drafter_sees_the_source_of_each_row():
+    model = tiny_model("t5")
+    seen = []
+
+    class Reading(TableDrafter):
+        def open(self, session):
+            seen.extend(session.sources)
+            return super().open(session)
+
+    function = generate_with(drafter=Reading(40), gamma=2, strict=True)
+    settings = {"max_new_tokens": 4, "do_sample": True, "num_return_sequences": 2}
+    model.generate(**batch(model), custom_generate=function, **settings)
+    texts = [(5, 4, 3), (5, 6, 7, 8, 9), (2, 30, 8, 7)]
+    assert [tuple(row) for row in seen] == [text for text in texts for _ in range(2)]
 
 
 def test_a_decoder_may_begin_with_several_tokens(device):
@@ -388,8 +444,9 @@ def test_a_failing_drafter_costs_no_token():
     settings = {"max_new_tokens": 6, "do_sample": False}
     expected = model.generate(**batch(model), **settings).tolist()
     function = generate_with(drafter=Broken(40), gamma=2)
-    with pytest.warns(PluginWarning, match="gone"):
+    with pytest.warns(PluginWarning, match="gone") as warned:
         assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
+    assert warned[0].filename == __file__
 
 
 def test_drafts_may_have_settings_of_their_own():
@@ -433,6 +490,7 @@ REFUSED = {
     "nothing": ({"attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5])}, "row 1 is all zeros"),
     "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
     "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),
+    "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size=2 was given"),
     "cache": ({"cache_implementation": "quantized"}, "cache_implementation='quantized' was given"),
 }
 

@@ -68,6 +68,11 @@ REPLAY = "specdec_core/replay/drafter.py"
 ODDS = "specdec_core/replay/odds.py"
 REPLAYED_LAW = "specdec_core/theory/replay.py"
 RACING = "specdec_core/theory/racing.py"
+PROCESSORS = "specdec_core/decoding/custom_generate/processors.py"
+COLUMNS = "specdec_core/decoding/custom_generate/columns.py"
+CALL = "specdec_core/decoding/custom_generate/call.py"
+FUNCTION = "specdec_core/decoding/custom_generate/function.py"
+CANDIDATES = "drafters/specdec_drafters/candidates/drafter.py"
 
 RULE_TESTS = ("tests/verification",)
 TREE_TESTS = ("tests/verification/test_tree.py",)
@@ -76,6 +81,8 @@ LOOP_TESTS = ("tests/decoding/test_loop.py",)
 MODEL_TESTS = ("tests/models/test_session.py",)
 LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
+GENERATE_TESTS = ("tests/decoding/test_custom_generate.py",)
+CANDIDATE_TESTS = ("tests/drafters/test_candidates.py",)
 REPLAY_TESTS = ("tests/replay/test_law.py",)
 
 MUTATIONS = (
@@ -892,5 +899,110 @@ MUTATIONS = (
         "value",
         "Prompts are mixed up, and pairs are none.",
         ("tests/tune/test_tuning.py",),
+    ),
+    # Behind transformers' own `generate`.
+    Mutation(
+        "generate: processors do not see the padding",
+        PROCESSORS,
+        "text = [*left, *prefixes[members.get(row, row * each)]][:length]",
+        "text = [*prefixes[members.get(row, row * each)]][:length]",
+        "A penalty leaves out tokens of the prompt instead of its padding.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: a row gets the scores of another place of the batch",
+        PROCESSORS,
+        "given[rows] = scores[numbers]",
+        "given[: len(numbers)] = scores[numbers]",
+        "A processor that goes by the row of the batch is given another row's scores.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: nodes of a tree with prefixes of one length are taken for one",
+        PROCESSORS,
+        "turns[row, length] += 1",
+        "pass",
+        "p of all but one of these nodes is what was in memory.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: temperature applied twice",
+        PROCESSORS,
+        "settings, processors = SamplingSettings(temperature=processors[0].temperature), ()",
+        "settings = SamplingSettings(temperature=processors[0].temperature)",
+        "The text follows another distribution than that of generate.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: criteria see the column before",
+        COLUMNS,
+        "ended = self._criteria(self.ids, None",
+        "ended = self._criteria(self.ids[:, :-1], None",
+        "Rows end a token too late.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: rows are cut where others go on",
+        COLUMNS,
+        "if not live and not waits:",
+        "if not live:",
+        "Without an end-of-sequence id, the rows of a batch are not of one length, and decoding never ends.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: scores of a tree belong to other nodes",
+        COLUMNS,
+        "[0, *(1 + node for node in paths[row])]",
+        "[0, *paths[row]]",
+        "Scores that are returned are not those that the tokens were drawn by.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: every sequence of a call has the same seed",
+        FUNCTION,
+        "seeds = torch.randint(2**62, (count,)).tolist()",
+        "seeds = torch.randint(2**62, (1,)).tolist() * count",
+        "num_return_sequences gives the same text again and again.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: the rows of an encoder's input in the wrong order",
+        CALL,
+        "inputs.repeat_interleave(len(ids) // len(inputs), dim=0)",
+        "inputs.repeat(len(ids) // len(inputs), 1)",
+        "Drafters that read the source read that of another row.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: an end-of-sequence id of the config is overlooked",
+        CALL,
+        "for one in found for token in one.eos_token_id.tolist())",
+        "for one in found for token in one.eos_token_id.tolist()[:1])",
+        "A row goes on drafting after its end; its tokens are cut, and figures count them.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "candidates: returned logits are taken for q",
+        CANDIDATES,
+        "return type(generator) in _DRAW_IF_ASKED and bool(generator.generation_config.do_sample)",
+        "return True",
+        "Generators that return the argmax change the text.",
+        CANDIDATE_TESTS,
+    ),
+    Mutation(
+        "candidates: greedy drafts are taken for drawn ones",
+        CANDIDATES,
+        "return type(generator) in _DRAW_IF_ASKED and bool(generator.generation_config.do_sample)",
+        "return type(generator) in _DRAW_IF_ASKED",
+        "A greedy assistant of a target that samples changes the text.",
+        CANDIDATE_TESTS,
+    ),
+    Mutation(
+        "candidates: all rows share the generator of the first",
+        CANDIDATES,
+        "generator = self._generators[row]\n        if generator is None:",
+        "row = 0\n        generator = self._generators[row]\n        if generator is None:",
+        "A generator's cache holds the text of another row.",
+        CANDIDATE_TESTS,
     ),
 )
