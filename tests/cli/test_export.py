@@ -19,7 +19,8 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exported").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "exported")
-    monkeypatch.delitem(sys.modules, "specdec_chain", raising=False)
+    for module in ("specdec_chain", "specdec_copies"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 
@@ -56,6 +57,31 @@ def test_nothing_is_replaced_unasked(here):
     assert (here / "exported/specdec_prompt_copy.py").read_text() == "edited"
     assert run(*words, "--overwrite").exit_code == 0
     assert "VllmProposer" in (here / "exported/specdec_prompt_copy.py").read_text()
+
+
+DECLARES = """
+    from specdec_core import Capabilities, PluginSpec, hookimpl
+    from toy_plugin import EchoConfig
+
+    @hookimpl
+    def specdec_drafters():
+        ids = Capabilities(token_ids_only=True)
+        return [PluginSpec("drafter", "copies", "toy_parts:Echo", EchoConfig, "Always the same token.", ids)]
+"""
+
+
+def test_a_plugin_that_declares_it_is_exported(here, toys):
+    toys.install("specdec-copies", "copies_plugin", DECLARES)
+    assert run("exported", "--to", "vllm", "--drafter", "{name: copies, token: 3}").exit_code == 0
+    importlib.invalidate_caches()
+    runner = Runner(importlib.import_module("specdec_copies").Proposer(vllm_config(50, gamma=2)), gamma=2)
+    runner.add("a", [1], [3, 3])
+    runner.step(["a"])
+    assert runner.asked[0].draft == (3, 3)
+    refused = run("exported", "--to", "vllm", "--drafter", "echo")
+    assert refused.exit_code == 2
+    assert "does not declare Capabilities(token_ids_only=True)" in refused.output
+    assert "Drafters that need no more: copies." in refused.output
 
 
 TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"

@@ -18,6 +18,7 @@ from transformers import (
 
 from specdec_core import generate_with
 from specdec_core.decoding import Metrics
+from specdec_core.decoding.custom_generate import function as custom_generate
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, SamplingSettings, TokenTree
 from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import number_tokenizer, uncached_logits
@@ -75,6 +76,15 @@ SETTINGS = {
     "plain": {},
     "processors": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2},
     "lengths": {"min_new_tokens": 4, "bad_words_ids": [[5], [3, 4]], "forced_eos_token_id": 1},
+    "further": {
+        "sequence_bias": {(7,): 2.0, (3, 9): -3.0},
+        "exponential_decay_length_penalty": (3, 1.2),
+        "suppress_tokens": [12, 13],
+        "begin_suppress_tokens": [5, 6],
+        "encoder_repetition_penalty": 1.2,
+        "encoder_no_repeat_ngram_size": 2,
+        "watermarking_config": {"greenlist_ratio": 0.4, "bias": 2.0},
+    },
     "several": {"num_return_sequences": 2, "do_sample": True, "top_k": 1},
 }
 
@@ -386,7 +396,7 @@ def test_the_encoder_runs_once(device):
     assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
 
 
-def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
+def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own(monkeypatch):
     # BART counts the positions of its padding; rows that run one by one see the same states.
     model = tiny_model("bart")
     ids, mask = torch.tensor(ROWS), torch.tensor(MASK)
@@ -394,9 +404,8 @@ def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own():
     expected = model.generate(**settings).tolist()
     function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
-    key = id(model)
-    loaded, drafter = function._known[key]
-    function._known[key] = loaded.row_by_row(), drafter
+    monkeypatch.setattr(custom_generate, "wrap_model", lambda *given: wrap_model(*given).row_by_row())
+    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
 
 
@@ -435,8 +444,9 @@ def test_a_failing_drafter_costs_no_token():
     settings = {"max_new_tokens": 6, "do_sample": False}
     expected = model.generate(**batch(model), **settings).tolist()
     function = generate_with(drafter=Broken(40), gamma=2)
-    with pytest.warns(PluginWarning, match="gone"):
+    with pytest.warns(PluginWarning, match="gone") as warned:
         assert model.generate(**batch(model), custom_generate=function, **settings).tolist() == expected
+    assert warned[0].filename == __file__
 
 
 def test_drafts_may_have_settings_of_their_own():
@@ -480,6 +490,7 @@ REFUSED = {
     "nothing": ({"attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5])}, "row 1 is all zeros"),
     "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
     "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),
+    "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size=2 was given"),
     "cache": ({"cache_implementation": "quantized"}, "cache_implementation='quantized' was given"),
 }
 

@@ -160,6 +160,8 @@ def _config_problems(config: GenerationConfig, hidden: Mapping[str, Any]) -> Ite
             f"cache_implementation={config.cache_implementation!r} was given; it has a cache of its own, in the "
             "model's dtype and on its device."
         )
+    if config.prefill_chunk_size is not None:
+        yield f"prefill_chunk_size={config.prefill_chunk_size} was given; it reads a prompt in one forward pass."
     if config.max_length is None:
         yield "there is no max_length; pass max_new_tokens."
 
@@ -175,7 +177,8 @@ def _argument_problems(loaded: LoadedModel, arguments: Mapping[str, Any]) -> Ite
             takes = "input_ids, attention_mask, encoder_outputs and decoder_input_ids"
         yield f"{name} was given; it passes {takes} to the model, and nothing else."
     cache = arguments.get("past_key_values")
-    if cache is not None and cache.get_seq_length() > 0:
+    # transformers 5.23 marks a cache that it has not made itself.
+    if cache is not None and (cache.get_seq_length() > 0 or getattr(cache, "_is_user_defined", False)):
         yield "past_key_values was given; it reads the prompt itself, into a cache that can be rolled back."
 
 

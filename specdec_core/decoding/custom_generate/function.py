@@ -63,7 +63,8 @@ def generate_with(
 
     Raises:
         ArgumentError: An argument is of a type that is not taken.
-        ConfigError: A drafter was given without gamma, a name is unknown, or a setting is invalid.
+        ConfigError: A drafter was given without gamma, a name is unknown, or a setting is invalid. The drafter and
+            the rule are checked in the first call, when the model is known.
         PluginError: A plugin that was named cannot be loaded.
     """
     return GenerateWith(
@@ -116,7 +117,7 @@ class GenerateWith:
             "plugin_timeout": checked_timeout(plugin_timeout),
         }
         self._lock = Lock()
-        self._known: dict[int, tuple[LoadedModel, Drafter | None]] = {}
+        self._known: dict[tuple[int, torch.device], tuple[LoadedModel, Drafter | None]] = {}
         self.metrics = Metrics()
 
     def __repr__(self) -> str:
@@ -177,12 +178,13 @@ class GenerateWith:
             raise ModelError(
                 "generate_with: the model is in training mode, in which dropout changes its output; call eval()."
             )
+        key = id(model), model.device
         with self._lock:
-            if id(model) not in self._known:
+            if key not in self._known:
                 loaded = wrap_model(model, self._tokenizer)
                 drafter = None if self._drafter is None else make_drafter(loaded, self._drafter)
-                self._known[id(model)] = loaded, drafter
-            return self._known[id(model)]
+                self._known[key] = loaded, drafter
+            return self._known[key]
 
     def _with_stop_strings(
         self, criteria: StoppingCriteriaList, strings: str | Sequence[str] | None
@@ -214,12 +216,11 @@ class _CallDecoder(Decoder):
         super().__init__(target, drafter, temperature=float(sampled), draft_sampling=draft_sampling, **options)
         dictionary = bool(config.return_dict_in_generate)
         scores, logits = (dictionary and bool(one) for one in (config.output_scores, config.output_logits))
-        chosen = PreparedProcessors(
-            call.processors, call.padding, do_sample=sampled, prove=True, keep=scores or logits
-        )
+        prepared = call.processors, call.padding, call.ids.device
+        chosen = PreparedProcessors(*prepared, do_sample=sampled, prove=True, keep=scores or logits)
         self._to_probs = chosen
         if draft_sampling is None:
-            self._draft_to_probs = PreparedProcessors(call.processors, call.padding, do_sample=sampled)
+            self._draft_to_probs = PreparedProcessors(*prepared, do_sample=sampled)
         self._encoded = call.encoded
         self._call = call
         self._begun = [Row(list(row), len(row), len(row) + call.max_new_tokens, "length") for row in call.rows]
@@ -240,7 +241,7 @@ class _CallDecoder(Decoder):
         count = len(call.rows)
         seeds = torch.randint(2**62, (count,)).tolist() if call.config.do_sample else range(count)
         settings = GenerationSettings(max_new_tokens=call.max_new_tokens)
-        run = self._run(call.sources or call.rows, settings, (), seeds, None, {}, stacklevel=4)
+        run = self._run(call.sources or call.rows, settings, (), seeds, None, {}, stacklevel=6)
         while True:
             try:
                 report = next(run)

@@ -62,6 +62,7 @@ class PreparedProcessors(LogitsToProbs):
     Args:
         processors: The processors, warpers included.
         padding: What stands before the text of each row.
+        device: Where the processors compute: that of the ids that `generate` was given, which may be a CPU.
         do_sample: Whether tokens are sampled.
         prove: Ask each of them twice in its first calls, and refuse one that keeps state.
         keep: Keep logits and scores of the last call.
@@ -75,6 +76,7 @@ class PreparedProcessors(LogitsToProbs):
         self,
         processors: Sequence[LogitsProcessor],
         padding: Padding,
+        device: torch.device,
         *,
         do_sample: bool,
         prove: bool = False,
@@ -85,17 +87,17 @@ class PreparedProcessors(LogitsToProbs):
         if len(processors) == 1 and type(processors[0]) is TemperatureLogitsWarper:
             settings, processors = SamplingSettings(temperature=processors[0].temperature), ()
         super().__init__(settings, processors, prove=prove)
-        self._padding = padding
+        self._padding, self._device = padding, device
         self._keep = keep
         self.logits: Tensor | None = None
         self.processed: Tensor | None = None
 
     def scores(self, logits: Tensor, prefixes: Sequence[Sequence[int]] | None = None) -> Tensor:
         """See `LogitsToProbs.scores`."""
-        scores = super().scores(logits, prefixes)
+        scores = super().scores(logits.to(self._device), prefixes)
         if self._keep:
             self.logits, self.processed = logits.float(), scores
-        return scores
+        return scores.to(logits.device)
 
     def _with_prefixes(
         self, processor: LogitsProcessor, scores: Tensor, prefixes: Sequence[Sequence[int]]
