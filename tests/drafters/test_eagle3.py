@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from specdec_core.builtin import PROMPTS as PROMPTS_FILE
+from specdec_core.builtin import builtin_speculator
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, ModelError, Outcome, TargetInfo, TokenTree
-from specdec_core.models import wrap_model
+from specdec_core.models import load_model, wrap_model
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.chain.drafter import ChainDrafter
 from specdec_drafters.eagle3.checkpoint import read_eagle3
@@ -296,3 +298,22 @@ def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):
     )
     assert chained.sequences[0].tokens == alone.sequences[0].tokens
     assert chained.metrics.accepted == alone.metrics.accepted > 0
+
+
+def test_the_head_that_ships_drafts_for_the_target_that_ships():
+    target = load_model("builtin:target", device="cpu")
+    drafter = Eagle3Drafter(Eagle3Config(model="builtin:eagle3"), target.info())
+    path = builtin_speculator("builtin:eagle3")
+    assert (path / "model.safetensors").stat().st_size < 5_000_000
+    assert (path / "README.md").is_file()
+    prompts = [json.loads(line)["prompt"] for line in PROMPTS_FILE.read_text(encoding="utf-8").splitlines()[:8]]
+    decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
+    metrics = decoder.generate(prompts, GenerationSettings(max_new_tokens=32, ignore_eos=True)).metrics
+    assert metrics.block_efficiency > 1.4
+
+
+def test_a_built_in_head_is_no_built_in_model():
+    with pytest.raises(ModelError, match=r"unknown built-in model 'builtin:eagle3'"):
+        load_model("builtin:eagle3", device="cpu")
+    with pytest.raises(ModelError, match=r"unknown built-in draft head 'builtin:target'"):
+        builtin_speculator("builtin:target")

@@ -139,7 +139,7 @@ def check_fingerprint(config: SpeculatorConfig, model: str, target: TargetInfo, 
     own = target.features.fingerprint()
     if config.specdec.fingerprint != own:
         raise ModelError(
-            f"drafter {drafter!r}: {model} was trained for another target, {config.verifier} (fingerprint "
+            f"drafter {drafter!r}: {model} was trained for {config.verifier or 'another target'} (fingerprint "
             f"{config.specdec.fingerprint}); this one's is {own}. Train a head for this one with `specdec train "
             f"{drafter} --target TARGET --output FOLDER`."
         )
