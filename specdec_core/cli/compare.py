@@ -79,6 +79,8 @@ def compare(
     generated texts), `report.html` (charts and tables) and `repeats.jsonl`, from which the same command resumes
     after it was stopped.
 
+    With `--set timing=false`, acceptance alone is measured: each run decodes once, with --ray side by side.
+
     With --record, nothing is decoded: every run is replayed on the texts that the target was recorded with.
 
     Exit codes: 0 success; 1 a plugin failed while it decoded, or a lossless run at temperature 0 departs from the

@@ -91,9 +91,10 @@ def validate(
 
 
 def _headlines(study: Study) -> list[str]:
-    count = study.config.repeats
+    count = study.repeats
     often = f"{count.min}" if count.min == count.max else f"{count.min} to {count.max}"
-    repeats = f"{often} repeat(s), batch size {study.config.batch_size}"
+    how = "" if study.config.timing else " without timing"
+    repeats = f"{often} repeat(s){how}, batch size {study.config.batch_size}"
     if study.config.tasks is None:
         return [f"{study.path}: {_describe(study.tasks[0])}, {repeats}.", _first_prompt(study.tasks[0])]
     tasks = [task.with_task(line) for task in study.tasks for line in (f"{_describe(task)}.", _first_prompt(task))]

@@ -123,6 +123,11 @@ class Metrics:
         """Return the same counts with another wall time: that of the whole call, set-up included."""
         return replace(self, seconds=seconds)
 
+    def without_times(self) -> Metrics:
+        """Return the same counts with no time measured."""
+        steps = tuple(StepTimes(time.steps) for time in self.times)
+        return replace(self, seconds=0.0, draft_seconds=0.0, verify_seconds=0.0, times=steps)
+
     @property
     def block_efficiency(self) -> float:
         """Tokens per step and sequence, recovered and bonus tokens included; 1 for autoregressive decoding."""

@@ -162,7 +162,7 @@ def compare(
             Each process loads the target, and all of them are in memory together.
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
-            device of their own.
+            device of their own; those of a study with `timing: false` decode side by side.
         record: Replay the study on this record instead of running its target: see `specdec_core.study.replay`.
         machines: Of a replay, the machines whose seconds are expected; by default the one that recorded.
         progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives

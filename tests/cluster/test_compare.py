@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
+from specdec_core.cli.main import app
 from tests.model_folder import model_folder  # noqa: F401
 from tests.tiny import tiny_model
 
@@ -36,6 +39,13 @@ def study(tmp_path, model_folder) -> Path:  # noqa: F811
     path = tmp_path / "study.yaml"
     path.write_text(STUDY.format(folder=model_folder))
     return path
+
+
+def _run(study: Path, output: Path, *options: str, code: int = 0) -> str:
+    torch.set_num_threads(1)  # of a job, too: two run side by side
+    result = CliRunner().invoke(app, ["compare", str(study), "-o", str(output), "-q", *options])
+    assert result.exit_code == code, result.output
+    return result.stderr
 
 
 def _start(study: Path, output: Path, *options: str, address: str = "") -> subprocess.Popen[str]:
@@ -76,12 +86,12 @@ def _journal(folder: Path) -> list[object]:
 def local(tmp_path_factory, model_folder) -> Path:  # noqa: F811
     folder = tmp_path_factory.mktemp("local")
     (folder / "study.yaml").write_text(STUDY.format(folder=model_folder))
-    _finish(_start(folder / "study.yaml", folder / "out"))
+    _run(folder / "study.yaml", folder / "out")
     return folder / "out"
 
 
 def test_the_results_are_those_of_a_local_run(two_workers, local, study, tmp_path):
-    _finish(_start(study, tmp_path / "out", "--ray", address=two_workers))
+    _run(study, tmp_path / "out", "--ray", two_workers)
     assert (tmp_path / "out" / "outputs.jsonl").read_bytes() == (local / "outputs.jsonl").read_bytes()
     assert _journal(tmp_path / "out") == _journal(local)
     results = [
@@ -105,6 +115,14 @@ def test_a_worker_that_is_killed_costs_nothing(two_workers, local, study, tmp_pa
     assert _journal(tmp_path / "out") == _journal(local)
 
 
+def test_runs_that_are_not_timed_decode_side_by_side(two_workers, study, tmp_path):
+    untimed = ("--set", "timing=false")
+    _run(study, tmp_path / "here", *untimed)
+    _run(study, tmp_path / "there", "--ray", two_workers, *untimed)
+    for name in ("results.jsonl", "outputs.jsonl", "repeats.jsonl"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes(), name
+
+
 def _workers() -> list[int]:
     """Return the processes that time runs."""
     found = []
@@ -118,13 +136,13 @@ def _workers() -> list[int]:
 
 
 def test_a_stopped_study_resumes_on_another_machine(two_workers, local, study, tmp_path):
-    process = _start(study, tmp_path / "out", "--ray", two_workers)
+    process = _start(study, tmp_path / "out", "--ray", address=two_workers)
     journal = tmp_path / "out" / "repeats.jsonl"
     while process.poll() is None and not (journal.exists() and journal.read_text().count("\n") > 4):
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert "stopped" in _finish(process, 128 + signal.SIGTERM)
-    _finish(_start(study, tmp_path / "out"))
+    _run(study, tmp_path / "out")
     assert _journal(tmp_path / "out") == _journal(local)
 
 
@@ -132,6 +150,6 @@ def test_a_target_that_cannot_decode_ends_the_study_with_the_reason(two_workers,
     tiny_model("mamba").save_pretrained(tmp_path / "recurrent")
     text = study.read_text().split("\n", 1)[1]
     study.write_text(f"target: {tmp_path / 'recurrent'}\n{text}")
-    errors = _finish(_start(study, tmp_path / "out", "--ray", two_workers), 2)
+    errors = _run(study, tmp_path / "out", "--ray", two_workers, code=2)
     assert "cannot be rolled back" in errors
     assert "Traceback" not in errors

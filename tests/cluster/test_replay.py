@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
 
-_COMMAND = Path(__file__).with_name("command.py")
 STUDY = """\
 runs:
   - {drafter: prompt-copy, grid: {gamma: [2, 5]}}
@@ -24,18 +24,10 @@ runs:
 """
 
 
-def _run(*arguments: object, address: str = "", code: int = 0) -> subprocess.CompletedProcess[str]:
-    root = str(_COMMAND.parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, _COMMAND, *map(str, arguments), "-q"],
-        env={**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": address, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done
+def _run(*arguments: object, code: int = 0) -> None:
+    torch.set_num_threads(1)  # of a job, too: two run side by side
+    result = CliRunner().invoke(app, [*map(str, arguments), "-q"])
+    assert result.exit_code == code, result.output
 
 
 RECORD = (
@@ -82,7 +74,7 @@ def test_a_record_is_the_same_bytes(two_workers, record, tmp_path):
 
 
 def test_hidden_states_and_times_come_from_the_workers(two_workers, tmp_path):
-    options = ("--hidden", "--keep-top", 2, "--temperature", 1)
+    options = ("--hidden", "--keep-top", 2, "--temperature", 1, "--prompts", "{builtin: heldout, limit: 4}")
     _run(*RECORD, *options, "--output", tmp_path / "here")
     _run(*RECORD, *options, "--timings", "--gamma", 2, "--output", tmp_path / "there", "--ray", two_workers)
     here, there = _files(tmp_path / "here"), _files(tmp_path / "there")

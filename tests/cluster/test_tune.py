@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
 
 pytestmark = [pytest.mark.cluster, pytest.mark.filterwarnings("default")]
 
-_COMMAND = Path(__file__).with_name("command.py")
 STUDY = """\
 target: builtin:target
 prompts: {builtin: heldout, limit: 6}
@@ -27,16 +27,9 @@ runs:
 
 
 def _tune(study: Path, output: Path, *options: str) -> dict[str, Any]:
-    root = str(_COMMAND.parents[2])
-    path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, _COMMAND, "tune", study, "-o", output, "-q", *options],
-        env={**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": "", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    torch.set_num_threads(1)  # of a job, too: two run side by side
+    result = CliRunner().invoke(app, ["tune", str(study), "-o", str(output), "-q", *options])
+    assert result.exit_code == 0, result.output
     found: dict[str, Any] = json.loads((output.with_name("best-tune") / "tune.json").read_text())
     return found
 

@@ -193,6 +193,10 @@ class RepeatsConfig(_Part):
             raise ValueError(f"'max' ({self.max}) is less than 'min' ({self.min})")
         return self
 
+    def once(self) -> RepeatsConfig:
+        """Return the settings of a single repeat."""
+        return self.model_copy(update={"min": 1, "max": 1})
+
     @model_serializer(mode="wrap")
     def _short(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any] | int:
         plain: dict[str, Any] = serialize(self)
@@ -307,6 +311,9 @@ class StudyConfig(_Part):
     """Number of prompts to decode together."""
     repeats: _Repeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
+    timing: bool = True
+    """Whether runs are timed. `false` measures acceptance alone: each run decodes once, whatever `repeats` says,
+    and with `--ray` runs decode side by side."""
     lossless: bool = False
     """Refuse runs whose lenience may be below 1 and lossy acceptance rules: all outputs then have the target's
     distribution."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings
     from specdec_core.registry import Registry
     from specdec_core.study.config.prompts import PromptText
-    from specdec_core.study.config.schema import PromptsConfig, StudyConfig, TargetConfig
+    from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig, TargetConfig
 
 BASELINE = "baseline"
 """Name of the autoregressive baseline: the target alone, the first run of every task."""
@@ -172,7 +172,13 @@ class Study:
 
     def shared(self) -> dict[str, Any]:
         """Return the settings shared by all tasks, including defaults, as plain data."""
-        return self.config.model_dump(mode="json", include={"batch_size", "repeats", "lossless"})
+        plain = self.config.model_dump(mode="json", include={"batch_size", "repeats", "lossless"})
+        return plain if self.config.timing else {**plain, "repeats": 1, "timing": False}
+
+    @property
+    def repeats(self) -> RepeatsConfig:
+        """How often each run decodes."""
+        return self.config.repeats if self.config.timing else self.config.repeats.once()
 
 
 def drafter_label(config: PluginConfig) -> str:

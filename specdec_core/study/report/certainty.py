@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from specdec_core.study.report.summary import RunSummary
 
 
+def untimed(summaries: Sequence[RunSummary]) -> bool:
+    """Return whether the runs of a task were decoded without timing them, as their study says."""
+    return bool(summaries) and summaries[0].config.get("timing") is False
+
+
 def few_verified(summary: RunSummary) -> bool:
     """Return whether a run's acceptance rate rests on few tokens. Every repeat verifies the same ones."""
     verified = sum(summary.counts.verified_by_position or ())
@@ -34,6 +39,8 @@ def certainty_notes(summaries: Sequence[RunSummary]) -> list[str]:
     """Return how often the runs of a task were timed, what their spread is, and what the mark means."""
     if (on := replay_of(summaries)) is not None:
         return replay_notes(summaries, on) + _few(summaries)
+    if untimed(summaries):
+        return ["Not timed: acceptance alone was measured.", *_few(summaries)]
     repeats = max((summary.repeats for summary in summaries), default=0)
     notes = ["Wall time of one repeat: no spread is known."]
     if repeats > 1:

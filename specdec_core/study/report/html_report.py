@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report import charts
+from specdec_core.study.report.certainty import untimed
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
 from specdec_core.study.report.pictures import Picture, pictures
@@ -183,7 +184,7 @@ class _Section:
     def caption(self) -> str:
         """What its table holds."""
         if self.replayed is None:
-            return "Measured and expected, the baseline first"
+            return f"Measured{'' if untimed(self.runs) else ' and expected'}, the baseline first"
         line = replay_line(self.replayed)
         return f"{line[0].upper()}{line[1:]}; the baseline first"
 
@@ -193,7 +194,10 @@ class _Section:
         counted = [
             (len(self.verdict.departures), "run(s) depart from the baseline"),
             (sum(one.status != "ok" for one in self.runs), "run(s) failed"),
-            (len(self.verdict.warnings), "warning(s)" if self.replayed else "warning(s) about the timings"),
+            (
+                len(self.verdict.warnings),
+                f"warning(s){'' if self.replayed or untimed(self.runs) else ' about the timings'}",
+            ),
         ]
         return ", ".join(f"{number} {words}" for number, words in counted if number)
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.certainty import certainty_notes, few_steps, few_verified, marked
+from specdec_core.study.report.certainty import certainty_notes, few_steps, few_verified, marked, untimed
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, with_spread
 from specdec_core.study.report.layout import Column, ReportTable, Row
 from specdec_core.study.report.quality import holm
@@ -42,14 +42,16 @@ def results_table(summaries: Sequence[RunSummary]) -> ReportTable:
         notes=tuple(certainty_notes(summaries)),
         title=summaries[0].task,
     )
-    return table if replay_of(summaries) is None else _replayed(table, summaries)
+    replayed = replay_of(summaries) is not None
+    if untimed(summaries) or (replayed and all(summary.speed.speedup is None for summary in summaries)):
+        for column in _OF_TIMES:
+            table = table.without(column)
+    return _replayed(table) if replayed else table
 
 
-def _replayed(table: ReportTable, summaries: Sequence[RunSummary]) -> ReportTable:
+def _replayed(table: ReportTable) -> ReportTable:
     """Return the table of replayed runs: speeds are expected ones, if they are known at all."""
-    timed = any(summary.speed.speedup is not None for summary in summaries)
-    for column in (_EXPECTED_HERE,) if timed else (*_OF_TIMES, _EXPECTED_HERE):
-        table = table.without(column)
+    table = table.without(_EXPECTED_HERE)
     return replace(table, columns=tuple(_OF_REPLAYS.get(one, one) for one in table.columns), unknown="not known")
 
 
@@ -94,7 +96,7 @@ _RESULTS = (
     _THEOREM,
     _BEST,
 )
-_OF_TIMES = (_C, _TOKENS_PER_SECOND, _SPEEDUP, _THEOREM, _BEST)
+_OF_TIMES = (_C, _TOKENS_PER_SECOND, _SPEEDUP, _EXPECTED_HERE, _THEOREM, _BEST)
 """Columns that need the seconds of a machine."""
 _OF_REPLAYS = {
     _TOKENS_PER_SECOND: replace(_TOKENS_PER_SECOND, heading="expected\ntokens/s"),

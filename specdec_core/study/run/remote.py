@@ -1,13 +1,14 @@
 """Runs on the workers of a pool: the study's process loads no model, and keeps the results.
 
-A worker keeps the target and the runs that it has loaded, so that timing a run again loads nothing. What it is
-asked says everything that it needs, so that another worker can take over when it dies.
+Runs that are timed take turns on one worker, which keeps the target and the runs that it has loaded, so that
+timing a run again loads nothing. Runs that are not timed decode side by side. What a worker is asked says
+everything that it needs, so that another worker can take over when it dies.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,14 @@ class PooledTargets:
     Args:
         pool: Runs what is asked of a target.
         folder: Base for relative paths, which must lead to the same files on every worker.
+        timed: Whether runs are timed, one at a time.
     """
 
-    def __init__(self, pool: Pool, folder: Path) -> None:
+    def __init__(self, pool: Pool, folder: Path, *, timed: bool) -> None:
         self.folder = folder
+        self.side_by_side = not timed
         self._pool = pool
+        self._untimed: dict[float, _SideBySide] = {}
 
     def device(self, task: Task) -> str:
         """Return the device that times a task, with its hardware."""
@@ -49,8 +53,13 @@ class PooledTargets:
         return ready
 
     def prepare(self, task: Task, job: RunJob) -> PooledRun:
-        """Load and warm up a run."""
+        """Load and warm up a run; one that is not timed only waits for the first to be measured."""
         plain = job_to_plain(job)
+        if self.side_by_side:
+            gpus = gpus_of(task.target, self._pool)
+            some = self._untimed.setdefault(gpus, _SideBySide(self._pool, gpus))
+            place = some.add((*self._where(task.target), plain))
+            return PooledRun(lambda _: some.result(place))
         self._ask(task.target, _prepare, plain)
         return PooledRun(lambda number: self._ask(task.target, _measure, plain, number))
 
@@ -59,9 +68,49 @@ class PooledTargets:
 
     def _ask(self, target: TargetConfig, function: Callable[..., Any], *arguments: Any) -> Any:
         refuse_shared(target)
-        where = (target.model_dump(mode="json"), str(self.folder), torch.get_num_threads())
-        (found,) = self._pool.map(function, [(*where, *arguments)], timed=True, gpus=gpus_of(target, self._pool))
+        gpus = gpus_of(target, self._pool)
+        jobs = [(*self._where(target), *arguments)]
+        (found,) = self._pool.map(
+            function, jobs, timed=not self.side_by_side, cpus=torch.get_num_threads(), gpus=gpus
+        )
         return found
+
+    def _where(self, target: TargetConfig) -> tuple[Mapping[str, Any], str, int]:
+        return target.model_dump(mode="json"), str(self.folder), torch.get_num_threads()
+
+
+class _SideBySide:
+    """Runs that decode side by side, all of them from when the first is waited for.
+
+    Args:
+        pool: Runs them.
+        gpus: Number of GPUs that each needs.
+    """
+
+    def __init__(self, pool: Pool, gpus: float) -> None:
+        self._pool, self._gpus = pool, gpus
+        self._jobs: list[tuple[Any, ...]] = []
+        self._results: Iterator[Any] | None = None
+        self._found: list[Any] = []
+
+    def add(self, job: tuple[Any, ...]) -> int:
+        """Add a run; return its place."""
+        self._jobs.append(job)
+        return len(self._jobs) - 1
+
+    def result(self, place: int) -> Mapping[str, Any]:
+        """Wait for a run; return its repeat as plain data."""
+        if self._results is None:
+            # The results may depend on the number of threads.
+            cpus = 1 if self._gpus else torch.get_num_threads()
+            self._results = self._pool.map(_decode, self._jobs, cpus=cpus, gpus=self._gpus, return_exceptions=True)
+        while len(self._found) <= place:
+            self._found.append(next(self._results))
+        found, self._found[place] = self._found[place], None
+        if isinstance(found, Exception):
+            raise found
+        repeat: Mapping[str, Any] = found
+        return repeat
 
 
 class PooledRun:
@@ -160,6 +209,11 @@ def _measure(
 ) -> Mapping[str, Any]:
     run = _prepared(worker_target(plain, folder, threads), job)
     return run.measure(number, lambda share: None).to_plain()  # noqa: ARG005
+
+
+def _decode(plain: Mapping[str, Any], folder: str, threads: int, job: Mapping[str, Any]) -> Mapping[str, Any]:
+    run = PreparedRun(worker_target(plain, folder, threads), job_from_plain(job), default_registry())
+    return run.measure(1, lambda share: None).to_plain()  # noqa: ARG005
 
 
 def _prepared(target: LoadedModel, plain: Mapping[str, Any]) -> PreparedRun:

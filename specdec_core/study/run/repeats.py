@@ -54,6 +54,10 @@ class Repeat:
         """Identifies the repeat within its study."""
         return self.task, self.run, self.repeat
 
+    def without_times(self) -> Repeat:
+        """Return the same repeat with no time measured."""
+        return replace(self, metrics=self.metrics.without_times(), cpu_seconds=None)
+
     def to_plain(self) -> dict[str, Any]:
         """Return the repeat as plain data, which JSON can hold."""
         return {

@@ -77,6 +77,7 @@ def run_study(
         fresh: Discard what an earlier study left in the folder.
         isolate: Give each run a process of its own, which loads the target again, with the installed plugins.
         pool: Workers that load the targets and time the runs, with the installed plugins; by default this process.
+            Runs that are not timed decode side by side.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
@@ -87,7 +88,9 @@ def run_study(
     """
     registry = registry or default_registry()
     folder = study.folder.absolute()  # wherever a plugin changes to
-    targets = _Targets(folder, registry, observer, isolate) if pool is None else PooledTargets(pool, folder)
+    targets: _Targets | PooledTargets = _Targets(folder, registry, observer, isolate)
+    if pool is not None:
+        targets = PooledTargets(pool, folder, timed=study.config.timing)
     if isolate and any(task.target.tensor_parallel for task in study.tasks):
         raise ConfigError("a target with 'tensor_parallel' runs in the processes of torchrun; remove --isolate.")
     with exclusive_lock(output) if output is not None else nullcontext():
@@ -135,6 +138,8 @@ class _Targets:
         observer: Receives the progress.
         isolate: Give each run a process of its own.
     """
+
+    side_by_side = False
 
     def __init__(self, folder: Path, registry: Registry, observer: TrainingObserver, isolate: bool) -> None:
         self.folder = folder
@@ -184,8 +189,8 @@ class _Session:
         self._targets = targets
         self._observer = observer
         self._journal = journal
-        self._prepared: dict[str, PreparedRun | IsolatedRun | PooledRun] = {}
-        repeats = study.config.repeats
+        self._prepared: dict[RunKey, PreparedRun | IsolatedRun | PooledRun] = {}
+        repeats = study.repeats
         self._total = sum(len(task.runs) for task in study.tasks) * repeats.max
         self._most = "" if repeats.min == repeats.max else "at most "
         self.finished = Repeats() if journal is None else journal.finished
@@ -195,13 +200,20 @@ class _Session:
         if self.finished:
             self._observer.measured({"repeats": self._total, "finished before": len(self.finished)})
         unfinished = [task for task in self._study.tasks if next(self._todo(task), None) is not None]
+        waiting: list[Task] = []
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
             # The prompts of all tasks with this target are checked before the first task takes its time.
             ready = [(task, list(self._batches(task))) for task in tasks]
             self._targets.release()
             for task, batches in ready:
-                self._run_task(task, batches)
-                self.close()
+                self._load(task, batches)
+                if self._targets.side_by_side:
+                    waiting.append(task)
+                else:
+                    self._decode(task)
+                    self.close()
+        for task in waiting:
+            self._decode(task)
 
     def stopped(self) -> str:
         """Return what a signal leaves behind, and the runs that failed before it."""
@@ -217,13 +229,14 @@ class _Session:
 
     def _todo(self, task: Task) -> Iterator[tuple[Run, int]]:
         """Yield the unfinished repeats of a task in the order in which the runs take turns, until they suffice."""
-        repeats = self._study.config.repeats
+        repeats = self._study.repeats
         for number in range(1, repeats.max + 1):
             if all(self._done(task, run, number) for run in task.runs):
                 continue
             if number > repeats.min and self._settled(task, number - 1):
                 return
-            yield from ((run, number) for run in turns(task, number) if not self._done(task, run, number))
+            order = turns(task, number) if self._study.config.timing else task.runs
+            yield from ((run, number) for run in order if not self._done(task, run, number))
 
     def _done(self, task: Task, run: Run, number: int) -> bool:
         return (task.name, run.name) in self.failed or (task.name, run.name, number) in self.finished
@@ -245,15 +258,18 @@ class _Session:
                 return False
         return True
 
-    def _run_task(self, task: Task, batches: Sequence[Batch]) -> None:
+    def _load(self, task: Task, batches: Sequence[Batch]) -> None:
         # All runs are loaded before the first is timed, so that memory is the same in every repeat.
-        last = self._study.config.repeats.max
+        last = self._study.repeats.max
         runs = [run for run in task.runs if any(not self._done(task, run, n) for n in range(1, last + 1))]
         self._observer.stage(task.with_task("loading drafters and warming up"), len(runs))
         for done, run in enumerate(runs):
             self._observer.advance(done, run.name)
             self._attempt(task, run, partial(self._prepare, task, run, batches))
-        self._observer.stage(task.with_task("timing"), self._total)
+
+    def _decode(self, task: Task) -> None:
+        what = "timing" if self._study.config.timing else "decoding"
+        self._observer.stage(task.with_task(what), self._total)
         self._observer.advance(len(self.finished))
         for run, number in self._todo(task):
             self._attempt(task, run, partial(self._measure, task, run, number))
@@ -273,8 +289,8 @@ class _Session:
             if run.drafter is None:
                 raise  # there is nothing to compare without a baseline, in which no plugin takes part
             self.failed[task.name, run.name] = failure_text(error)
-            if run.name in self._prepared:
-                self._prepared.pop(run.name).close()
+            if (task.name, run.name) in self._prepared:
+                self._prepared.pop((task.name, run.name)).close()
 
     def _prepare(self, task: Task, run: Run, batches: Sequence[Batch]) -> None:
         job = RunJob(
@@ -287,19 +303,23 @@ class _Session:
             self._targets.folder,
             self._study.plugin_timeout,
         )
-        self._prepared[run.name] = self._targets.prepare(task, job)
+        self._prepared[task.name, run.name] = self._targets.prepare(task, job)
 
     def _measure(self, task: Task, run: Run, number: int) -> None:
         def progress(share: float) -> None:
             self._observer.advance(len(self.finished) + share, f"{run.name}, repeat {number}")
 
-        timed = self._prepared[run.name].measure(number, progress)
-        repeat = replace(timed, turn=turns(task, number).index(run) + 1)
+        repeat = self._prepared[task.name, run.name].measure(number, progress)
+        note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
+        if self._study.config.timing:
+            repeat = replace(repeat, turn=turns(task, number).index(run) + 1)
+        else:
+            repeat = repeat.without_times()
+            note = f"{run.name}: block efficiency {repeat.metrics.block_efficiency:.2f}"
         if self._journal is not None:
             self._journal.add(repeat)  # to `finished`, too
         else:
             self.finished.add(repeat)
-        note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
         self._observer.advance(len(self.finished), note)
 
     def _batches(self, task: Task) -> Iterator[Batch]:

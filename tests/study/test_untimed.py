@@ -1,0 +1,96 @@
+"""Studies with `timing: false`: acceptance alone, and results that are the same bytes wherever they decode."""
+
+import json
+
+import pytest
+
+from specdec_core.cluster import LocalPool
+from specdec_core.study import compare
+
+STUDY = """\
+target: {folder}
+generation: {{max_new_tokens: 12, ignore_eos: true}}
+repeats: auto
+timing: false
+tasks:
+  - {{name: short, prompts: [a b c, d e]}}
+  - {{name: greedy, prompts: [f], sampling: {{temperature: 0}}}}
+runs:
+  - {{drafter: echo, gamma: 2}}
+  - {{name: broken, drafter: {{name: echo, breaks: true}}, gamma: 2}}
+  - {{name: lenient, drafter: {{name: echo, token: 3}}, gamma: 3, lenience: 0.5}}
+  - {{name: impossible, drafter: absent, gamma: 1}}
+"""
+_FILES = ("results.jsonl", "outputs.jsonl", "repeats.jsonl", "summary.csv")
+
+
+class BackwardsPool(LocalPool):
+    """Runs the last job first, and remembers how many were asked for at a time."""
+
+    def __init__(self):
+        self.asked = []
+
+    def map(self, function, jobs, *, timed=False, return_exceptions=False, **resources):
+        assert not timed, "nothing is timed"
+        self.asked.append(len(jobs))
+        found = list(super().map(function, jobs[::-1], return_exceptions=return_exceptions))
+        return iter(found[::-1])
+
+
+@pytest.fixture
+def written(study, tmp_path):
+    """Return a function that runs the study, and returns it with what it wrote."""
+
+    def run(name, *settings, **options):
+        result = compare(study(None, *settings), tmp_path / name, progress=False, **options)
+        return result, {file: (tmp_path / name / file).read_bytes() for file in _FILES}
+
+    return run
+
+
+def test_the_counts_are_those_of_a_timed_study(written):
+    result, _ = written("untimed")
+    timed, _ = written("timed", "timing=true", "repeats=1")
+    for one, other in zip(result.rows, timed.rows, strict=True):
+        assert one.repeats == (one.status != "error")
+        for name in ("tokens", "target_calls", "alpha", "alpha_by_position", "block_efficiency", "deviation"):
+            assert getattr(one.counts, name) == getattr(other.counts, name), name
+        assert one.counts.seconds == 0
+        assert one.speed.tokens_per_second is None
+        assert one.speed.speedup is None
+        assert one.expected.gamma_best is None
+    assert all(row.counts.seconds for row in timed.rows if row.status == "ok")
+
+
+def test_what_is_shown_has_no_speeds(written):
+    result, files = written("out")
+    shown = str(result)
+    assert "block" in shown
+    assert "Not timed: acceptance alone was measured." in shown
+    assert "gives the most tokens per forward pass of the target" in shown
+    for word in ("tokens/s", "speed-up", "Theorem", "best"):
+        assert word not in shown
+    assert "tokens per second" not in result.report.read_text()
+    assert [json.loads(line)["config"]["timing"] for line in files["results.jsonl"].splitlines()] == [False] * 10
+
+
+@pytest.mark.parametrize("where", ["here", "side by side"])
+def test_results_are_the_same_bytes_wherever_and_whenever_they_are_decoded(written, where):
+    pool = BackwardsPool() if where == "side by side" else None
+    result, files = written("first")
+    again, others = written("second", ray=pool)
+    assert files == others
+    assert again.exit_code == result.exit_code == 2, "runs that fail are reported"
+    if pool is not None:
+        assert pool.asked[-1] == 2 * 5, "the runs of all tasks are decoded side by side"
+
+
+def test_a_run_that_cannot_start_fails_alone(written):
+    result, _ = written("out", ray=BackwardsPool())
+    assert {row.name: row.status for row in result.rows if row.task == "short"} == {
+        "baseline": "ok",
+        "echo-2": "ok",
+        "broken": "plugin-failure",
+        "lenient": "ok",
+        "impossible": "error",
+    }
