@@ -65,8 +65,8 @@ class Constraint(BaseModel):
         import llguidance
 
         if self.json_schema is not None:
-            compact = {"whitespace_flexible": False}
-            return llguidance.LLMatcher.grammar_from_json_schema(json.dumps(self.json_schema), compact)
+            text = json.dumps(self.json_schema)
+            return llguidance.LLMatcher.grammar_from_json_schema(text, {"whitespace_flexible": False})
         if self.regex is not None:
             return llguidance.grammar_from("regex", self.regex)
         return llguidance.grammar_from("grammar", self.grammar or "")

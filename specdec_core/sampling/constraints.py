@@ -58,10 +58,7 @@ class RowConstraint:
         place = len(self._read)
         if place not in self._masks:
             mask = self._matcher.compute_bitmask()
-            if self._matcher.is_error():  # it does not recover
-                self._restart()
-                mask = None
-            self._masks[place] = mask
+            self._masks[place] = None if self._matcher.is_error() else mask
         return self._masks[place]
 
     def forced(self, prefix: Sequence[int]) -> int | None:
@@ -96,8 +93,9 @@ class RowConstraint:
         wanted = list(prefix[self._begin :])
         kept = _common(self._read, wanted)
         if kept < len(self._read) and not self._matcher.rollback(len(self._read) - kept):
-            self._restart()
-            kept = 0
+            # It does not recover from a text that no token continues.
+            self._matcher = self._fresh.deep_copy()
+            self._matcher.consume_tokens(wanted[:kept])
         del self._read[kept:]
         for place in [place for place in self._masks if place > kept]:
             del self._masks[place]
@@ -105,10 +103,6 @@ class RowConstraint:
         taken = self._matcher.try_consume_tokens(more) if more else 0
         self._read += more[:taken]
         return taken == len(more)
-
-    def _restart(self) -> None:
-        read, self._matcher = self._read, self._fresh.deep_copy()
-        self._matcher.consume_tokens(read)
 
 
 class Constraints:

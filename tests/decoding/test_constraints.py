@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
+from random import Random
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from specdec_core.interface import (
     TokenTree,
 )
 from specdec_core.models import wrap_model
+from specdec_core.sampling.constraints import open_constraints
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.statistics import p_of_sequences
 from specdec_core.testing.harness.tiny_target import uncached_logits
@@ -337,3 +339,34 @@ def test_a_tokenizer_that_llguidance_cannot_take_is_an_error():
         target = wrap_model(target.model, tokenizer)
         with pytest.raises(ConfigError, match=f"cannot use the target's tokenizer, {type(tokenizer).__name__}"):
             Decoder(target).generate([PROMPT], constraint={"regex": "a"})
+
+
+def test_a_draft_into_a_dead_end_leaves_no_trace(target):
+    # No token spells the z, so that nothing can follow b and a; llguidance's matcher does not recover by itself.
+    constraint = Constraint(regex="b(az|ca?)")
+    constraints = open_constraints([constraint], [len(PROMPT)], target)
+
+    def legal(*tokens):
+        return constraints.legal([[*PROMPT, *tokens]], torch.device("cpu"))[0].nonzero()[:, 0].tolist()
+
+    for _ in range(3):
+        assert legal(B) == [A, C]
+        assert len(legal(B, A)) == VOCAB, "nothing to exclude: it is never committed"
+        assert legal(B, C) == [EOS, A]
+        assert len(legal(B, A, C)) == VOCAB
+        assert legal() == [B]
+    with pytest.raises(ConfigError, match="no legal text begins with these 2 new tokens"):
+        constraints.end(0, [*PROMPT, B, A])
+
+
+def test_masks_do_not_depend_on_what_was_asked_before(target):
+    """Random walks back and forth give the masks of matchers that read each prefix from the beginning."""
+    random = Random(0)
+    for regex in (*TEXTS, "(a|bc)*d?(a|b)?c*", "a(b|c)*"):
+        constraint = Constraint(regex=regex)
+        walked = open_constraints([constraint], [0], target)
+        for _ in range(60):
+            prefix = random.choices([A, B, C, AB, EOS], k=random.randrange(6))
+            fresh = open_constraints([constraint], [0], target)
+            device = torch.device("cpu")
+            assert torch.equal(walked.legal([prefix], device), fresh.legal([prefix], device)), (regex, prefix)
