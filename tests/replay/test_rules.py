@@ -46,14 +46,26 @@ def texts_with_p(sampling: str, k: int = VOCAB) -> tuple[list[RecordedText], np.
     return all_texts(target(), SAMPLINGS[sampling], top_k=k)
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("sampling", ["greedy", "1", "top-p", pytest.param("0.7", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rule", ["block", "rejection"])
 def test_expected_counts_equal_enumeration(rule: str, case: str, sampling: str) -> None:
+    _require_enumerated(rule, case, sampling, (2, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("rule", ["block", "rejection"])
+def test_expected_counts_equal_enumeration_for_short_and_long_drafts(rule: str, case: str, sampling: str) -> None:
+    _require_enumerated(rule, case, sampling, (0, 1, 4))
+
+
+def _require_enumerated(rule: str, case: str, sampling: str, gammas: Sequence[int]) -> None:
     own = CASES[case](SAMPLINGS[sampling])
     texts, weights = texts_with_p(sampling)
     odds = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).odds()
-    for gamma in (1, 2, 4):
+    for gamma in gammas:
         expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, gamma, rule=rule)
         found = expected_by_replay(odds, weights, gamma, rule=rule_of(rule), greedy=sampling == "greedy")
         require_equal(found, expected)
