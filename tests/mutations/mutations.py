@@ -41,6 +41,7 @@ CONSTRAINTS = "specdec_core/sampling/constraints.py"
 LOGITS = "specdec_core/sampling/logits.py"
 BACKOFF = "specdec_core/sampling/backoff.py"
 SESSION = "specdec_core/models/session.py"
+ENCODER = "specdec_core/models/encoder.py"
 POSITIONS = "specdec_core/models/positions.py"
 OVERRIDES = "specdec_core/models/overrides.py"
 CHECKPOINT = "specdec_core/models/checkpoint.py"
@@ -502,7 +503,7 @@ MUTATIONS = (
     ),
     Mutation(
         "encoder mask missing",
-        SESSION,
+        ENCODER,
         "None if real.all() else real.long().to(loaded.device)",
         "None",
         "Shorter sources of a batch are read together with their padding.",
@@ -934,8 +935,8 @@ MUTATIONS = (
     Mutation(
         "a resumed study repeats what is finished",
         RUNNER,
-        " for run in turns(task, number) if not self._done(task, run, number))",
-        " for run in turns(task, number))",
+        " for run in order if not self._done(task, run, number))",
+        " for run in order)",
         "A study that was stopped begins again; its journal holds repeats twice.",
         ("tests/study/test_runner.py",),
     ),
