@@ -11,6 +11,7 @@ from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.random.config import RandomConfig
 from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
+from specdec_drafters.translated.config import TranslatedConfig
 
 
 @hookimpl
@@ -67,6 +68,14 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.chain.drafter:ChainDrafter",
             config=ChainConfig,
             summary="Falls back to the next drafter when one has no draft.",
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="translated",
+            factory="specdec_drafters.translated.drafter:TranslatedDrafter",
+            config=TranslatedConfig,
+            summary="A drafter whose tokenizer is not the target's.",
+            capabilities=Capabilities(needs_tokenizer=True),
         ),
     ]
 
