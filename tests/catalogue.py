@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from specdec_drafters.eagle3.checkpoint import config_of
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
+from tests.spelled import OTHER_VOCAB, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -67,8 +69,14 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
     "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
+    "other-transformer": ("transformer", {}),
+    "other-bigram": ("ngram", {"order": 2}),
+    "translated": ("translated", {"drafter": "other-transformer"}),
+    "translated-bigram": ("translated", {"drafter": "other-bigram"}),
+    "translated-text": ("translated", {"drafter": "other-transformer", "method": "slem"}),
 }
-DRAFTERS = [who for who in _CATALOGUE if who != "copy-long"]
+_WITHIN = ("copy-long", "other-transformer", "other-bigram")
+DRAFTERS = [who for who in _CATALOGUE if who not in _WITHIN]
 
 # Settings with which a controller moves within a few steps.
 GAMMAS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -105,11 +113,19 @@ class Catalogue:
     """
 
     def __init__(self, target: LoadedModel, folder: Path) -> None:
-        self._info = target.info()
+        info = target.info()
+        # Those with a tokenizer of their own draft for a target as if it had theirs.
+        self._infos = {
+            "other": replace(info, vocab_size=OTHER_VOCAB, tokenizer=other_tokenizer()),
+            "translated": replace(info, tokenizer=target_tokenizer()),
+        }
+        self._info = info
         self._made: dict[str, Drafter] = {}
         (folder / "ids.arpa").write_text(ARPA)
-        small = tiny_model("t5" if target.encoder_decoder else "llama", target.vocab_size, seed=5, sharpness=0.8)
-        small.save_pretrained(folder / "small")
+        family = "t5" if target.encoder_decoder else "llama"
+        tiny_model(family, target.vocab_size, seed=5, sharpness=0.8).save_pretrained(folder / "small")
+        tiny_model(family, OTHER_VOCAB, seed=6, sharpness=0.8).save_pretrained(folder / "other")
+        other_tokenizer().save_pretrained(folder / "other")
         write_random_heads(folder / "heads.safetensors", target)
         write_random_eagle3(folder / "eagle3", target)
         model = {"model": str(folder / "small")}
@@ -119,16 +135,19 @@ class Catalogue:
             "hierarchical": model,
             "heads": {"model": str(folder / "heads.safetensors")},
             "eagle3": {"model": str(folder / "eagle3")},
+            "other-transformer": {"model": str(folder / "other")},
         }
 
     def make(self, who: str, *, afresh: bool = False) -> Drafter:
         """Return one of `DRAFTERS`; with `afresh`, a new one."""
         if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
-            settings = {key: self._written(value) for key, value in settings.items()} | self._needed.get(name, {})
+            settings = {key: self._written(value) for key, value in settings.items()}
+            settings |= self._needed.get(who) or self._needed.get(name, {})
+            info = self._infos.get(who.partition("-")[0], self._info)
             registry = default_registry()
             config = registry.spec("drafter", name).config(**settings)
-            self._made[who] = registry.create("drafter", name, config, self._info)
+            self._made[who] = registry.create("drafter", name, config, info)
         return self._made[who]
 
     def _written(self, value: Any) -> Any:

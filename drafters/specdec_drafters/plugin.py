@@ -12,6 +12,7 @@ from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.random.config import RandomConfig
 from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
+from specdec_drafters.translated.config import TranslatedConfig
 
 
 @hookimpl
@@ -80,6 +81,14 @@ def specdec_drafters() -> list[PluginSpec]:
             config=ChainConfig,
             summary="Falls back to the next drafter when one has no draft.",
             capabilities=Capabilities(token_ids_only=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="translated",
+            factory="specdec_drafters.translated.drafter:TranslatedDrafter",
+            config=TranslatedConfig,
+            summary="A drafter whose tokenizer is not the target's.",
+            capabilities=Capabilities(needs_tokenizer=True),
         ),
     ]
 

@@ -18,6 +18,7 @@ from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObs
 from specdec_core.decoding.prompt import Prompt, check_prompts
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import check_form
 from specdec_core.sampling.generators import row_seed
 
@@ -37,6 +38,7 @@ __all__ = [
     "Prompt",
     "RuleLike",
     "StopRule",
+    "TokenView",
     "TraceObserver",
     "check_form",
     "check_prompts",

@@ -54,7 +54,13 @@ class LoopContext:
 
     def with_loop(self, info: SessionInfo) -> SessionInfo:
         """Return the same information for drafters, with the means to open an inner loop."""
-        return replace(info, loop=lambda model, drafter, gamma: InnerLoop(self, info, model, drafter, gamma))
+
+        def open_loop(
+            model: LoadedModel, drafter: Drafter, gamma: GammaController, session: SessionInfo | None = None
+        ) -> InnerLoop:
+            return InnerLoop(self, session or info, model, drafter, gamma)
+
+        return replace(info, loop=open_loop)
 
 
 def open_batch(

@@ -92,8 +92,18 @@ class DraftLoop(Protocol):
 class LoopFactory(Protocol):
     """Opens a `DraftLoop` for a batch."""
 
-    def __call__(self, model: Any, drafter: Drafter, gamma: GammaController) -> DraftLoop:
-        """Return a loop in which `drafter` proposes for a `LoadedModel`, as many tokens as `gamma` allows."""
+    def __call__(
+        self, model: Any, drafter: Drafter, gamma: GammaController, session: SessionInfo | None = None
+    ) -> DraftLoop:
+        """Return a loop in which `drafter` proposes for a `LoadedModel`, as many tokens as `gamma` allows.
+
+        Args:
+            model: The model in the middle.
+            drafter: Drafts for it.
+            gamma: Decides how many tokens that drafter drafts.
+            session: What the drafter around the model knows about its batch, where its vocabulary is not the
+                target's; None where it is what the core said.
+        """
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
+    from specdec_core.models.byte_level import bytes_of_characters
     from specdec_core.models.checkpoint import without_progress_bar
     from specdec_core.models.device import inference_only
     from specdec_core.models.encoder import Encoded
@@ -26,6 +27,7 @@ __all__ = [
     "LoadedModel",
     "ModelOutline",
     "ModelSession",
+    "bytes_of_characters",
     "inference_only",
     "inflate",
     "inspect_family",
@@ -42,6 +44,7 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
+        "specdec_core.models.byte_level": ("bytes_of_characters",),
         "specdec_core.models.checkpoint": ("without_progress_bar",),
         "specdec_core.models.device": ("inference_only",),
         "specdec_core.models.encoder": ("Encoded",),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
+from specdec_core.models import bytes_of_characters
 from specdec_core.record.jsonl import LineError
 
 _SPACE = "\u2581"
@@ -58,7 +58,7 @@ def _forms(tokenizer: Any, token: int, piece: str, byte_level: bool) -> Iterator
     """Yield the ways in which a token may be written."""
     yield tokenizer.decode([token], skip_special_tokens=False)
     if byte_level:
-        characters = _bytes_of_characters()
+        characters = bytes_of_characters()
         if all(one in characters for one in piece):
             yield bytes(characters[one] for one in piece).decode("utf-8", "surrogateescape")
     elif len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
@@ -71,11 +71,3 @@ def _is_byte_level(tokenizer: Any) -> bool:
     """Whether pieces spell bytes in the characters of GPT-2."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     return backend is not None and '"ByteLevel"' in json.dumps(json.loads(backend.to_str()).get("decoder"))
-
-
-@lru_cache(maxsize=1)
-def _bytes_of_characters() -> dict[str, int]:
-    """Return the byte that each character of a byte-level piece stands for, as GPT-2 numbers them."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + n): byte for n, byte in enumerate(hidden)}

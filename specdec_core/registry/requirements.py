@@ -59,8 +59,8 @@ def check_capabilities(
         reason = "reads text, but this target has no tokenizer; add the tokenizer's files to the target's folder"
     elif can.needs_hidden_states and has_hidden_states is False:
         reason = (
-            "needs hidden states, but this target has no output embedding to read them from, or shares it "
-            "with other processes (tensor_parallel); choose another drafter or target"
+            "needs hidden states, but this target has no output embedding to read them from, shares it with other "
+            "processes (tensor_parallel), or is drafted for in other tokens; choose another drafter or target"
         )
     if reason is not None:
         raise PluginError(f"{KIND_LABELS[spec.kind]} {spec.name!r} {reason}.")

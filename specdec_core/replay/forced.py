@@ -16,6 +16,9 @@ from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,
     BackoffRow,
+    Drafter,
+    GammaController,
+    PluginError,
     Proposal,
     RuleConfig,
     SessionInfo,
@@ -191,4 +194,18 @@ class ForcedContext(LoopContext):
 
     def with_loop(self, info: SessionInfo) -> SessionInfo:
         """Return the same information for drafters, with the means to open an inner loop along the texts."""
-        return replace(info, loop=lambda model, drafter, gamma: ForcedLoop(self, info, model))  # noqa: ARG005
+
+        def open_loop(
+            model: LoadedModel,
+            drafter: Drafter,  # noqa: ARG001
+            gamma: GammaController,  # noqa: ARG001
+            session: SessionInfo | None = None,
+        ) -> ForcedLoop:
+            if session is not None:
+                raise PluginError(
+                    "a hierarchy with another tokenizer than the target's cannot be replayed: a record holds the "
+                    "target's tokens. Replay its model alone, or compare live."
+                )
+            return ForcedLoop(self, info, model)
+
+        return replace(info, loop=open_loop)

@@ -55,6 +55,8 @@ SHARDS = "specdec_core/record/shards.py"
 TOKEN_TEXTS = "specdec_core/record/token_texts.py"
 IMPORTING = "specdec_core/study/run/importing.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
+SHARED = "drafters/specdec_drafters/translated/shared.py"
+TRANSLATED = "drafters/specdec_drafters/translated/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
 EAGLE3 = "drafters/specdec_drafters/eagle3/drafter.py"
 EAGLE3_HEAD = "drafters/specdec_drafters/eagle3/model.py"
@@ -91,6 +93,7 @@ LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
 GENERATE_TESTS = ("tests/decoding/test_custom_generate.py",)
 CANDIDATE_TESTS = ("tests/drafters/test_candidates.py",)
+TRANSLATED_TESTS = ("tests/drafters/test_translated.py",)
 REPLAY_TESTS = ("tests/replay/test_law.py",)
 REPLAYED_RULE_TESTS = ("tests/replay/test_rules.py",)
 
@@ -980,6 +983,47 @@ MUTATIONS = (
         "if found:",
         "An imported text has other tokens than were drawn, with their p.",
         ("tests/record/test_import.py",),
+    ),
+    # Another tokenizer.
+    Mutation(
+        "q of shared tokens not renormalised",
+        SHARED,
+        "torch.where(total == 0, 1 / len(self.pairs), kept / total)",
+        "torch.where(total == 0, 1 / len(self.pairs), kept)",
+        "Draft tokens are accepted too often, wherever the drafter thinks of tokens that the target has not.",
+        TRANSLATED_TESTS,
+    ),
+    Mutation(
+        "a token of another vocabulary keeps its number",
+        SHARED,
+        "{token: target.ids[text] for text, token",
+        "{token: min(token, len(target.texts) - 1) for text, token",
+        "The text stays right and no draft is ever accepted but by chance.",
+        TRANSLATED_TESTS,
+    ),
+    Mutation(
+        "a draft goes on after a token that is not shared",
+        SHARED,
+        "list(takewhile(lambda token: token in self.pairs, row))",
+        "list(filter(lambda token: token in self.pairs, row))",
+        "A token is verified with the q of another position.",
+        TRANSLATED_TESTS,
+    ),
+    Mutation(
+        "a drafter keeps tokens that its tokenizer has since merged",
+        TRANSLATED,
+        "if all(n >= old for n, old in zip(kept, before, strict=True)):",
+        "if kept:",
+        "It drafts after another text than the committed one, and its cache is one of both.",
+        ("tests/drafters/test_translated.py",),
+    ),
+    Mutation(
+        "the tokens of a text depend on where the last step ended",
+        "drafters/specdec_drafters/translated/retokenized.py",
+        '        self._read = self._marks[-1].read\n        self.open_text = b""',
+        '        self._read = length\n        self.open_text = b""',
+        "After a rollback, the drafter reads a text with a gap.",
+        ("tests/drafters/test_translated_text.py", "tests/drafters/test_translated.py"),
     ),
     # Tuning.
     Mutation(

@@ -45,7 +45,16 @@ def test_factory_and_config_belong_together(spec):
 def test_names():
     names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
     assert names == {
-        "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
+        "drafter": [
+            "chain",
+            "heads",
+            "hierarchical",
+            "ngram",
+            "prompt-copy",
+            "random",
+            "transformer",
+            "translated",
+        ],
         "gamma": [
             "additive",
             "confidence",

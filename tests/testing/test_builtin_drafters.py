@@ -22,12 +22,15 @@ DEFAULT = [
     ("eagle3", True),
     ("chain", True),
     ("hierarchy-bigram", False),
+    ("translated", False),
+    ("translated-text", True),
 ]
 """One drafter of each plugin, on one target."""
 OTHERS = [(name, not encoder) for name, encoder in DEFAULT] + [
     ("unigram", False),
     ("copy-frequent", False),
     ("hierarchy-chain", True),
+    ("translated-bigram", True),
 ]
 """Each plugin on the other target, and settings that take another way through it.
 

@@ -72,7 +72,7 @@ def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "tran
         )
         raise ModelError(
             f"{whose} has {len(ours)} entries, the target's {len(theirs)}, and {len(differing)} differ. "
-            f"The first: {shown}. {advice}"
+            f"The first: {shown}. {advice} Or wrap it in the drafter 'translated'."
         )
 
 

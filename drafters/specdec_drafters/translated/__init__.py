@@ -1,0 +1,1 @@
+"""The translated drafter: a drafter whose tokenizer is not the target's."""

@@ -1,0 +1,22 @@
+"""Settings of the translated drafter. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from specdec_core.interface import NestedDrafter, PluginConfig
+
+
+class TranslatedConfig(PluginConfig):
+    """A drafter with a tokenizer of its own, and how its drafts become tokens of the target."""
+
+    drafter: NestedDrafter
+    """The drafter: a name, or a mapping with `name` and settings."""
+    method: Literal["tli", "slem"] = "tli"
+    """`tli`, token-level intersection: it draws among the tokens that both vocabularies hold. `slem`, string-level
+    exact match: it drafts a text, greedily, which the target's tokenizer splits into tokens."""
+    tokenizer: Annotated[str, Field(min_length=1)] | None = None
+    """The model whose tokenizer the drafter has: a folder, a hub name, or a built-in one. By default, the model
+    that the drafter's settings name."""

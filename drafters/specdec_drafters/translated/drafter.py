@@ -1,0 +1,312 @@
+"""The translated drafter: a drafter whose tokenizer is not the target's."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from specdec_core.decoding import TokenView, check_form
+from specdec_core.interface import (
+    ConfigError,
+    Drafter,
+    DraftLoop,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    ModelSettings,
+    Outcome,
+    PluginConfig,
+    PluginError,
+    PluginWarning,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
+from specdec_core.models import load_outline
+from specdec_core.registry import nested_settings
+from specdec_drafters.common.loading import make_nested
+from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.translated.request import GreedyRequest, SharedTokenRequest
+from specdec_drafters.translated.retokenized import Retokenized, Retokenizer, common
+from specdec_drafters.translated.shared import SharedTokens, shared_tokens
+from specdec_drafters.translated.spelling import spelling_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specdec_core.models import ModelOutline
+
+_FEW = 0.1
+"""Below this share of the drafter's tokens that the target has too, a warning is due."""
+
+
+class TranslatedDrafter(Drafter):
+    """Drafts with a drafter that has a tokenizer of its own.
+
+    The drafter sees the committed text in its own tokens: the text of the target's tokens, tokenized anew. Where
+    that changes tokens that the drafter has read, it is rolled back to those before.
+
+    `tli` (token-level intersection) draws each draft token among the tokens that both vocabularies hold, from the
+    drafter's distribution restricted to them and renormalised. That is q: sampling is exact at any temperature.
+    `slem` (string-level exact match) has the drafter draft its most probable tokens; their text, split by the
+    target's tokenizer, is the draft, and its q is a point mass.
+
+    In Python, the settings may contain a drafter, whose `target` then says what its tokenizer is.
+
+    References:
+        TLI and SLEM of Timor et al. 2025 (arXiv 2502.05202).
+
+    Attributes:
+        drafter: The drafter in its own tokens.
+        shared: The tokens that both vocabularies hold.
+    """
+
+    Config = TranslatedConfig
+
+    def __init__(self, config: TranslatedConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        if target.tokenizer is None:
+            raise ConfigError(
+                "drafter 'translated': the target has no tokenizer, so that its tokens have no text. Add the "
+                "tokenizer's files to the target's folder."
+            )
+        self.drafter: Drafter
+        start = None
+        if isinstance(config.drafter, Drafter):
+            self.drafter = config.drafter
+        else:
+            outline = _outline(config, target)
+            start = outline.start_id
+            own_target = _in_own_tokens(outline, target)
+            self.drafter = make_nested("drafter", config.drafter, own_target, "translated")
+        own = self.drafter.target
+        if own.tokenizer is None:
+            raise ConfigError(
+                "drafter 'translated': its drafter has no tokenizer; name one in 'tokenizer', or wrap no drafter "
+                "whose tokens are the target's."
+            )
+        if self.drafter.needs_hidden_states:
+            raise PluginError(
+                f"drafter 'translated' cannot hold {type(self.drafter).__name__}, which works on the target's "
+                "hidden states and so drafts the target's tokens; use it by itself."
+            )
+        spellings = (
+            spelling_of(target.tokenizer, target.vocab_size, "the target's"),
+            spelling_of(own.tokenizer, own.vocab_size, "the drafter's"),
+        )
+        self.texts = Retokenizer(*spellings, encoder_decoder=target.encoder_decoder, start=start)
+        self.shared: SharedTokens = shared_tokens(*spellings)
+        if config.method == "tli":
+            self._check_shared()
+        # A text that is cut short may split into other tokens.
+        self.drafts_by_budget = config.method == "slem" or self.drafter.drafts_by_budget
+
+    @property
+    def share(self) -> float:
+        """The share of the drafter's tokens that the target has, too."""
+        return len(self.shared.pairs) / self.shared.drafter_size
+
+    def _check_shared(self) -> None:
+        drafted = sum(self.texts.drafter.texts[token] is not None for token in self.shared.pairs)
+        sizes = f"{self.shared.drafter_size} tokens of the drafter and {self.shared.target_size} of the target"
+        if drafted == 0:
+            raise ConfigError(
+                f"drafter 'translated': no text is that of a token in both vocabularies ({sizes}), so that `tli` "
+                "can draft nothing; use method: slem, or another drafter."
+            )
+        if self.share < _FEW:
+            warnings.warn(
+                f"drafter 'translated': only {len(self.shared.pairs)} tokens are shared ({sizes}). `tli` drafts "
+                "no others, and few drafts may be accepted; compare with method: slem.",
+                PluginWarning,
+                stacklevel=2,
+            )
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch for the drafter, in its own tokens."""
+        return _TranslatedSession(self, session)
+
+
+def _in_own_tokens(outline: ModelOutline, target: TargetInfo) -> TargetInfo:
+    """Return the target as the drafter sees it: as if it had the drafter's tokenizer."""
+    if outline.tokenizer is None:
+        raise ConfigError(
+            "drafter 'translated': the model of the drafter has no tokenizer; name one that has in 'tokenizer'."
+        )
+    return replace(
+        target,
+        vocab_size=outline.vocab_size,
+        eos_ids=outline.eos_ids,
+        tokenizer=outline.tokenizer,
+        features=None,  # hidden states are followed by the target's own tokens
+    )
+
+
+def _outline(config: TranslatedConfig, target: TargetInfo) -> ModelOutline:
+    """Return the tokenizer and the sizes of the drafter's vocabulary, without loading its weights."""
+    if config.tokenizer is not None:
+        return load_outline(config.tokenizer, folder=target.folder)
+    model = next(_models_in(config.drafter), None)
+    if model is None:
+        raise ConfigError(
+            f"drafter 'translated': {getattr(config.drafter, 'name', config.drafter)!r} names no model whose "
+            "tokenizer it could have; give 'tokenizer', a folder, a hub name or a built-in model."
+        )
+    return load_outline(model.model, folder=target.folder, revision=model.revision, subfolder=model.subfolder)
+
+
+def _models_in(config: PluginConfig) -> Iterator[ModelSettings]:
+    """Yield the models that a drafter's settings name, at any depth."""
+    if isinstance(config, ModelSettings):
+        yield config
+    for nested in nested_settings(config):
+        yield from _models_in(nested.config)
+
+
+class _TranslatedSession(DraftSession):
+    """One batch.
+
+    Before the drafter is asked again, it is told what was committed since, in its own tokens. As far as they agree
+    with its last draft, that was accepted. Where they differ from what it was told before, it is rolled back.
+    """
+
+    def __init__(self, translated: TranslatedDrafter, session: SessionInfo) -> None:
+        self._translated = translated
+        self._info = session
+        self._texts = [Retokenized(translated.texts) for _ in range(session.batch_size)]
+        self._capacity = 2 * session.capacity
+        self._finished = (False,) * session.batch_size
+        self._begin()
+
+    def _begin(self) -> None:
+        """Open a session of the drafter, which knows no tokens yet."""
+        self._session = self._translated.drafter.open(self._own_info())
+        if not self._session.can_roll_back:
+            self._session.close()
+            raise PluginError(
+                f"{type(self._translated.drafter).__name__} keeps state (it has a commit()); within 'translated' "
+                "it must have a rollback(lengths) too."
+            )
+        self._told: list[list[int]] = [[] for _ in self._texts]
+        self._views = tuple(map(TokenView, self._told))
+        self._last: tuple[Tensor, tuple[int, ...]] | None = None
+        self._asked = False
+        for text in self._texts:
+            text.unchanged = 0
+
+    def _own_info(self) -> SessionInfo:
+        outer = self._info
+        sources = None if outer.sources is None else [*map(self._translated.texts.source, outer.sources)]
+        own = replace(
+            outer,
+            vocab_size=self._translated.shared.drafter_size,
+            capacity=self._capacity,
+            sources=sources,
+            trees=False,
+        )
+
+        def open_loop(
+            model: Any, drafter: Drafter, gamma: GammaController, session: SessionInfo | None = None
+        ) -> DraftLoop:
+            assert outer.loop is not None, "there is no loop to open otherwise"
+            return outer.loop(model, drafter, gamma, session or own)
+
+        return own if outer.loop is None else replace(own, loop=open_loop)
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        self._catch_up(request.tokens)
+        budget = tuple(n if text.sound else 0 for n, text in zip(request.budget, self._texts, strict=True))
+        if not any(budget):
+            return Proposal.empty(len(budget), self._info.device)
+        self._asked = True
+        if self._translated.config.method == "slem":
+            return self._draft_text(request.tokens, budget)
+        outer = request if budget == tuple(request.budget) else request.fork(budget)
+        own = SharedTokenRequest(outer, self._translated.shared, self._views)
+        return own.translated(self._drafted(own))
+
+    def _drafted(self, request: SharedTokenRequest | GreedyRequest) -> Proposal:
+        size = self._translated.shared.drafter_size
+        proposal = check_form(self._session.propose(request), request.budget, size)
+        # Copied, since the drafter may reuse its memory; read in the next step, when the device has long finished.
+        self._last = proposal.tokens.clone(), proposal.lengths
+        return proposal
+
+    def _draft_text(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> Proposal:
+        proposal = self._drafted(GreedyRequest(self._views, budget, self._translated.shared.drafter_size))
+        drafts = _rows(proposal.tokens, proposal.lengths)
+        split = self._translated.texts.split
+        rows = zip(self._texts, tokens, drafts, budget, strict=True)
+        return Proposal.from_rows(
+            [split(text, row, draft)[:most] if draft else [] for text, row, draft, most in rows]
+        )
+
+    def commit(self, outcome: Outcome) -> None:
+        """Remember which rows have ended; the tokens themselves come with the next request."""
+        self._finished = outcome.finished
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget the text after the first tokens of each row."""
+        for text, length in zip(self._texts, lengths, strict=True):
+            text.rollback(length)
+
+    def close(self) -> None:
+        """Close the drafter's session."""
+        self._session.close()
+
+    def _catch_up(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Tell the drafter in its own tokens what was committed since it was asked last."""
+        for text, row in zip(self._texts, tokens, strict=True):
+            text.read(row)
+        longest = max(len(text.ids) for text in self._texts)
+        if longest > self._capacity:
+            self._session.close()
+            self._capacity = 2 * longest
+            self._begin()
+        if self._asked:
+            self._tell()
+        for told, text in zip(self._told, self._texts, strict=True):
+            told[text.unchanged :] = text.ids[text.unchanged :]
+            text.unchanged = len(text.ids)
+
+    def _tell(self) -> None:
+        """Report the last draft's outcome, and what the text has changed to where it changed."""
+        used = self._last is not None
+        drafts = [[] for _ in self._texts] if self._last is None else _rows(*self._last)
+        self._last = None
+        kept = [self._kept(*row) for row in zip(self._told, drafts, self._texts, strict=True)]
+        before = [len(told) for told in self._told]
+        accepted = tuple(max(n - old, 0) for n, old in zip(kept, before, strict=True))
+        nothing = (0,) * len(kept)
+        # Rows whose earlier tokens stay are committed at once, the others after they were rolled back.
+        first = tuple(
+            tuple(text.ids[old:]) if n >= old else ()
+            for text, n, old in zip(self._texts, kept, before, strict=True)
+        )
+        if used or any(first):
+            lengths = tuple(map(len, drafts))
+            for told, new in zip(self._told, first, strict=True):
+                told += new
+            self._session.commit(Outcome(lengths, accepted, first, self._finished, used=used))
+        if all(n >= old for n, old in zip(kept, before, strict=True)):
+            return
+        lengths = tuple(n if n < old else len(told) for n, old, told in zip(kept, before, self._told, strict=True))
+        for told, length in zip(self._told, lengths, strict=True):
+            del told[length:]
+        self._session.rollback(lengths)
+        rest = tuple(tuple(text.ids[n:]) for text, n in zip(self._texts, lengths, strict=True))
+        for told, new in zip(self._told, rest, strict=True):
+            told += new
+        self._session.commit(Outcome(nothing, nothing, rest, self._finished, used=False))
+
+    @staticmethod
+    def _kept(told: list[int], draft: list[int], text: Retokenized) -> int:
+        """Return how many of the tokens told and drafted the text begins with."""
+        start = min(text.unchanged, len(told), len(text.ids))
+        return start + common([*told[start:], *draft], text.ids[start:])
+
+
+def _rows(tokens: Tensor, lengths: Sequence[int]) -> list[list[int]]:
+    return [row[:n] for row, n in zip(tokens.tolist(), lengths, strict=True)]

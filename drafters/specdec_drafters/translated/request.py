@@ -1,0 +1,195 @@
+"""What a drafter with a tokenizer of its own is asked, in its own tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec_core.interface import BackoffRow, Branches, DraftRequest, PluginError, Proposal, TreeShape
+from specdec_drafters.translated.shared import SharedTokens
+
+
+class _OwnTokens:
+    """The part of a request that does not depend on how tokens are drawn.
+
+    Attributes:
+        tokens: The committed tokens of each sequence, in the drafter's ids.
+        budget: The maximum number of tokens to draft for each sequence.
+    """
+
+    tree: TreeShape | None = None
+    hidden: Tensor | None = None
+
+    def __init__(self, tokens: Sequence[Sequence[int]], budget: Sequence[int], vocab_size: int) -> None:
+        self.tokens, self.budget = tokens, tuple(budget)
+        self._vocab_size = vocab_size
+
+    @property
+    def depth(self) -> tuple[int, ...]:
+        """See `DraftRequest`."""
+        return self.budget
+
+    def branch(self, logits: Tensor) -> Branches:  # noqa: ARG002
+        """Refuse: drafts that are translated are lines."""
+        raise PluginError("branch() was called although `tree` is None: a line was asked for; use sample().")
+
+    def _check(self, values: Tensor, what: str) -> None:
+        expected = (len(self.budget), self._vocab_size)
+        if not isinstance(values, Tensor) or tuple(values.shape) != expected:
+            shape = tuple(getattr(values, "shape", ()))
+            raise PluginError(
+                f"{what} of shape {shape} were given; [B, W] is {expected} here, for the drafter's own tokens."
+            )
+
+    def _check_rows(self, rows: Sequence[BackoffRow | None]) -> None:
+        for row in rows:
+            if row is not None and len(row.lower_order.log_weights) != self._vocab_size:
+                raise PluginError(
+                    f"a row has a lower_order of {len(row.lower_order.log_weights)} weights; the drafter's own "
+                    f"vocabulary has {self._vocab_size}."
+                )
+
+
+class SharedTokenRequest(_OwnTokens):
+    """Draws among shared tokens, by the request of the target (token-level intersection).
+
+    The drafter's logits of shared tokens become logits of the target's tokens, minus infinity elsewhere. What the
+    core draws and records is therefore a token of the target and its q; the drafter is told its own id of it.
+
+    Args:
+        outer: The request in the target's tokens.
+        shared: The shared tokens.
+        tokens: The committed tokens, in the drafter's ids.
+    """
+
+    def __init__(self, outer: DraftRequest, shared: SharedTokens, tokens: Sequence[Sequence[int]]) -> None:
+        super().__init__(tokens, outer.budget, shared.drafter_size)
+        self._outer = outer
+        self._shared = shared
+        self._forks: list[SharedTokenRequest] = []
+        self._made: tuple[Proposal, Proposal] | None = None
+        self._going: list[bool] | None = None
+
+    def sample(self, logits: Tensor) -> Tensor:
+        """See `DraftRequest.sample`."""
+        self._check(logits, "logits")
+        return self._shared.to_drafter(self._outer.sample(self._shared.logits(logits)))
+
+    def draw(self, probabilities: Tensor) -> Tensor:
+        """See `DraftRequest.draw`."""
+        self._check(probabilities, "probabilities")
+        return self._shared.to_drafter(self._outer.draw(self._shared.probabilities(probabilities)))
+
+    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+        """See `DraftRequest.sample_backoff`."""
+        self._check_rows(rows)
+        carried = [None if row is None else self._shared.backoff_row(row) for row in rows]
+        return self._shared.listed_to_drafter(self._outer.sample_backoff(carried))
+
+    def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:
+        """See `DraftRequest.extend`. A sequence ends before its first token that is not shared."""
+        pairs = self._shared.pairs
+        going = self._going or [True] * len(self.budget)
+        rows = zip(tokens, going, strict=True)
+        shared = [list(takewhile(pairs.__contains__, row if on else ())) for row, on in rows]
+        wide = None if q is None else self._shared.probabilities(q)
+        more = self._outer.extend([[pairs[token] for token in row] for row in shared], wide)
+        kept = [len(row) == len(given) for row, given in zip(shared, tokens, strict=True)]
+        self._going = [on and whole and left for on, whole, left in zip(going, kept, more, strict=True)]
+        return self._going
+
+    def wants_more(self) -> bool:
+        """See `DraftRequest.wants_more`."""
+        return self._outer.wants_more() if self._going is None else any(self._going)
+
+    def proposal(self) -> Proposal:
+        """See `DraftRequest.proposal`."""
+        outer = self._outer.proposal()
+        own = Proposal(self._shared.to_drafter(outer.tokens), outer.lengths, self._shared.of_drafter(outer.q))
+        self._made = own, outer
+        return own
+
+    def fork(self, budget: Sequence[int]) -> SharedTokenRequest:
+        """See `DraftRequest.fork`."""
+        fork = SharedTokenRequest(self._outer.fork(budget), self._shared, self.tokens)
+        self._forks.append(fork)
+        return fork
+
+    def translated(self, proposal: Proposal) -> Proposal:
+        """Return what the drafter proposed in the target's tokens, with their q."""
+        found = self._recorded(proposal)
+        if found is None:
+            return self._shared.of_target(proposal)
+        # The core recognises what it drew by the tensors, whatever the lengths.
+        return found if found.lengths == proposal.lengths else Proposal(found.tokens, proposal.lengths, found.q)
+
+    def _recorded(self, proposal: Proposal) -> Proposal | None:
+        """Return what the core recorded for a proposal that was drawn here or in a fork."""
+        if self._made is not None:
+            own, outer = self._made
+            if proposal.tokens is own.tokens and proposal.q is own.q:
+                return outer
+        return next((found for fork in self._forks if (found := fork._recorded(proposal)) is not None), None)
+
+
+class GreedyRequest(_OwnTokens):
+    """Answers each draw with the most probable token of the drafter's own vocabulary.
+
+    Args:
+        tokens: The committed tokens, in the drafter's ids.
+        budget: The maximum number of tokens to draft for each sequence.
+        vocab_size: W, the size of the drafter's vocabulary.
+    """
+
+    def __init__(self, tokens: Sequence[Sequence[int]], budget: Sequence[int], vocab_size: int) -> None:
+        super().__init__(tokens, budget, vocab_size)
+        self._rows: list[list[int]] = [[] for _ in self.budget]
+
+    def sample(self, logits: Tensor) -> Tensor:
+        """Return the argmax of each row, `[B]`."""
+        self._check(logits, "logits")
+        return self._took(logits.argmax(-1))
+
+    def draw(self, probabilities: Tensor) -> Tensor:
+        """Return the argmax of each row, `[B]`."""
+        self._check(probabilities, "probabilities")
+        return self._took(probabilities.argmax(-1))
+
+    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+        """Return the most probable token of each row."""
+        self._check_rows(rows)
+        best = [0 if row is None else _most_probable(row) for row in rows]
+        return self._took(torch.tensor(best)).tolist()
+
+    def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:  # noqa: ARG002
+        """See `DraftRequest.extend`; q is of no use, since the text is a point mass however it was drawn."""
+        for row, new, most in zip(self._rows, tokens, self.budget, strict=True):
+            row += list(new)[: most - len(row)]
+        return [len(row) < most for row, most in zip(self._rows, self.budget, strict=True)]
+
+    def wants_more(self) -> bool:
+        """See `DraftRequest.wants_more`."""
+        return any(len(row) < most for row, most in zip(self._rows, self.budget, strict=True))
+
+    def proposal(self) -> Proposal:
+        """See `DraftRequest.proposal`."""
+        return Proposal.from_rows(self._rows)
+
+    def fork(self, budget: Sequence[int]) -> GreedyRequest:
+        """See `DraftRequest.fork`."""
+        return GreedyRequest(self.tokens, budget, self._vocab_size)
+
+    def _took(self, drawn: Tensor) -> Tensor:
+        for row, token, most in zip(self._rows, drawn.tolist(), self.budget, strict=True):
+            row += [token] if len(row) < most else []
+        return drawn
+
+
+def _most_probable(row: BackoffRow) -> int:
+    weights = np.asarray(row.lower_order.log_weights, dtype=np.float32) + np.float32(row.log_backoff_weight)
+    weights[row.ids] = row.log_weights
+    return int(weights.argmax())

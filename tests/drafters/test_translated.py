@@ -1,0 +1,369 @@
+"""Drafters with a tokenizer of their own: the target's law, their q in the target's tokens, what they are told."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.interface import (
+    BackoffRow,
+    Dense,
+    LowerOrder,
+    PointMass,
+    Proposal,
+    SamplingSettings,
+    Sparse,
+    TargetInfo,
+)
+from specdec_core.models import load_model, wrap_model
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.testing.harness.enumeration import adjusted
+from specdec_core.testing.harness.tiny_target import uncached_logits
+from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.hierarchical.config import HierarchicalConfig
+from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
+from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters.ngram.drafter import NgramDrafter
+from specdec_drafters.prompt_copy.config import PromptCopyConfig
+from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
+from specdec_drafters.transformer.config import TransformerConfig
+from specdec_drafters.transformer.drafter import TransformerDrafter
+from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.translated.drafter import TranslatedDrafter
+from specdec_drafters.translated.shared import SharedTokens
+from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
+
+ARPA = r"""\data\
+ngram 1=10
+ngram 2=5
+
+\1-grams:
+-99 <s> -0.1
+-1.2 </s>
+-1.5 <unk>
+-0.9 0 -0.2
+-1.1 1 -0.1
+-0.6 2 -0.4
+-0.5 3 -0.3
+-0.7 4 -0.2
+-0.8 5 -0.2
+-1.0 6
+
+\2-grams:
+-0.3 3 0
+-0.5 3 4
+-0.4 0 5
+-0.9 5 6
+-0.7 4 3
+
+\end\
+"""
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+@pytest.fixture(scope="module")
+def info(target):
+    return TargetInfo(VOCAB, target.eos_ids, target.device, target_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def own_info(target):
+    """The target as a drafter with the other tokenizer sees it."""
+    return TargetInfo(OTHER_VOCAB, (2,), target.device, other_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model with the other tokenizer, and a back-off model over its ids."""
+    folder = tmp_path_factory.mktemp("other")
+    tiny_model("llama", OTHER_VOCAB, seed=5, sharpness=0.8).save_pretrained(folder / "model")
+    other_tokenizer().save_pretrained(folder / "model")
+    (folder / "other.arpa").write_text(ARPA)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drafters(folder, own_info):
+    """Drafters with the other tokenizer, one for each way in which tokens are drawn."""
+
+    def toy(drafter):
+        drafter.target = own_info
+        return drafter
+
+    table = toy(TableDrafter(OTHER_VOCAB))
+    sparse = toy(SparseDrafter(OTHER_VOCAB))
+    counting = toy(CountingDrafter(OTHER_VOCAB))
+    bigram = NgramDrafter(NgramConfig(arpa=folder / "other.arpa"), own_info)
+    copy = PromptCopyDrafter(PromptCopyConfig(min_match=1, max_tokens=2), own_info)
+    model = TransformerDrafter(TransformerConfig(model=str(folder / "model")), own_info)
+    hierarchy = HierarchicalDrafter(
+        HierarchicalConfig.model_construct(
+            **TransformerConfig(model=str(folder / "model")).model_dump(), drafter=table, gamma=Gamma(2)
+        ),
+        own_info,
+    )
+    return {
+        "model": model,  # sample
+        "bigram": bigram,  # sample_backoff
+        "foreign": sparse,  # a q of its own
+        "copy": copy,  # a point mass
+        "counting": counting,
+        "chain": ChainDrafter(ChainConfig(drafters=(copy, bigram, table), min_draft_tokens=2), own_info),  # forks
+        "hierarchy": hierarchy,  # extend
+    }
+
+
+def translated(drafter, info, method="tli"):
+    return TranslatedDrafter(TranslatedConfig(drafter=drafter, method=method), info)
+
+
+# What is emitted has the target's law.
+
+WAYS = ("greedy", "temperature-1", "temperature-0.7-top-p-0.6")
+BY_DEFAULT = [
+    ("tli", "model", "temperature-0.7-top-p-0.6"),
+    ("tli", "bigram", "temperature-1"),
+    ("tli", "foreign", "temperature-0.7-top-p-0.6"),
+    ("tli", "chain", "temperature-1"),
+    ("tli", "hierarchy", "temperature-1"),
+    ("tli", "model", "greedy"),
+    ("slem", "model", "temperature-1"),
+    ("slem", "bigram", "temperature-0.7-top-p-0.6"),
+    ("slem", "hierarchy", "greedy"),
+]
+WHO = ("model", "bigram", "foreign", "copy", "counting", "chain", "hierarchy")
+ALL = set(itertools.product(("tli", "slem"), WHO, (*WAYS, "penalty")))
+PENALTY = SamplingSettings(repetition_penalty=3.0)
+
+
+def check_law(target, drafter, way, count):
+    sampling = PENALTY if way == "penalty" else SETTINGS[way]
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 1, 2, stop_below=0.1), sampling=sampling, strict=True)
+    assert doubled_p_value(decoder, enumerate_continuations(target, sampling), count) > 1e-4
+
+
+@pytest.mark.parametrize(("method", "who", "way"), BY_DEFAULT)
+def test_the_text_has_the_targets_distribution(target, info, drafters, method, who, way):
+    check_law(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 3200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "who", "way"), sorted(ALL))
+def test_the_text_has_the_targets_distribution_in_a_large_sample(target, info, drafters, method, who, way):
+    check_law(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 12_000)
+
+
+SHARED_TOKENS = SharedTokens(SHARED, VOCAB, OTHER_VOCAB)
+
+
+def q_forms():
+    """A q over the drafter's tokens in each form; the last of a sparse one is padding."""
+    row = torch.tensor([0.1, 0.2, 0.05, 0.15, 0.3, 0.12, 0.08])
+    listed = torch.tensor([0, 3, 4, 6, 0])
+    weights = torch.tensor([0.3, 0.2, 0.4, 0.1, 0.0])
+    sparse = torch.zeros(OTHER_VOCAB).index_add(0, listed, weights)
+    return {
+        "dense": (row, Dense(row.view(1, 1, -1))),
+        "sparse": (sparse, Sparse(listed[None, None], weights[None, None])),
+    }
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse"])
+def test_a_draft_that_another_drew_is_cut_and_renormalised_so_that_the_law_is_p_exactly(form):
+    """Enumerated: x is drawn from q over the drafter's tokens; if it is shared, it is accepted or replaced."""
+    row, q = q_forms()[form]
+    p = torch.tensor([0.05, 0.3, 0.25, 0.1, 0.2, 0.1])
+    law = torch.zeros(VOCAB)
+    for x in range(OTHER_VOCAB):
+        made = SHARED_TOKENS.of_target(Proposal(torch.tensor([[x]]), (1,), q))
+        if made.lengths == (0,):
+            assert x not in SHARED
+            law += row[x] * p
+            continue
+        own = made.q.probabilities[0, 0]
+        y = int(made.tokens[0, 0])
+        assert y == SHARED[x]
+        accepted = min(1.0, float(p[y] / own[y])) if row[x] > 0 else 0.0
+        law[y] += row[x] * accepted
+        residual = (p - own).clamp(min=0)
+        law += row[x] * (1 - accepted) * residual / residual.sum()
+    torch.testing.assert_close(law, p, atol=1e-6, rtol=0)
+
+
+# The q of a draw, against an independent computation.
+
+
+@pytest.mark.parametrize("way", ["temperature-1", "temperature-0.7-top-p-0.6", "top-k-3"])
+def test_q_is_the_drafters_distribution_among_the_shared_tokens_in_the_targets_ids(folder, info, drafters, way):
+    sampling = SETTINGS[way]
+    tokens = [[2, 3, 5, 2, 3]]
+    session = translated(drafters["model"], info).open(info_for(1, VOCAB))
+    request = DraftRecorder(LogitsToProbs(sampling), RowGenerators([3]), 1, VOCAB, 2, "cpu")
+    request.start(tokens, (2,))
+    proposal = session.propose(request)
+    model = wrap_model(drafters["model"].loaded.model)
+    prefix = [4, 5, 4]  # abc ca abc
+    for place in range(2):
+        logits = uncached_logits(model, [prefix])[0, -1]
+        kept = torch.full((VOCAB,), -torch.inf)
+        for own, targets in SHARED.items():
+            kept[targets] = logits[own]
+        expected = adjusted(kept, sampling, [])
+        torch.testing.assert_close(proposal.q.probabilities[0, place], expected.float(), atol=1e-5, rtol=1e-4)
+        drawn = int(proposal.tokens[0, place])
+        prefix.append(next(own for own, targets in SHARED.items() if targets == drawn))
+
+
+def test_a_back_off_row_is_what_the_same_row_written_out_gives():
+    lower = LowerOrder(torch.tensor([-1.0, -2.0, -0.5, -3.0, -0.1, -1.5, -2.5]).numpy())
+    row = BackoffRow(lower, torch.tensor([1, 4, 5]).numpy(), torch.tensor([-0.2, -0.3, -0.7]).numpy(), -0.4)
+    logits = torch.from_numpy(lower.log_weights) - 0.4
+    logits[[1, 4, 5]] = torch.tensor([-0.2, -0.3, -0.7])
+    carried = SHARED_TOKENS.backoff_row(row)
+    written = torch.from_numpy(carried.lower_order.log_weights) + carried.log_backoff_weight
+    written[carried.ids] = torch.from_numpy(carried.log_weights)
+    torch.testing.assert_close(written, SHARED_TOKENS.logits(logits))
+    assert SHARED_TOKENS.backoff_row(row) is carried  # what the core prepares is kept with it
+
+
+@pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
+@pytest.mark.parametrize("who", ["model", "bigram"])
+def test_a_drafter_reads_back_its_own_q(info, drafters, sampling, who):
+    """`proposal()` gives q in the drafter's ids, as a drafter around others needs it."""
+    from specdec_drafters.translated.request import SharedTokenRequest
+
+    outer = DraftRecorder(LogitsToProbs(sampling), RowGenerators([3, 4]), 2, VOCAB, 3, "cpu")
+    outer.start([[2, 3], [5]], (3, 1))
+    request = SharedTokenRequest(outer, SHARED_TOKENS, [[4], [5]])
+    own = drafters[who].open(info_for(2, OTHER_VOCAB)).propose(request)
+    made = request.translated(own)
+    again = SHARED_TOKENS.of_target(own)
+    assert rows_of(again) == rows_of(made)
+    if isinstance(made.q, PointMass):
+        return
+    from specdec_core.verification import dense
+
+    written = dense(made.q, made.tokens, VOCAB)
+    for row, length in enumerate(made.lengths):
+        torch.testing.assert_close(again.q.probabilities[row, :length], written[row, :length])
+    assert outer.made(made)
+
+
+def test_where_no_shared_token_has_any_probability_all_shared_ones_have_the_same():
+    nothing = torch.tensor([0, 0, 0, 0, 0.6, 0, 0.4])
+    q = SHARED_TOKENS.probabilities(nothing)
+    assert q.sum() == pytest.approx(1)
+    assert set(q.nonzero()[:, 0].tolist()) == set(SHARED.values())
+    scores = SHARED_TOKENS.logits(nothing.log())
+    assert set(scores.isfinite().nonzero()[:, 0].tolist()) == set(SHARED.values())
+    assert SHARED_TOKENS.logits(torch.full((OTHER_VOCAB,), torch.nan)).isnan().any()  # the core must see it
+
+
+# The drafter is told what was committed.
+
+
+@pytest.mark.parametrize("method", ["tli", "slem"])
+@pytest.mark.parametrize("who", ["model", "bigram", "copy", "counting"])
+def test_a_session_proposes_as_a_fresh_one(info, drafters, who, method):
+    drafter = translated(drafters[who], info, method)
+    session_info = info_for(2, VOCAB)
+    session = drafter.open(session_info)
+    tokens = [[2, 3, 5, 2], [4, 0]]
+    for step in range(12):
+        proposal = session.propose(request_for(tokens, [3, 2], seed=step))
+        kept = [min((step + row) % 3, length) for row, length in enumerate(proposal.lengths)]
+        commit(session, tokens, proposal, kept, last=(step * 2) % VOCAB)
+        if step % 4 == 3:
+            lengths = [len(tokens[0]) - 3, len(tokens[1])]
+            session.rollback(lengths)
+            del tokens[0][lengths[0] :]
+        assert_as_fresh(drafter, session_info, session, tokens)
+
+
+class Watched(PromptCopyDrafter):
+    """Keeps what it was told, and fails if the request's tokens are others."""
+
+    def open(self, session):
+        self.session = Watching(super().open(session))
+        self.info = session
+        return self.session
+
+
+class Watching(type(PromptCopyDrafter(PromptCopyConfig(), TargetInfo(6)).open(info_for(1, 6)))):
+    def __init__(self, inner):
+        self.__dict__.update(inner.__dict__)
+        self.rows: list[list[int]] | None = None
+        self.events: list[str] = []
+
+    def propose(self, request):
+        if self.rows is None:
+            self.rows = [list(row) for row in request.tokens]
+        assert self.rows == [list(row) for row in request.tokens]
+        return super().propose(request)
+
+    def commit(self, outcome):
+        self.events.append("commit")
+        for row, new in zip(self.rows, outcome.committed, strict=True):
+            row += new
+
+    def rollback(self, lengths):
+        self.events.append("rollback")
+        super().rollback(lengths)
+        for row, length in zip(self.rows, lengths, strict=True):
+            del row[length:]
+
+
+def test_the_drafter_is_rolled_back_where_its_tokens_change(info, own_info):
+    watched = Watched(PromptCopyConfig(min_match=1), own_info)
+    session = translated(watched, info).open(info_for(2, VOCAB))
+    tokens = [[2], [0, 0]]
+    proposal = session.propose(request_for(tokens, [2, 2]))
+    commit(session, tokens, proposal, [0, 0], last=3)  # ab + c is abc, one token of the drafter; aa + c is not
+    session.propose(request_for(tokens, [2, 2]))
+    assert watched.session.rows == [[4], [1, 1, 0]]
+    assert watched.session.events == ["commit", "rollback", "commit"]
+    commit(session, tokens, Proposal.empty(2), [0, 0], last=3)
+    commit(session, tokens, Proposal.empty(2), [0, 0], last=0)  # not asked in between
+    session.propose(request_for(tokens, [2, 2]))
+    assert watched.session.rows == [[4, 5], [1, 1, 0, 5]]
+
+
+def test_a_text_longer_than_expected_opens_the_drafters_session_again(info, own_info):
+    watched = Watched(PromptCopyConfig(min_match=1), own_info)
+    long = info_for(1, VOCAB)
+    session = translated(watched, info).open(type(long)(1, VOCAB, capacity=4, max_gamma=2, device="cpu"))
+    first = watched.session
+    tokens = [[0, 1]]
+    session.propose(request_for(tokens, [2]))
+    tokens[0] += [1, 1, 1, 1, 1, 1, 1, 1]
+    assert watched.info.capacity == 8
+    session.propose(request_for(tokens, [2]))
+    assert watched.session is not first
+    assert watched.info.capacity >= 10
+
+
+def test_with_one_tokenizer_it_drafts_what_the_drafter_alone_drafts():
+    target = load_model("builtin:target")
+    alone = TransformerDrafter(TransformerConfig(model="builtin:drafter"), target.info())
+    prompt = "import os\nfrom pathlib import Path\n\n\ndef main(argv):\n"
+    texts = []
+    for drafter in (alone, translated(alone, target.info())):
+        decoder = Decoder(target, drafter, gamma=4, temperature=0, strict=True)
+        texts.append(decoder.generate([prompt], max_new_tokens=60))
+    (one, other) = texts
+    assert one.sequences[0].tokens == other.sequences[0].tokens
+    assert one.metrics.target_calls == other.metrics.target_calls

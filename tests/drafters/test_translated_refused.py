@@ -1,0 +1,155 @@
+"""What the drafter `translated` takes, and what it refuses."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from specdec_core import default_registry
+from specdec_core.decoding import Decoder
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.interface import (
+    ConfigError,
+    ModelError,
+    PluginError,
+    PluginWarning,
+    SamplingSettings,
+    TargetInfo,
+)
+from specdec_core.models import load_model
+from specdec_core.replay.forced import ForcedContext
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_drafters.translated.config import TranslatedConfig
+from specdec_drafters.translated.drafter import TranslatedDrafter
+from tests.drafters.support import info_for
+from tests.lossless import VOCAB, small_target
+from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
+from tests.tiny import tiny_model
+from tests.toys import CountingDrafter
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def info():
+    return TargetInfo(VOCAB, (1,), tokenizer=target_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def own_info():
+    """The target as a drafter with the other tokenizer sees it."""
+    return TargetInfo(OTHER_VOCAB, (2,), tokenizer=other_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model with the other tokenizer."""
+    folder = tmp_path_factory.mktemp("other")
+    tiny_model("llama", OTHER_VOCAB).save_pretrained(folder)
+    other_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def translated(drafter, info, method="tli"):
+    return TranslatedDrafter(TranslatedConfig(drafter=drafter, method=method), info)
+
+
+# What cannot be translated is refused.
+
+
+def settings(**drafter):
+    config = default_registry().spec("drafter", drafter["name"]).config
+    named = type("Named", (config,), {"__annotations__": {"name": str}, "__module__": __name__})
+    return named(**drafter)
+
+
+def make(info, drafter, **more):
+    return default_registry().create("drafter", "translated", TranslatedConfig(drafter=drafter, **more), info)
+
+
+def test_the_tokenizer_is_that_of_the_drafters_model(info, folder):
+    drafter = make(info, settings(name="transformer", model=str(folder)))
+    assert drafter.shared.pairs == SHARED
+    assert drafter.share == len(SHARED) / OTHER_VOCAB
+    named = make(info, settings(name="prompt-copy"), tokenizer=str(folder))
+    assert named.drafter.target.vocab_size == OTHER_VOCAB
+
+
+def test_a_drafter_without_a_tokenizer_must_be_given_one(info):
+    with pytest.raises(ConfigError, match=r"'prompt-copy' names no model .* give 'tokenizer'"):
+        make(info, settings(name="prompt-copy"))
+    with pytest.raises(ConfigError, match="the target has no tokenizer"):
+        make(TargetInfo(VOCAB), settings(name="prompt-copy"))
+    with pytest.raises(ConfigError, match="its drafter has no tokenizer"):
+        translated(CountingDrafter(OTHER_VOCAB), info)
+
+
+def test_heads_on_the_targets_hidden_states_are_refused(info, own_info):
+    heads = CountingDrafter(OTHER_VOCAB)
+    heads.target, heads.needs_hidden_states = own_info, True
+    with pytest.raises(PluginError, match="works on the target's hidden states"):
+        translated(heads, info)
+
+
+def test_vocabularies_without_a_common_text_are_refused(info):
+    inner = Tokenizer(models.BPE({piece: n for n, piece in enumerate("12345")}, []))
+    inner.decoder = decoders.Fuse()
+    digits = PreTrainedTokenizerFast(tokenizer_object=inner)
+    drafter = CountingDrafter(5)
+    drafter.target = TargetInfo(5, tokenizer=digits)
+    with pytest.raises(ConfigError, match=r"no text is that of a token in both .*use method: slem"):
+        translated(drafter, info)
+    translated(drafter, info, "slem")
+
+
+def test_few_common_texts_are_warned_of(info):
+    pieces = {"a": 0} | {str(n): n for n in range(1, 30)}
+    inner = Tokenizer(models.BPE(pieces, []))
+    inner.decoder = decoders.Fuse()
+    drafter = CountingDrafter(30)
+    drafter.target = TargetInfo(30, tokenizer=PreTrainedTokenizerFast(tokenizer_object=inner))
+    with pytest.warns(PluginWarning, match="only 1 tokens are shared"):
+        translated(drafter, info)
+
+
+def test_a_tokenizer_whose_texts_depend_on_their_neighbours_is_refused(info):
+    inner = Tokenizer(models.WordPiece({"a": 0, "##b": 1}, unk_token="a"))
+    inner.decoder = decoders.WordPiece()
+    drafter = CountingDrafter(2)
+    drafter.target = TargetInfo(2, tokenizer=PreTrainedTokenizerFast(tokenizer_object=inner))
+    with pytest.raises(ModelError, match="the drafter's tokenizer decodes with WordPiece"):
+        translated(drafter, info)
+
+
+def test_a_hierarchy_in_other_tokens_is_not_replayed():
+    generators = RowGenerators([1])
+    context = ForcedContext(LogitsToProbs(SamplingSettings()), generators, PluginGuard(strict=True), ((2, 3),))
+    session = context.with_loop(info_for(1, VOCAB))
+    with pytest.raises(PluginError, match="another tokenizer than the target's cannot be replayed"):
+        session.loop(None, None, None, info_for(1, OTHER_VOCAB))
+
+
+@pytest.mark.slow
+def test_the_tokenizer_of_the_example_can_be_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["other_tokenizer.py", str(tmp_path / "other")])
+    runpy.run_path(str(EXAMPLES / "other_tokenizer.py"), run_name="__main__")
+    target = load_model("builtin:target")
+    drafter = make(target.info(), settings(name="transformer", model=str(tmp_path / "other")))
+    assert drafter.share > 0.5
+    done = Decoder(target, drafter, gamma=2, strict=True).generate(["import os"], max_new_tokens=8)
+    assert len(done.sequences[0].tokens) == 8
+
+
+def test_an_id_outside_the_drafters_vocabulary_is_the_drafters_failure(device, info):
+    drafter = CountingDrafter(OTHER_VOCAB + 5)
+    drafter.draft = lambda tokens, budget: [OTHER_VOCAB + 2]
+    drafter.target = TargetInfo(OTHER_VOCAB, tokenizer=other_tokenizer())
+    decoder = Decoder(small_target(device), translated(drafter, info), gamma=2, strict=True)
+    with pytest.raises(PluginError, match="own ids are 0 to 6"):
+        decoder.generate([[2, 3]], max_new_tokens=4)
