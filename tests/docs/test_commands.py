@@ -56,8 +56,8 @@ SMALLER = {
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^check rule": "--only answer-form",
     r"^train ngram ": "--text text.py",
-    r"^train (transformer|heads|eagle3)": "--text text.py --samples 128 --held-out 32 --length 32 --batch-tokens 64"
-    " --minutes 0.001",
+    r"^train (transformer|heads|eagle3)": "--text text.py --samples 128 --held-out 32 --length 32"
+    " --batch-tokens 64 --minutes 0.001",
     r"^benchmarks/vs_transformers": f"{BRIEF} --tokens 4 --prompts 1 --temperatures 0",
     r"^benchmarks/batches": f"{BRIEF} --threads 1 --new-tokens 8 --batch-sizes 2",
     r"^benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
