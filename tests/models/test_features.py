@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from specdec_core.interface import ModelError
 from specdec_core.models import inflate, load_model, wrap_model
 from specdec_core.models.features import features_of
 from tests.tiny import FAMILIES, tiny_model
@@ -57,3 +59,45 @@ def test_a_model_without_an_output_embedding_has_no_features():
     model = wrap_model(tiny_model("llama")).model
     model.get_output_embeddings = lambda: None
     assert features_of(model) is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_outputs_of_layers_are_those_of_transformers_and_the_last_is_before_the_norm(family):
+    model = tiny_model(family)
+    features = features_of(model)
+    assert features.num_layers == 2
+    ids = torch.tensor([[2, 3, 4, 5]])
+    more = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    with torch.inference_mode(), features.capture_layers([0, 1, 2]) as layers:
+        output = model(input_ids=ids, output_hidden_states=True, **more)
+        states = output.decoder_hidden_states if more else output.hidden_states
+        for layer in (0, 1):
+            torch.testing.assert_close(layers[layer], states[layer])
+        # T5 and GPT-2 name their final norm otherwise, and BART has none.
+        decoder = model.get_decoder()
+        norm = next(
+            (getattr(decoder, name) for name in ("norm", "ln_f", "final_layer_norm") if hasattr(decoder, name)),
+            None,
+        )
+        last = layers[2] if norm is None else norm(layers[2])
+        torch.testing.assert_close(last, states[2])
+
+
+def test_only_the_layers_that_are_named_are_captured_in_this_thread_and_until_the_end():
+    model = tiny_model("llama")
+    features, ids = features_of(model), torch.tensor([[2, 3]])
+    with torch.inference_mode(), features.capture_layers([1]) as outer:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(model, ids).result()
+        assert outer == {}
+        model(ids)
+        assert list(outer) == [1]
+        before = outer[1]
+    model(ids)
+    assert outer[1] is before
+
+
+def test_layers_that_a_model_does_not_have():
+    features = features_of(tiny_model("llama"))
+    with pytest.raises(ModelError, match=r"has 2 layers; the outputs of \[0, 3\] were asked for"):
+        features.capture_layers([0, 3]).__enter__()

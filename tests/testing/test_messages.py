@@ -109,6 +109,15 @@ class NeedsHidden(ReadsHidden):
     needs_hidden_states = True
 
 
+class NeedsLayer(WithSession):
+    needs_hidden_states = True
+    hidden_layers = (1,)
+
+    class Session(DraftSession):
+        def propose(self, request):
+            return Proposal.empty(len(request.hidden_states[1]))
+
+
 class KeepsCount(WithSession):
     class Session(DraftSession):
         asked = 0
@@ -189,6 +198,8 @@ def test_it_is_told_in_the_decoding_loop_as_well(kind):
         (ReadsHidden, "needs_hidden_states = True"),
         (NeedsHidden, "is None in the first step of a batch"),
         (NeedsHidden, "return Proposal.empty(len(request.tokens))"),
+        (NeedsLayer, "has the layers that NeedsLayer names in `hidden_layers` (1), and none in the first step"),
+        (NeedsLayer, "if not request.hidden_states:"),
     ],
 )
 def test_hidden_states_that_are_missing(kind, told):

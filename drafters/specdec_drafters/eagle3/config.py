@@ -19,7 +19,7 @@ class Eagle3Config(PluginConfig):
 
 
 class Eagle3TrainerConfig(TrainingConfig):
-    """Train an EAGLE-3 head for a target, which is frozen. The result opens in speculators and vLLM too.
+    """Train an EAGLE-3 head for a target, in the format that speculators and vLLM read. The target is frozen.
 
     For the built-in target, this takes about half an hour:
 

@@ -304,9 +304,10 @@ class SessionDriver:
     def _missing_hidden(self, error: BaseException) -> str | None:
         """Return what to do if the session failed since it read hidden states that the request did not have."""
         read = self.hidden is None and self._recorder.read_hidden
-        if not read or not ("NoneType" in str(error) or isinstance(error, AssertionError)):
+        of_layers = isinstance(error, KeyError)
+        if not read or not ("NoneType" in str(error) or isinstance(error, AssertionError) or of_layers):
             return None
-        return hidden_advice(self.drafter, self.session)
+        return hidden_advice(self.drafter, self.session, of_layers=of_layers)
 
     def _require_proposal(self, proposal: object, budget: tuple[int, ...], depth: tuple[int, ...]) -> None:
         vocab, outside = self.target.loaded.vocab_size, ""
