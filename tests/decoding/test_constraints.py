@@ -83,6 +83,7 @@ def legal_after(texts, text):
 
 def constrained_law(target, texts, settings, length):
     """Return every constrained continuation with its probability, from forward passes without a cache."""
+    begin = list(PROMPT) if target.start_id is None else [target.start_id]
     done, unfinished = {}, {(): 1.0}
     while unfinished:
         (tokens, weight), *_ = unfinished.items()
@@ -91,10 +92,10 @@ def constrained_law(target, texts, settings, length):
         if not legal or len(tokens) == length or tokens[-1:] == (EOS,):
             done[tokens] = weight
             continue
-        logits = uncached_logits(target, [[*PROMPT, *tokens]], PROMPT)[0, -1].cpu()
+        logits = uncached_logits(target, [[*begin, *tokens]], PROMPT)[0, -1].cpu()
         masked = torch.full_like(logits, -torch.inf)
         masked[legal] = logits[legal]
-        for token, probability in enumerate(adjusted(masked, settings, [*PROMPT, *tokens]).tolist()):
+        for token, probability in enumerate(adjusted(masked, settings, [*begin, *tokens]).tolist()):
             if probability > 0:
                 unfinished[*tokens, token] = weight * probability
     return done
@@ -176,6 +177,14 @@ def test_texts_have_the_law_of_the_masked_target(target, law, regex, drafter, se
 @pytest.mark.parametrize("regex", TEXTS)
 def test_without_a_drafter_too(target, law, regex):
     assert_laws(Decoder(target), {regex: law(regex, "temperature-1")})
+
+
+def test_an_encoder_decoder_is_constrained_too(device):
+    target = wrap_model(tiny_model("t5", VOCAB, sharpness=0.8).to(device), tiny_tokenizer())
+    settings = SamplingSettings(temperature=1)
+    for regex, texts in TEXTS.items():
+        decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(2, 3), strict=True)
+        assert_laws(decoder, {regex: constrained_law(target, texts, settings, 8)})
 
 
 def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
