@@ -165,8 +165,16 @@ DRAFTERS = {
 }
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize(("regex", "setting"), [(FORCED, "temperature-1"), *((FREE, each) for each in SETTINGS)])
+CASES = [(drafter, FREE, "temperature-1") for drafter in DRAFTERS]
+CASES += [("dense", FREE, setting) for setting in SETTINGS if setting != "temperature-1"]
+CASES += [
+    ("point-mass", FREE, "greedy"),
+    ("dense", FORCED, "temperature-1"),
+    ("point-mass", FORCED, "temperature-1"),
+]
+
+
+@pytest.mark.parametrize(("drafter", "regex", "setting"), CASES)
 def test_texts_have_the_law_of_the_masked_target(target, law, regex, drafter, setting):
     decoder = Decoder(
         target, DRAFTERS[drafter](VOCAB), gamma=Gamma(1, 4, 2, 3), sampling=SETTINGS[setting], strict=True
@@ -255,7 +263,7 @@ class ScriptedDrafter(DeterministicDrafter):
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
 def test_a_draft_may_hold_anything(target, law, regex, script, setting):
     decoder = Decoder(target, ScriptedDrafter(script), gamma=Gamma(4), sampling=SETTINGS[setting], strict=True)
-    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT // 2)
 
 
 def test_drafts_are_masked_so_that_a_perfect_drafter_stays_perfect(target, tmp_path):
