@@ -189,7 +189,7 @@ class DraftRequest(Protocol):
         """Draw the next draft token of every sequence from a model's logits.
 
         Applies the run's sampling settings for drafts (section 2.2) with each sequence's own prefix, and draws
-        with the sequence's own random generator.
+        with the sequence's own random generator. Tokens that a sequence's constraint excludes are not drawn.
 
         Args:
             logits: `[B, V]`, any float type.
@@ -199,7 +199,10 @@ class DraftRequest(Protocol):
         """
 
     def draw(self, probabilities: Tensor) -> Tensor:
-        """Draw the next draft token of every sequence from q itself, `[B, V]`; return tokens `[B]` int64."""
+        """Draw the next draft token of every sequence from q itself, `[B, V]`; return tokens `[B]` int64.
+
+        Where a sequence has a constraint, q without the tokens that it excludes, renormalised, takes its place.
+        """
 
     def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
         """Draw the next draft token of every sequence from a back-off distribution, without materialising it.
