@@ -58,7 +58,11 @@ class LoopContext:
         def open_loop(
             model: LoadedModel, drafter: Drafter, gamma: GammaController, session: SessionInfo | None = None
         ) -> InnerLoop:
-            return InnerLoop(self, session or info, model, drafter, gamma)
+            if session is None:
+                return InnerLoop(self, info, model, drafter, gamma)
+            # In another vocabulary, the constraint knows none of the tokens.
+            context = replace(self, draft_to_probs=self.draft_to_probs.constrained(None))
+            return InnerLoop(context, session, model, drafter, gamma)
 
         return replace(info, loop=open_loop)
 

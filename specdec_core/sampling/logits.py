@@ -55,8 +55,6 @@ class LogitsToProbs:
 
     Attributes:
         greedy: Whether every distribution is one-hot.
-        temperature_only: Whether only the temperature is applied, or greedy decoding.
-        needs_prefix: Whether the distribution also depends on the preceding tokens.
         constraints: Those of the batch that it is for; None for none.
     """
 
@@ -70,13 +68,23 @@ class LogitsToProbs:
         self.settings = settings
         self._chain = [*_penalties(settings), *processors, *_warpers(settings)]
         self.greedy = settings.greedy
-        self.temperature_only = not processors and all(
+        self._temperature_only = not processors and all(
             isinstance(one, hf.TemperatureLogitsWarper) for one in self._chain
         )
         self._unproved = dict.fromkeys(map(id, processors), _PROOFS if prove else 0)
-        self.needs_prefix = any(type(one) not in _PREFIX_FREE for one in self._chain)
+        self._reads_prefix = any(type(one) not in _PREFIX_FREE for one in self._chain)
         self.constraints: Constraints | None = None
         self._of_drafts = False
+
+    @property
+    def needs_prefix(self) -> bool:
+        """Whether the distribution also depends on the preceding tokens."""
+        return self._reads_prefix or self.constraints is not None
+
+    @property
+    def temperature_only(self) -> bool:
+        """Whether only the temperature is applied, or greedy decoding."""
+        return self._temperature_only and self.constraints is None
 
     def constrained(self, constraints: Constraints | None, *, drafts: bool = False) -> Self:
         """Return the same for the rows of a batch whose texts are constrained.
@@ -89,11 +97,10 @@ class LogitsToProbs:
             drafts: Whether this is q, which need not equal p: where the logits leave no legal token, such as those
                 of a drafter with a smaller vocabulary, nothing is excluded.
         """
-        if constraints is None:
+        if constraints is self.constraints:
             return self
         made = copy(self)
         made.constraints, made._of_drafts = constraints, drafts
-        made.needs_prefix, made.temperature_only = True, False
         return made
 
     def legal_only_(self, q: Tensor, prefixes: Callable[[], Sequence[Sequence[int]]]) -> Tensor:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 import torch
+from tokenizers import decoders
 
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.drafting import DraftRecorder
@@ -367,3 +369,17 @@ def test_with_one_tokenizer_it_drafts_what_the_drafter_alone_drafts():
     (one, other) = texts
     assert one.sequences[0].tokens == other.sequences[0].tokens
     assert one.metrics.target_calls == other.metrics.target_calls
+
+
+@pytest.mark.parametrize("who", ["model", "hierarchy"])
+def test_a_constraint_holds_for_the_targets_tokens_and_not_for_the_drafters(target, info, drafters, who):
+    """In a hierarchy, an inner loop draws the drafter's own tokens, which the constraint knows nothing of."""
+    tokenizer = target_tokenizer()
+    tokenizer.backend_tokenizer.decoder = decoders.ByteLevel()  # which llguidance knows
+    spelled = wrap_model(target.model, tokenizer)
+    decoder = Decoder(spelled, translated(drafters[who], info), gamma=Gamma(3), temperature=1, strict=True)
+    result = decoder.generate([[2, 3]] * 40, constraint={"regex": "(ca|a){20,}"}, max_new_tokens=8, seed=2)
+    assert result.metrics.accepted
+    texts = {one.text for one in result}
+    assert len(texts) > 3
+    assert all(re.fullmatch("(ca|a)+c?", text) for text in texts), texts
