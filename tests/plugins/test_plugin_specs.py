@@ -47,6 +47,7 @@ def test_names():
     assert names == {
         "drafter": [
             "chain",
+            "eagle3",
             "heads",
             "hierarchical",
             "ngram",
@@ -67,7 +68,7 @@ def test_names():
         ],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
         "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
-        "trainer": ["heads", "ngram", "transformer"],
+        "trainer": ["eagle3", "heads", "ngram", "transformer"],
     }
 
 
