@@ -9,6 +9,7 @@ from collections import Counter
 from functools import lru_cache
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -17,12 +18,14 @@ from transformers import PreTrainedTokenizerFast
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import (
     ArgumentError,
+    BackoffRow,
     ConfigError,
     Constraint,
     DeterministicDrafter,
     Drafter,
     DraftSession,
     GenerationSettings,
+    LowerOrder,
     SamplingSettings,
     TokenTree,
 )
@@ -157,11 +160,28 @@ class DrawingSession(DraftSession):
         return request.proposal()
 
 
+class BackoffDrafter(DrawingDrafter):
+    """Draws from a back-off distribution by `request.sample_backoff`."""
+
+    def open(self, session):
+        return BackoffSession()
+
+
+class BackoffSession(DraftSession):
+    row = BackoffRow(LowerOrder(np.log(np.full(VOCAB, 1 / VOCAB))), np.array([A, C]), np.log([0.4, 0.3]), -1.0)
+
+    def propose(self, request):
+        while request.wants_more():
+            request.sample_backoff([self.row] * len(request.budget))
+        return request.proposal()
+
+
 DRAFTERS = {
     "dense": TableDrafter,
     "point-mass": CountingDrafter,
     "sparse": SparseDrafter,
     "drawn-from-q": DrawingDrafter,
+    "back-off": BackoffDrafter,
 }
 
 
