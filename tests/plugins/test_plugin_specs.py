@@ -45,7 +45,7 @@ def test_factory_and_config_belong_together(spec):
 def test_names():
     names = {kind: sorted(spec.name for spec in SPECS if spec.kind == kind) for kind in BASES}
     assert names == {
-        "drafter": ["chain", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
+        "drafter": ["chain", "eagle3", "heads", "hierarchical", "ngram", "prompt-copy", "random", "transformer"],
         "gamma": [
             "additive",
             "confidence",
@@ -58,7 +58,7 @@ def test_names():
         ],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
         "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
-        "trainer": ["heads", "ngram", "transformer"],
+        "trainer": ["eagle3", "heads", "ngram", "transformer"],
     }
 
 
