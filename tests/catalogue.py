@@ -13,6 +13,9 @@ from specdec_core import default_registry
 from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.speculators import write_checkpoint
+from specdec_drafters.dflash import checkpoint as dflash
+from specdec_drafters.dflash.model import DFlashHead
+from specdec_drafters.dflash.model import HeadShape as DFlashShape
 from specdec_drafters.eagle3.checkpoint import config_of
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.heads.file import HeadsCard, write_heads
@@ -65,6 +68,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer": ("transformer", {}),
     "heads": ("heads", {}),
     "eagle3": ("eagle3", {}),
+    "dflash": ("dflash", {}),
     "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
     "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
@@ -128,6 +132,7 @@ class Catalogue:
         other_tokenizer().save_pretrained(folder / "other")
         write_random_heads(folder / "heads.safetensors", target)
         write_random_eagle3(folder / "eagle3", target)
+        write_random_dflash(folder / "dflash", target)
         model = {"model": str(folder / "small")}
         self._needed = {
             "ngram": {"arpa": folder / "ids.arpa"},
@@ -135,6 +140,7 @@ class Catalogue:
             "hierarchical": model,
             "heads": {"model": str(folder / "heads.safetensors")},
             "eagle3": {"model": str(folder / "eagle3")},
+            "dflash": {"model": str(folder / "dflash")},
             "other-transformer": {"model": str(folder / "other")},
         }
 
@@ -185,13 +191,40 @@ def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int]
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": vocab, **sizes}
     shape = HeadShape(layer, max(vocab * 2 // 3, 1), size, len(layers), **flags)
     head = Eagle3Head(shape)
+    randomize(head)
+    folder.mkdir()
+    write_checkpoint(folder, config_of(head, layers, {"name_or_path": None}), head.state_dict())
+
+
+def write_random_dflash(folder: Path, target: LoadedModel, layers: Sequence[int] = (0, 1), **shape: Any) -> None:
+    """Write a random DFlash head for a target, which drafts two thirds of its tokens, four at once.
+
+    Args:
+        folder: A new folder.
+        target: The target.
+        layers: The layers that the head reads.
+        shape: Fields of the head's shape, with another value than here; of `layer`, keys with another value.
+    """
+    features = target.features
+    assert features is not None
+    vocab, size = target.vocab_size, features.hidden_size
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+    layer = {"model_type": "qwen3", "hidden_size": size, "intermediate_size": 24, "vocab_size": vocab, **sizes}
+    given = {"draft_vocab_size": max(vocab * 2 // 3, 1), "block_size": 5, "mask_token_id": vocab - 1} | shape
+    given["layer"] = layer | given.get("layer", {})
+    head = DFlashHead(DFlashShape(states=len(layers), **given))
+    randomize(head)
+    folder.mkdir()
+    write_checkpoint(folder, dflash.config_of(head, layers, {"name_or_path": None}), head.state_dict())
+
+
+def randomize(head: Eagle3Head | DFlashHead) -> None:
+    """Give a head random weights and a random draft vocabulary."""
     generator = torch.Generator().manual_seed(6)
     with torch.no_grad():
         for name, weight in head.named_parameters():
             drawn = torch.randn(weight.shape, generator=generator)
             weight.copy_(1 + 0.3 * drawn if "norm" in name else 0.5 * drawn)
-    ids = torch.randperm(vocab, generator=generator)[: shape.draft_vocab_size].sort().values
+    ids = torch.randperm(len(head.t2d), generator=generator)[: len(head.d2t)].sort().values
     head.t2d.zero_()[ids] = True
     head.d2t.copy_(ids - torch.arange(len(ids)))
-    folder.mkdir()
-    write_checkpoint(folder, config_of(head, layers, {"name_or_path": None}), head.state_dict())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from specdec_core.interface import Capabilities, PluginSpec
 from specdec_core.registry import hookimpl
 from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.hierarchical.config import HierarchicalConfig
@@ -65,6 +66,14 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.eagle3.drafter:Eagle3Drafter",
             config=Eagle3Config,
             summary="An EAGLE-3 head from a speculators checkpoint, on the hidden states of the target's layers.",
+            capabilities=Capabilities(needs_hidden_states=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="dflash",
+            factory="specdec_drafters.dflash.drafter:DFlashDrafter",
+            config=DFlashConfig,
+            summary="A DFlash head from a speculators checkpoint drafts a block in one forward pass.",
             capabilities=Capabilities(needs_hidden_states=True),
         ),
         PluginSpec(

@@ -80,7 +80,8 @@ class SeededRequest:
     def proposal(self) -> Proposal:
         if not self.drawn:
             return Proposal.empty(len(self.budget))
-        return Proposal(torch.stack(self.drawn, 1), tuple(self.budget), Dense(torch.stack(self.q, 1)))
+        lengths = tuple(min(budget, len(self.drawn)) for budget in self.budget)
+        return Proposal(torch.stack(self.drawn, 1), lengths, Dense(torch.stack(self.q, 1)))
 
 
 def request_for(tokens: Sequence[Sequence[int]], budget: Sequence[int], seed: int = 0) -> DraftRequest:

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.speculators
 SCRIPT = Path(__file__).parent / "speculators_reference.py"
 
 
-def package_logits(head: Path, folder: Path) -> torch.Tensor:
-    """Run the package with the Python that has it; return its logits, `[S, T, draft vocabulary]`."""
+def package_logits(head: Path, folder: Path, script: Path = SCRIPT) -> torch.Tensor:
+    """Run the package with the Python that has it; return its logits, as the script says."""
     python = os.environ.get("SPECULATORS_PYTHON")
     assert python, "SPECULATORS_PYTHON must name a Python that has the package; see the phase in .ci/run"
     output = folder / "logits.safetensors"
     # The package imports its own transformers, not that of this environment.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([python, SCRIPT, "run", head, output], check=True, env={**environment, "HF_HUB_OFFLINE": "1"})
+    subprocess.run([python, script, "run", head, output], check=True, env={**environment, "HF_HUB_OFFLINE": "1"})
     return load_file(output)["logits"]
 
 

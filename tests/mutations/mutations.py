@@ -58,6 +58,8 @@ CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 SHARED = "drafters/specdec_drafters/translated/shared.py"
 TRANSLATED = "drafters/specdec_drafters/translated/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
+DFLASH = "drafters/specdec_drafters/dflash/drafter.py"
+DFLASH_HEAD = "drafters/specdec_drafters/dflash/model.py"
 EAGLE3 = "drafters/specdec_drafters/eagle3/drafter.py"
 EAGLE3_HEAD = "drafters/specdec_drafters/eagle3/model.py"
 EAGLE3_TRAINING = "drafters/specdec_drafters/eagle3/training.py"
@@ -642,6 +644,46 @@ MUTATIONS = (
         "            request.sample(logits[:, (place + 1) % count])",
         "Each head guesses for its neighbour's position: still exact, acceptance falls.",
         ("tests/drafters/test_heads.py",),
+    ),
+    Mutation(
+        "dflash: every token is drawn from the first place",
+        DFLASH,
+        "                request.sample(logits[:, place])",
+        "                request.sample(logits[:, 0])",
+        "The whole draft is a guess at its first token: still exact, hardly any other is accepted.",
+        ("tests/drafters/test_dflash.py",),
+    ),
+    Mutation(
+        "dflash: keys and values of tokens that are gone survive a rollback",
+        DFLASH,
+        "        self._kept = list(map(min, self._kept, lengths))",
+        "        pass",
+        "The head reads states of another text: drafts are worse after each rollback.",
+        ("tests/drafters/test_dflash.py",),
+    ),
+    Mutation(
+        "dflash: the states of the tokens after",
+        DFLASH,
+        "states[layer][index, first:end]",
+        "states[layer][index, first + 1 : end + 1]",
+        "The head reads what the target has not computed yet.",
+        ("tests/drafters/test_dflash.py",),
+    ),
+    Mutation(
+        "dflash: the block attends to a slot that is not filled",
+        DFLASH_HEAD,
+        "        seen = slot < lengths[:, None]",
+        "        seen = slot <= lengths[:, None]",
+        "A row beside a longer one reads what another text left in its cache.",
+        ("tests/drafters/test_dflash.py",),
+    ),
+    Mutation(
+        "dflash: the window is counted from the second place of the block",
+        DFLASH_HEAD,
+        "slot >= lengths[:, None] - window",
+        "slot > lengths[:, None] - window",
+        "Layers with a window see one token less than in training.",
+        ("tests/drafters/test_dflash.py",),
     ),
     Mutation(
         "eagle3: token ids of the draft vocabulary for the target's",

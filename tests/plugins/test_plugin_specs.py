@@ -47,6 +47,7 @@ def test_names():
     assert names == {
         "drafter": [
             "chain",
+            "dflash",
             "eagle3",
             "heads",
             "hierarchical",

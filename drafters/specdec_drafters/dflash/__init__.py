@@ -1,0 +1,1 @@
+"""DFlash heads, in the format of the speculators package: the drafter and the head."""

@@ -1,0 +1,144 @@
+"""DFlash heads on disk: the config of the speculators package, and the weights that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from specdec_core.interface import ModelError, TargetInfo
+from specdec_drafters.common.draft_heads import (
+    check_layers,
+    check_sizes,
+    load_weights,
+    place_beside_target,
+    target_features,
+    with_target_weights,
+)
+from specdec_drafters.common.speculators import (
+    SpeculatorConfig,
+    check_fingerprint,
+    parse_config,
+    read_checkpoint,
+)
+from specdec_drafters.dflash.model import ARCHITECTURES, DFlashHead, HeadShape
+
+TYPE = "dflash"
+"""The `speculators_model_type`."""
+
+
+class DFlashSpeculatorConfig(SpeculatorConfig):
+    """The keys of a `dflash` config. What they mean: `HeadShape`."""
+
+    draft_vocab_size: int = Field(default=32000, ge=1)
+    block_size: int = Field(default=8, ge=1)
+    target_hidden_size: int | None = Field(default=None, ge=1)
+    aux_hidden_state_layer_ids: list[int]
+    mask_token_id: int = Field(ge=0)
+    sliding_window_non_causal: bool = False
+    sample_from_anchor: bool = False
+
+    def shape(self, model: str) -> HeadShape:
+        """Return the sizes of the head.
+
+        Raises:
+            ModelError: Its layers are of an architecture that is not supported, or its config says nonsense.
+        """
+        layer = {"model_type": "qwen3", **self.transformer_layer_config}
+        if layer["model_type"] not in ARCHITECTURES:
+            raise ModelError(
+                f"drafter 'dflash': {model} has layers of the model_type {layer['model_type']!r}. Supported: "
+                f"{', '.join(ARCHITECTURES)}."
+            )
+        shape = HeadShape(
+            layer,
+            draft_vocab_size=self.draft_vocab_size,
+            states=len(self.aux_hidden_state_layer_ids),
+            block_size=self.block_size,
+            mask_token_id=self.mask_token_id,
+            sample_from_anchor=self.sample_from_anchor,
+            sliding_window_non_causal=self.sliding_window_non_causal,
+        )
+        if shape.drafted < 1:
+            raise ModelError(
+                f"drafter 'dflash': {model} has a block_size of {self.block_size}, of which the first place holds "
+                "the last token, so that it drafts nothing. Choose a head with a larger block_size."
+            )
+        return shape
+
+
+def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, ...]]:
+    """Read a head for a target.
+
+    Args:
+        model: A folder or a hub name.
+        target: The target, whose embeddings are taken where the checkpoint has none.
+
+    Returns:
+        The head on the device of the target's output embedding and in its data type; and the layers that it reads.
+
+    Raises:
+        ModelError: It is not there, is not complete, is of another type, or does not fit the target.
+    """
+    features = target_features(target, TYPE)
+    checkpoint = read_checkpoint(model, target.folder, TYPE)
+    config = parse_config(DFlashSpeculatorConfig, checkpoint, TYPE, TYPE)
+    check_fingerprint(config, model, target, TYPE)
+    layers = tuple(config.aux_hidden_state_layer_ids)
+    check_layers(layers, features.num_layers, "aux_hidden_state_layer_ids", model, TYPE)
+    shape = config.shape(model)
+    size = shape.layer.get("hidden_size")
+    if config.target_hidden_size not in (None, size):
+        raise ModelError(
+            f"drafter 'dflash': {model} has hidden states of size {size} for a target with "
+            f"{config.target_hidden_size}. The format has no layer between the two; choose another checkpoint."
+        )
+    check_sizes(config, shape.layer.get("vocab_size"), size or 0, target, model, TYPE)
+    if config.mask_token_id >= target.vocab_size:
+        raise ModelError(
+            f"drafter 'dflash': {model} has the mask_token_id {config.mask_token_id}; the target's token ids are "
+            f"0 to {target.vocab_size - 1}. Choose a head for this target."
+        )
+    with torch.random.fork_rng(devices=[]):  # initial values are drawn from the global generator
+        head = DFlashHead(shape)
+    load_weights(head, with_target_weights(checkpoint, config.draft_vocab_size, target, features), model, TYPE)
+    return place_beside_target(head, features), layers
+
+
+def config_of(head: DFlashHead, layers: Sequence[int], verifier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `config.json` of a head.
+
+    Args:
+        head: The head.
+        layers: The layers of the target that it reads.
+        verifier: `name_or_path` and `architectures` of the target.
+    """
+    shape = head.shape
+    method = {
+        "proposal_type": "greedy",
+        "speculative_tokens": shape.drafted,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "architectures": ["DFlashSpeculator"],
+        "speculators_model_type": TYPE,
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": TYPE,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [method],
+            "verifier": dict(verifier),
+        },
+        "transformer_layer_config": dict(shape.layer),
+        "draft_vocab_size": shape.draft_vocab_size,
+        "block_size": shape.block_size,
+        "target_hidden_size": None,
+        "aux_hidden_state_layer_ids": list(layers),
+        "mask_token_id": shape.mask_token_id,
+        "sliding_window_non_causal": shape.sliding_window_non_causal,
+        "sample_from_anchor": shape.sample_from_anchor,
+        "tie_word_embeddings": False,
+    }

@@ -1,0 +1,133 @@
+"""The dflash drafter: a head that reads the target's hidden states and drafts a block in one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
+from specdec_core.models import inspect_family
+from specdec_drafters.dflash.checkpoint import read_dflash
+from specdec_drafters.dflash.config import DFlashConfig
+from specdec_drafters.dflash.model import DFlashHead
+
+
+class DFlashDrafter(Drafter):
+    """Drafts with a DFlash head, in the format of the speculators package.
+
+    After x_1 ... x_n the target has read all tokens but x_n. The head reads the target's hidden states of those
+    tokens, from the layers that the checkpoint names, and a block of x_n and masks. It predicts all masked tokens
+    in one forward pass. It always reads a whole block, as in training, so that a draft does not depend on gamma.
+
+    q of a token is the head's distribution at its place, over its draft vocabulary, at the target's token ids,
+    after the run's draft sampling settings. It does not depend on the other tokens of the draft. In a tree, all
+    nodes at a depth are drawn from one place.
+
+    References:
+        Chen et al. 2026 (arXiv 2602.06036).
+    """
+
+    Config = DFlashConfig
+    needs_hidden_states = True
+    drafts_trees = True
+
+    def __init__(self, config: DFlashConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        self.head, self.hidden_layers = read_dflash(config.model, target)
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        """Start a batch with an empty cache."""
+        return _DFlashSession(self, session)
+
+
+class _DFlashSession(DraftSession):
+    """One batch.
+
+    The cache holds, for each row, the keys and values of its first `_kept` tokens, that of token t in slot t. Only
+    committed tokens that the target has read have one, so that a rejected draft leaves nothing to undo.
+    """
+
+    def __init__(self, drafter: DFlashDrafter, session: SessionInfo) -> None:
+        self._drafter = drafter
+        self._vocab_size = session.vocab_size
+        self._kept = [0] * session.batch_size
+        head: DFlashHead = drafter.head
+        family, size = inspect_family(head), head.shape.block_size
+        limit = family.rotary_switch or family.max_positions
+        # The most tokens after which the whole block is within the head's positions.
+        self._longest = session.capacity if limit is None else min(session.capacity, limit - size + 1)
+        config, slots = head.config, max(self._longest - 1, 0)
+        # Not new_empty: masked slots are multiplied by zero, and zero times NaN is NaN.
+        shape = (session.batch_size, config.num_key_value_heads, slots, config.head_dim)
+        self._cache = [(head.fc.weight.new_zeros(shape), head.fc.weight.new_zeros(shape)) for _ in head.layers]
+
+    @torch.inference_mode()
+    def propose(self, request: DraftRequest) -> Proposal:
+        # In the first step the target has not read the prompt yet; with a single token it has read none.
+        if not request.hidden_states or not request.wants_more():
+            return request.proposal()
+        active = [
+            budget > 0 and 1 < len(row) <= self._longest
+            for row, budget in zip(request.tokens, request.budget, strict=True)
+        ]
+        if any(active):
+            self._read(request, active)
+            logits = self._fill_in([row[-1] for row in request.tokens])
+        else:
+            logits = torch.zeros(len(active), self._drafter.head.shape.drafted, self._vocab_size)
+        # Rows that are not active draw too, and drop what they drew: a row's draws do not depend on the others.
+        nodes = 1
+        for place in range(logits.shape[1]):
+            if not request.wants_more():
+                break
+            if request.tree is None:
+                request.sample(logits[:, place])
+            else:
+                nodes = request.branch(logits[:, place, None].expand(-1, nodes, -1)).tokens.shape[1]
+        proposal = request.proposal()
+        lengths = (length if draws else 0 for length, draws in zip(proposal.lengths, active, strict=True))
+        return replace(proposal, lengths=tuple(lengths))
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Keep the slots of the tokens that are left."""
+        self._kept = list(map(min, self._kept, lengths))
+
+    def close(self) -> None:
+        """Free the cache."""
+        self._cache = []
+
+    def _read(self, request: DraftRequest, active: Sequence[bool]) -> None:
+        """Put the committed tokens that the target has read since the last draft into the cache.
+
+        Rows that draft nothing are skipped, and catch up when they draft again.
+        """
+        head, states = self._drafter.head, request.hidden_states
+        rows: list[int] = []
+        slots: list[int] = []
+        parts: list[Tensor] = []
+        for index, (row, draws) in enumerate(zip(request.tokens, active, strict=True)):
+            if not draws:
+                continue
+            end = len(row) - 1
+            first = min(self._kept[index], end)
+            self._kept[index] = end
+            rows += [index] * (end - first)
+            slots += range(first, end)
+            layers = [states[layer][index, first:end].to(head.device) for layer in self._drafter.hidden_layers]
+            parts.append(torch.cat(layers, dim=-1))
+        where, positions = torch.tensor([rows, slots], dtype=torch.long, device=head.device)
+        made = head.context(torch.cat(parts).to(head.dtype), positions)
+        for kept, new in zip(self._cache, made, strict=True):
+            for buffer, values in zip(kept, new, strict=True):
+                buffer[where, :, positions] = values
+
+    def _fill_in(self, last: Sequence[int]) -> Tensor:
+        """Return the logits of a block after each row, `[B, drafted, V]`; of rows without a draft, any."""
+        head, end = self._drafter.head, max(self._kept)
+        anchors, lengths = torch.tensor([last, self._kept], device=head.device)
+        context = [(keys[:, :, :end], values[:, :, :end]) for keys, values in self._cache]
+        logits: Tensor = head(anchors, lengths, context)
+        return logits

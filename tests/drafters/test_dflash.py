@@ -1,0 +1,245 @@
+"""The dflash drafter: the head of the speculators package, and what it keeps as a text grows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn.utils.rnn import pad_sequence
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import ModelError, Outcome, SamplingSettings, TokenTree
+from specdec_drafters.dflash.checkpoint import read_dflash
+from specdec_drafters.dflash.config import DFlashConfig
+from specdec_drafters.dflash.drafter import DFlashDrafter
+from tests.catalogue import write_random_dflash
+from tests.drafters.support import SeededRequest, commit, info_for, tree_request
+from tests.drafters.test_eagle3 import PROMPTS, D, V, target_for
+from tests.lossless import doubled_p_value, enumerate_continuations, small_target
+from tests.toys import Gamma
+
+DATA = Path(__file__).parent / "data" / "dflash"
+CASES = ("qwen3", "anchor", "sliding", "non-causal")
+WINDOW = {
+    "use_sliding_window": True,
+    "sliding_window": 2,
+    "max_window_layers": 0,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
+BLOCK = 5
+
+
+def target_of(given):
+    """A target whose embeddings are those that the package had."""
+    target = target_for()
+    with torch.no_grad():
+        target.model.get_input_embeddings().weight.copy_(given["embed_tokens"])
+        target.model.get_output_embeddings().weight.copy_(given["lm_head"])
+    return target
+
+
+@torch.inference_mode()
+def alone(head, states, anchor):
+    """The logits `[drafted, V]` after tokens with these states and the anchor, without a cache."""
+    count = len(states)
+    kept = head.context(states, torch.arange(count))
+    context = [tuple(each.transpose(0, 1)[None] for each in layer) for layer in kept]
+    return head(torch.tensor([anchor]), torch.tensor([count]), context)[0]
+
+
+def check_logits(head, given, reference):
+    """Compare a head with the logits of the speculators package, of the blocks that begin with each token."""
+    states, tokens = given["hidden_states"][0], given["input_ids"][0].tolist()
+    others = torch.ones(V, dtype=torch.bool).index_fill_(0, head.token_ids, value=False)
+    first = head.shape.block_size - head.shape.drafted
+    assert len(reference) == 8
+    for anchor, expected in enumerate(reference):
+        logits = alone(head, states[:anchor], tokens[anchor])
+        torch.testing.assert_close(logits[:, head.token_ids], expected[first:], atol=1e-4, rtol=1e-4)
+        assert (logits[:, others] == float("-inf")).all()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logits_are_those_of_the_speculators_package(case):
+    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    head, layers = read_dflash(str(DATA / case), target_of(given).info())
+    assert layers == (0, 2, 3)
+    check_logits(head, given, reference["logits"])
+
+
+class Bench:
+    """A drafter and its target: requests with the target's states, and what the head says of a text by itself."""
+
+    def __init__(self, folder, layers=(0, 2, 4), **shape):
+        self.target = target_for()
+        write_random_dflash(folder, self.target, layers, **shape)
+        self.drafter = DFlashDrafter(DFlashConfig(model=str(folder)), self.target.info())
+        self.info = info_for(len(PROMPTS), V)
+
+    def states(self, tokens):
+        """The outputs of the layers at each token, `[T, D]`, without a cache."""
+        with torch.inference_mode(), self.target.features.capture_layers(self.drafter.hidden_layers) as states:
+            self.target.model(torch.tensor([list(tokens)]), use_cache=False)
+        return {layer: state[0] for layer, state in states.items()}
+
+    def carried(self, rows):
+        """The states of a request, NaN where a drafter must not read."""
+        read = [self.states(row[:-1]) for row in rows]
+        return {
+            layer: pad_sequence([states[layer] for states in read], batch_first=True, padding_value=torch.nan)
+            for layer in self.drafter.hidden_layers
+        }
+
+    def request(self, rows, budget, seed=0, shape=None):
+        states = self.carried(rows)
+        if shape is None:
+            return SeededRequest(rows, budget, seed, hidden_states=states)
+        return tree_request(rows, budget, shape, V, hidden_states=states)
+
+    def q(self, tokens):
+        """q of each place of a draft after the committed tokens, at temperature 1: `[drafted, V]`."""
+        states = self.states(tokens[:-1])
+        read = torch.cat([states[layer] for layer in self.drafter.hidden_layers], -1)
+        return alone(self.drafter.head, read, tokens[-1]).softmax(-1)
+
+    def check(self, session, tokens, budget=(3, 3, 3), seed=5):
+        """Compare what a session drafts with what the head says by itself; return the proposal."""
+        proposal = session.propose(self.request(tokens, budget, seed))
+        assert proposal.lengths == tuple(min(each, self.drafter.head.shape.drafted) for each in budget)
+        for row, length in enumerate(proposal.lengths):
+            q = proposal.q.probabilities[row, :length]
+            torch.testing.assert_close(q, self.q(tokens[row])[:length], atol=1e-5, rtol=1e-3)
+        return proposal
+
+
+@pytest.fixture(
+    params=[{}, {"sample_from_anchor": True, "block_size": 4}, {"layer": WINDOW}],
+    ids=["default", "anchor", "window"],
+)
+def bench(request, tmp_path):
+    return Bench(tmp_path / "dflash", **request.param)
+
+
+def test_q_is_the_heads_own_through_drafts_commits_and_ragged_rows(bench):
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    steps = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 9), (2, 1, 0)), ((1, 1, 1), (1, 1, 1))]
+    for seed, (budget, kept) in enumerate(steps):
+        proposal = bench.check(session, tokens, budget, seed)
+        commit(session, tokens, proposal, kept, last=20 + seed)
+    bench.check(session, tokens)
+
+
+def test_a_draft_does_not_depend_on_gamma(bench):
+    drafts = []
+    for budget in (1, 2, 4):
+        proposal = bench.drafter.open(bench.info).propose(bench.request(PROMPTS, [budget] * 3, seed=7))
+        drafts.append(proposal.q.probabilities[:, 0])
+    assert torch.equal(drafts[0], drafts[1])
+    assert torch.equal(drafts[0], drafts[2])
+
+
+def test_all_nodes_of_a_depth_are_drawn_from_one_place(tmp_path):
+    bench, shape = Bench(tmp_path / "dflash"), TokenTree((-1, -1, 1, 1, 2))
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    budget = (5, 2, 4)
+    proposal = session.propose(bench.request(tokens, budget, shape=shape))
+    assert proposal.lengths == budget
+    places = {0: 0, 2: 1, 4: 2}  # the first child of each node: its siblings are drawn without replacement
+    for row, count in enumerate(budget):
+        q = bench.q(tokens[row])
+        for node, place in places.items():
+            if node < count:
+                drawn = proposal.q.probabilities[row, node]
+                torch.testing.assert_close(drawn, q[place], atol=1e-5, rtol=1e-3)
+
+
+def test_commits_that_are_undone_and_rows_that_take_over_another_text(bench):
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    bench.check(session, tokens)
+    for row, (length, new) in zip(tokens, ((3, [30, 31]), (2, []), (1, [7, 8, 9, 10])), strict=True):
+        del row[length:]
+        row += new
+    session.rollback([3, 2, 1])
+    bench.check(session, tokens)
+
+
+def test_steps_without_the_drafter_are_caught_up(bench):
+    session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
+    bench.check(session, tokens)
+    for number in range(4):
+        for row in tokens:
+            row.append(30 + number)
+        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3, used=False))
+    bench.check(session, tokens)
+
+
+def test_nothing_is_drafted_before_the_target_has_read(bench):
+    proposal = bench.drafter.open(bench.info).propose(SeededRequest(PROMPTS, [3] * 3))
+    assert proposal.lengths == (0, 0, 0)
+
+
+def test_no_blocks_beyond_the_positions_of_the_head(tmp_path):
+    bench = Bench(tmp_path / "dflash", layer={"max_position_embeddings": 9})
+    # The last token of a text of n is at position n - 1, the last mask of a block of 5 at n + 3.
+    tokens = [list(range(2, 2 + length)) for length in (4, 5, 6)]
+    proposal = bench.drafter.open(info_for(3, V)).propose(bench.request(tokens, [8] * 3))
+    assert proposal.lengths == (BLOCK - 1, BLOCK - 1, 0)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_output_is_the_targets(temperature, tmp_path):
+    """The catalogue's tests have another temperature, and drafts that a controller stops."""
+    target, sampling = small_target("cpu"), SamplingSettings(temperature=temperature)
+    write_random_dflash(tmp_path / "dflash", target)
+    drafter = DFlashDrafter(DFlashConfig(model=str(tmp_path / "dflash")), target.info())
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 0, 2), sampling=sampling, strict=True)
+    count = 4000 if temperature else 40
+    expected = enumerate_continuations(target, sampling, length=4)
+    assert doubled_p_value(decoder, expected, count, min(count, 500), length=4) > 1e-4
+
+
+def changed(folder, case="qwen3", drop=(), config=None, **tensors):
+    """Write a copy of a checkpoint in which something is different."""
+    shutil.copytree(DATA / case, folder)
+    given = load_file(folder / "model.safetensors")
+    save_file(
+        {name: each for name, each in (given | tensors).items() if name not in drop}, folder / "model.safetensors"
+    )
+    keys = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({k: v for k, v in (keys | (config or {})).items() if v != "gone"})
+    )
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"config": {"speculators_model_type": "eagle3"}}, "speculators_model_type 'eagle3'. Supported: dflash"),
+        ({"config": {"mask_token_id": None}}, "config.json is not valid at mask_token_id"),
+        ({"config": {"mask_token_id": V}}, "has the mask_token_id 40; the target's token ids are 0 to 39"),
+        ({"config": {"aux_hidden_state_layer_ids": "gone"}}, "not valid at aux_hidden_state_layer_ids"),
+        ({"config": {"aux_hidden_state_layer_ids": [0, 1, 5]}}, "a target with 4 layers has 0 to 4"),
+        ({"config": {"aux_hidden_state_layer_ids": [0, 1]}}, r"fc.weight is \(16, 48\), but .* \(16, 32\)"),
+        ({"config": {"block_size": 1}}, "has a block_size of 1, of which the first place holds the last token"),
+        ({"config": {"transformer_layer_config": {"model_type": "gpt2"}}}, "'gpt2'. Supported: llama, qwen3"),
+        ({"config": {"target_hidden_size": 32}}, "hidden states of size 16 for a target with 32"),
+        ({"drop": ["fc.weight"]}, "drafter 'dflash': .* lacks the weights fc.weight"),
+        ({"drop": ["d2t"]}, "lacks the weights d2t"),
+        ({"other.weight": torch.zeros(2)}, "has other.weight"),
+        ({"norm.weight": torch.full((D,), torch.nan)}, "norm.weight has values that are not finite"),
+        ({"d2t": -torch.arange(24)}, "d2t does not map the draft vocabulary"),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
+    with pytest.raises(ModelError, match=said):
+        read_dflash(changed(tmp_path / "head", **changes), target_for().info())
+
+
+def test_heads_for_another_target_are_refused():
+    with pytest.raises(ModelError, match="hidden states of size 16; this one's is 32"):
+        read_dflash(str(DATA / "qwen3"), target_for(hidden_size=32).info())
