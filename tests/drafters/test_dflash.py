@@ -240,6 +240,14 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
         read_dflash(changed(tmp_path / "head", **changes), target_for().info())
 
 
+def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not():
+    target = target_for()
+    target.model.to(torch.bfloat16)
+    head, _ = read_dflash(str(DATA / "qwen3"), target.info())
+    assert {weight.dtype for weight in head.parameters()} == {torch.bfloat16}
+    assert head.rotary_emb.inv_freq.dtype == torch.float32
+
+
 def test_heads_for_another_target_are_refused():
     with pytest.raises(ModelError, match="hidden states of size 16; this one's is 32"):
         read_dflash(str(DATA / "qwen3"), target_for(hidden_size=32).info())
