@@ -1,0 +1,157 @@
+"""What draft heads of the speculators package that read the target's hidden states have in common when loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
+from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig
+
+H = TypeVar("H", bound=nn.Module)
+_OF_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")
+"""Weights of the target that training needs and that some checkpoints hold."""
+
+
+def target_features(target: TargetInfo, drafter: str) -> TargetFeatures:
+    """Return the target's weights.
+
+    Raises:
+        ModelError: Its hidden states cannot be read.
+    """
+    if target.features is None:
+        raise ModelError(
+            f"drafter {drafter!r}: this target has no output embedding, or shares it with other processes "
+            "(tensor_parallel), so that its hidden states cannot be read. Choose another drafter."
+        )
+    return target.features
+
+
+def check_layers(layers: Sequence[int], count: int | None, key: str, model: str, drafter: str) -> None:
+    """Check the layers of the target that a head reads.
+
+    Args:
+        layers: The layers, numbered as in `hidden_states` of transformers.
+        count: Number of layers of the target; None where it is not loaded.
+        key: The key of config.json that names them.
+        model: Name of the head, for the error message.
+        drafter: Name of the drafter, for the error message.
+
+    Raises:
+        ModelError: The target does not have them, or one is read twice.
+    """
+    allowed = range((max(layers, default=0) if count is None else count) + 1)
+    if not layers or len(set(layers)) < len(layers) or not set(layers) <= set(allowed):
+        raise ModelError(
+            f"drafter {drafter!r}: {model} reads the layers {list(layers)}; a target with {count} layers has "
+            f"0 to {len(allowed) - 1}, each of which may be read once. Choose a head for this target, or name "
+            f"the layers in {key} of its config.json."
+        )
+
+
+def check_sizes(
+    config: SpeculatorConfig, vocab_size: int | None, state_size: int, target: TargetInfo, model: str, drafter: str
+) -> None:
+    """Check that a head is for a target of these sizes.
+
+    Args:
+        config: Its config.
+        vocab_size: Size of the vocabulary that it drafts for.
+        state_size: Size of the hidden states that it reads.
+        target: The target.
+        model: Name of the head, for the error message.
+        drafter: Name of the drafter, for the error message.
+
+    Raises:
+        ModelError: It is for another target.
+    """
+    for what, theirs, ours in (
+        ("a vocabulary", vocab_size, target.vocab_size),
+        ("hidden states", state_size, target_features(target, drafter).hidden_size),
+    ):
+        if theirs != ours:
+            raise ModelError(
+                f"drafter {drafter!r}: {model} is for a target with {what} of size {theirs}; this one's is "
+                f"{ours}. It was trained for {config.verifier or 'another target'}."
+            )
+
+
+def with_target_weights(
+    checkpoint: Checkpoint, draft_vocab_size: int, target: TargetInfo, features: TargetFeatures
+) -> dict[str, Tensor]:
+    """Return the weights of a checkpoint, with the target's embeddings in the place of those that it lacks."""
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in _OF_TARGET}
+    if "embed_tokens.weight" not in tensors:
+        tensors["embed_tokens.weight"] = features.input_embeddings[: target.vocab_size]
+    if draft_vocab_size == target.vocab_size:
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+        tensors.setdefault("lm_head.weight", features.output_embeddings[: target.vocab_size])
+    elif "d2t" in tensors and "lm_head.weight" not in tensors:
+        ids = torch.arange(draft_vocab_size) + tensors["d2t"]
+        tensors["lm_head.weight"] = features.output_embeddings[ids.to(features.output_embeddings.device)]
+    return tensors
+
+
+def check_weights(
+    tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], optional: Collection[str], model: str, drafter: str
+) -> None:
+    """Check that a head can load weights.
+
+    Args:
+        tensors: The weights, by name.
+        own: The head's state, by name.
+        optional: Names that may be missing.
+        model: Name of the head, for the error message.
+        drafter: Name of the drafter, for the error message.
+
+    Raises:
+        ModelError: They are not all there, not finite, or of another shape.
+    """
+    missing = sorted(own.keys() - tensors.keys() - set(optional))
+    unknown = sorted(tensors.keys() - own.keys())
+    if missing or unknown:
+        raise ModelError(
+            f"drafter {drafter!r}: {model} lacks the weights {_listed(missing)} and has {_listed(unknown)}, which "
+            "its config.json does not ask for. Copy the checkpoint again, or use the specdec that supports it."
+        )
+    for name, tensor in tensors.items():
+        if tensor.shape != own[name].shape:
+            raise ModelError(
+                f"drafter {drafter!r}: {model}: the weight {name} is {tuple(tensor.shape)}, but config.json asks "
+                f"for {tuple(own[name].shape)}."
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise ModelError(f"drafter {drafter!r}: {model}: the weight {name} has values that are not finite.")
+
+
+def load_weights(head: nn.Module, tensors: Mapping[str, Tensor], model: str, drafter: str) -> None:
+    """Load the weights of a head with a draft vocabulary, in its buffers `d2t` and `t2d`.
+
+    Raises:
+        ModelError: They are not all there, not finite, of another shape, or map the vocabulary to no tokens.
+    """
+    own = head.state_dict()
+    t2d = head.get_buffer("t2d")
+    optional = {"t2d"} if "d2t" in tensors else {"t2d", "d2t"} if t2d.all() else set()
+    check_weights(tensors, own, optional, model, drafter)
+    head.load_state_dict(dict(tensors), strict=False)
+    d2t = head.get_buffer("d2t")
+    ids = torch.arange(len(d2t)) + d2t
+    if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0 or int(ids.max()) >= len(t2d):
+        raise ModelError(
+            f"drafter {drafter!r}: {model}: d2t does not map the draft vocabulary to different tokens of the "
+            "target. It holds the offset of each draft token's id in the target's vocabulary."
+        )
+
+
+def place_beside_target(head: H, features: TargetFeatures) -> H:
+    """Return a head for inference, on the device of the target's output embedding and in its data type."""
+    embeddings = features.output_embeddings
+    return head.to(embeddings.device, embeddings.dtype).eval().requires_grad_(requires_grad=False)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
