@@ -8,6 +8,7 @@ from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.hierarchical.config import HierarchicalConfig
+from specdec_drafters.mtp.config import MtpConfig
 from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.random.config import RandomConfig
@@ -65,6 +66,14 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.eagle3.drafter:Eagle3Drafter",
             config=Eagle3Config,
             summary="An EAGLE-3 head from a speculators checkpoint, on the hidden states of the target's layers.",
+            capabilities=Capabilities(needs_hidden_states=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="mtp",
+            factory="specdec_drafters.mtp.drafter:MtpDrafter",
+            config=MtpConfig,
+            summary="An MTP layer from a speculators checkpoint, on the target's last hidden states.",
             capabilities=Capabilities(needs_hidden_states=True),
         ),
         PluginSpec(

@@ -20,14 +20,14 @@ pytestmark = pytest.mark.speculators
 SCRIPT = Path(__file__).parent / "speculators_reference.py"
 
 
-def package_logits(head: Path, folder: Path) -> torch.Tensor:
-    """Run the package with the Python that has it; return its logits, `[S, T, draft vocabulary]`."""
+def package_logits(head: Path, folder: Path, script: Path = SCRIPT) -> torch.Tensor:
+    """Run the package with the Python that has it; return its logits, as the script says."""
     python = os.environ.get("SPECULATORS_PYTHON")
     assert python, "SPECULATORS_PYTHON must name a Python that has the package; see the phase in .ci/run"
     output = folder / "logits.safetensors"
     # The package imports its own transformers, not that of this environment.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([python, SCRIPT, "run", head, output], check=True, env={**environment, "HF_HUB_OFFLINE": "1"})
+    subprocess.run([python, script, "run", head, output], check=True, env={**environment, "HF_HUB_OFFLINE": "1"})
     return load_file(output)["logits"]
 
 
@@ -62,4 +62,4 @@ def test_the_package_opens_what_the_trainer_writes(draft_vocab, tmp_path):
     save_file(given, tmp_path / "head" / "inputs.safetensors")
     head, layers = read_eagle3(str(tmp_path / "head"), target.info())
     assert layers == (0, 2, 3)
-    check_logits(head, given, package_logits(tmp_path / "head", tmp_path))
+    check_logits(head, given, package_logits(tmp_path / "head", tmp_path), head.token_ids)

@@ -20,6 +20,7 @@ DEFAULT = [
     ("transformer", True),
     ("heads", False),
     ("eagle3", True),
+    ("mtp", False),
     ("chain", True),
     ("hierarchy-bigram", False),
     ("translated", False),

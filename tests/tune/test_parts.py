@@ -42,8 +42,11 @@ def record_of(model, *parts):
 
 def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     study, left_out = default_study(record_of("builtin:target", Part({"builtin": "heldout"})))
-    # No drafter with another tokenizer ships.
-    assert left_out == {"translated": "runs[0].drafter: missing key 'drafter'."}
+    # No drafter with another tokenizer ships, and no such head.
+    assert left_out == {
+        "mtp": "runs[0].drafter: missing key 'model'.",
+        "translated": "runs[0].drafter: missing key 'drafter'.",
+    }
     drafters = {one.labels.drafter.partition("(")[0] for one in study.runs[1:]}
     assert drafters == {
         "chain",
