@@ -23,6 +23,7 @@ from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.eagle3.model import CARRIED
+from specdec_drafters.mtp.checkpoint import read_mtp
 from specdec_drafters.mtp.drafter import MtpDrafter
 from tests.catalogue import write_random_eagle3, write_random_mtp
 from tests.drafters.support import SeededRequest, commit, info_for, rows_of, tree_request
@@ -288,6 +289,15 @@ def test_what_a_checkpoint_lacks_is_the_targets(tmp_path):
     head, _ = read_eagle3(lacking, target.info())
     assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)
     assert torch.equal(head.lm_head.weight, target.features.output_embeddings[head.token_ids])
+
+
+@pytest.mark.parametrize(("read", "head"), [(read_eagle3, "eagle3/llama"), (read_mtp, "mtp/qwen3")])
+def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not(read, head):
+    target = target_for()
+    target.model.to(torch.bfloat16)
+    loaded, _ = read(str(DATA.parent / head), target.info())
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
+    assert loaded.rotary_emb.inv_freq.dtype == torch.float32
 
 
 def test_layers_that_are_not_named_are_chosen_by_their_number(tmp_path):

@@ -48,13 +48,6 @@ def test_the_embeddings_are_the_targets_own_memory():
         assert torch.equal(weight, before[name])
 
 
-def test_a_layer_takes_the_data_type_of_the_target():
-    target = target_for()
-    target.model.to(torch.bfloat16)
-    head, _ = read_mtp(str(DATA / "qwen3"), target.info())
-    assert {weight.dtype for weight in head.parameters()} == {torch.bfloat16}
-
-
 def changed(folder, drop=(), config=None, layer=None, **tensors):
     """Write a copy of the `qwen3` checkpoint in which something is different."""
     shutil.copytree(DATA / "qwen3", folder)

@@ -148,9 +148,15 @@ def load_weights(head: nn.Module, tensors: Mapping[str, Tensor], model: str, dra
 
 
 def place_beside_target(head: H, features: TargetFeatures) -> H:
-    """Return a head for inference, on the device of the target's output embedding and in its data type."""
+    """Return a head for inference, on the device of the target's output embedding, with weights of its data type.
+
+    Buffers keep theirs, as in models of transformers: in bfloat16, rotary frequencies would be off by up to 0.2%.
+    """
     embeddings = features.output_embeddings
-    return head.to(embeddings.device, embeddings.dtype).eval().requires_grad_(requires_grad=False)
+    head.to(embeddings.device).eval().requires_grad_(requires_grad=False)
+    for weight in head.parameters():
+        weight.data = weight.data.to(embeddings.dtype)
+    return head
 
 
 def _listed(names: Sequence[str]) -> str:
