@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ class _OwnTokens:
 
     tree: TreeShape | None = None
     hidden: Tensor | None = None
+    hidden_states: Mapping[int, Tensor] = MappingProxyType({})
 
     def __init__(self, tokens: Sequence[Sequence[int]], budget: Sequence[int], vocab_size: int) -> None:
         self.tokens, self.budget = tokens, tuple(budget)
