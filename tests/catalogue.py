@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from specdec_core import default_registry
 from specdec_core.interface import Drafter
@@ -20,6 +21,7 @@ from specdec_drafters.eagle3.checkpoint import config_of
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
+from specdec_drafters.mtp.model import MtpHead
 from tests.spelled import OTHER_VOCAB, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import Gamma
@@ -69,6 +71,7 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "heads": ("heads", {}),
     "eagle3": ("eagle3", {}),
     "dflash": ("dflash", {}),
+    "mtp": ("mtp", {}),
     "copy-long": ("prompt-copy", {"min_match": 2, "max_tokens": 2}),
     "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
@@ -133,6 +136,7 @@ class Catalogue:
         write_random_heads(folder / "heads.safetensors", target)
         write_random_eagle3(folder / "eagle3", target)
         write_random_dflash(folder / "dflash", target)
+        write_random_mtp(folder / "mtp", target)
         model = {"model": str(folder / "small")}
         self._needed = {
             "ngram": {"arpa": folder / "ids.arpa"},
@@ -141,6 +145,7 @@ class Catalogue:
             "heads": {"model": str(folder / "heads.safetensors")},
             "eagle3": {"model": str(folder / "eagle3")},
             "dflash": {"model": str(folder / "dflash")},
+            "mtp": {"model": str(folder / "mtp")},
             "other-transformer": {"model": str(folder / "other")},
         }
 
@@ -191,7 +196,7 @@ def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int]
     layer = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "vocab_size": vocab, **sizes}
     shape = HeadShape(layer, max(vocab * 2 // 3, 1), size, len(layers), **flags)
     head = Eagle3Head(shape)
-    randomize(head)
+    _randomize_head(head)
     folder.mkdir()
     write_checkpoint(folder, config_of(head, layers, {"name_or_path": None}), head.state_dict())
 
@@ -213,18 +218,48 @@ def write_random_dflash(folder: Path, target: LoadedModel, layers: Sequence[int]
     given = {"draft_vocab_size": max(vocab * 2 // 3, 1), "block_size": 5, "mask_token_id": vocab - 1} | shape
     given["layer"] = layer | given.get("layer", {})
     head = DFlashHead(DFlashShape(states=len(layers), **given))
-    randomize(head)
+    _randomize_head(head)
     folder.mkdir()
     write_checkpoint(folder, dflash.config_of(head, layers, {"name_or_path": None}), head.state_dict())
 
 
-def randomize(head: Eagle3Head | DFlashHead) -> None:
+def _randomize_head(head: Eagle3Head | DFlashHead) -> None:
     """Give a head random weights and a random draft vocabulary."""
     generator = torch.Generator().manual_seed(6)
-    with torch.no_grad():
-        for name, weight in head.named_parameters():
-            drawn = torch.randn(weight.shape, generator=generator)
-            weight.copy_(1 + 0.3 * drawn if "norm" in name else 0.5 * drawn)
+    _randomize(head.named_parameters(), generator)
     ids = torch.randperm(len(head.t2d), generator=generator)[: len(head.d2t)].sort().values
     head.t2d.zero_()[ids] = True
     head.d2t.copy_(ids - torch.arange(len(ids)))
+
+
+def write_random_mtp(folder: Path, target: LoadedModel) -> None:
+    """Write a random MTP layer for a target to a new folder."""
+    features = target.features
+    assert features is not None
+    layer = {
+        "model_type": "qwen3",
+        "vocab_size": target.vocab_size,
+        "hidden_size": features.hidden_size,
+        "intermediate_size": 24,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 256,
+    }
+    head = MtpHead(layer | {"num_hidden_layers": 1})
+    weights = {name: weight for name, weight in head.named_parameters() if not weight.is_meta}
+    _randomize(weights.items(), torch.Generator().manual_seed(7))
+    config = {
+        "speculators_model_type": "mtp",
+        "transformer_layer_config": layer | {"num_hidden_layers": features.num_layers},
+    }
+    folder.mkdir()
+    write_checkpoint(folder, config, weights)
+
+
+def _randomize(weights: Iterable[tuple[str, Tensor]], generator: torch.Generator) -> None:
+    """Draw weights with which distributions are far from uniform."""
+    with torch.no_grad():
+        for name, weight in weights:
+            drawn = torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + 0.3 * drawn if "norm" in name else 0.5 * drawn)

@@ -9,6 +9,7 @@ from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.hierarchical.config import HierarchicalConfig
+from specdec_drafters.mtp.config import MtpConfig
 from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.random.config import RandomConfig
@@ -74,6 +75,14 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.dflash.drafter:DFlashDrafter",
             config=DFlashConfig,
             summary="A DFlash head from a speculators checkpoint drafts a block in one forward pass.",
+            capabilities=Capabilities(needs_hidden_states=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="mtp",
+            factory="specdec_drafters.mtp.drafter:MtpDrafter",
+            config=MtpConfig,
+            summary="An MTP layer from a speculators checkpoint, on the target's last hidden states.",
             capabilities=Capabilities(needs_hidden_states=True),
         ),
         PluginSpec(

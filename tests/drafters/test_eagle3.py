@@ -23,7 +23,9 @@ from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.eagle3.model import CARRIED
-from tests.catalogue import write_random_eagle3
+from specdec_drafters.mtp.checkpoint import read_mtp
+from specdec_drafters.mtp.drafter import MtpDrafter
+from tests.catalogue import write_random_eagle3, write_random_mtp
 from tests.drafters.support import SeededRequest, commit, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
 from tests.toys import Gamma
@@ -40,11 +42,14 @@ def target_for(family="llama", device="cpu", seed=0, **settings):
     return wrap_model(model.to(device))
 
 
-def check_logits(head, given, reference):
-    """Compare a head with the logits of the speculators package, from every position and at every place."""
+def check_logits(head, given, reference, ids):
+    """Compare a head with the logits of the speculators package, from every position and at every place.
+
+    `ids` are those of the draft vocabulary.
+    """
     tokens, states = given["input_ids"], head.combine(given["hidden_states"])
     steps, count = reference.shape[:2]
-    others = torch.ones(head.config.vocab_size, dtype=torch.bool).index_fill_(0, head.token_ids, value=False)
+    others = torch.ones(head.config.vocab_size, dtype=torch.bool).index_fill_(0, ids, value=False)
     with torch.inference_mode():
         for base in range(count):
             cache = DynamicCache(config=head.config)
@@ -54,7 +59,7 @@ def check_logits(head, given, reference):
                     state = output.hidden_states[CARRIED][:, -1:]
                     output = head(tokens[:, base + step, None], state, cache)
                 logits = output.logits[0, -1]
-                torch.testing.assert_close(logits[head.token_ids], reference[step, base], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(logits[ids], reference[step, base], atol=1e-4, rtol=1e-4)
                 assert (logits[others] == float("-inf")).all()
 
 
@@ -63,16 +68,16 @@ def test_the_logits_are_those_of_the_speculators_package(case):
     head, layers = read_eagle3(str(DATA / case), target_for().info())
     assert layers == (0, 1, 2)
     given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
-    check_logits(head, given, reference["logits"])
+    check_logits(head, given, reference["logits"], head.token_ids)
 
 
 class Bench:
     """A drafter and its target: requests with the target's states, and what the head says of a text by itself."""
 
-    def __init__(self, folder, family="llama", layers=(0, 2, 4), seed=0, **flags):
-        self.target = target_for(family, seed=seed)
-        write_random_eagle3(folder, self.target, layers, **flags)
-        self.drafter = Eagle3Drafter(Eagle3Config(model=str(folder)), self.target.info())
+    def __init__(self, folder, write=write_random_eagle3, kind=Eagle3Drafter, **settings):
+        self.target = target_for()
+        write(folder, self.target, **settings)
+        self.drafter = kind(kind.Config(model=str(folder)), self.target.info())
         self.info = info_for(len(PROMPTS), V)
 
     def states(self, tokens):
@@ -115,9 +120,18 @@ class Bench:
                 torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
 
 
-@pytest.fixture(params=[{}, {"norm_output": True, "fc_norm": True}], ids=["default", "norms"])
+LAYERS = {"layers": (0, 2, 4)}
+BENCHES = {
+    "default": LAYERS,
+    "norms": LAYERS | {"norm_output": True, "fc_norm": True},
+    # An MTP layer drafts as a head does.
+    "mtp": {"write": write_random_mtp, "kind": MtpDrafter},
+}
+
+
+@pytest.fixture(params=BENCHES.values(), ids=BENCHES)
 def bench(request, tmp_path):
-    return Bench(tmp_path / "eagle3", **request.param)
+    return Bench(tmp_path / "head", **request.param)
 
 
 def test_q_is_the_heads_own_through_drafts_commits_and_ragged_rows(bench):
@@ -187,8 +201,8 @@ def test_nothing_is_drafted_before_the_target_has_read(bench):
 
 
 def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
-    bench = Bench(tmp_path / "eagle3")
-    path = tmp_path / "eagle3" / "config.json"
+    bench = Bench(tmp_path / "head")
+    path = tmp_path / "head" / "config.json"
     config = json.loads(path.read_text())
     config["transformer_layer_config"]["max_position_embeddings"] = 6
     path.write_text(json.dumps(config))
@@ -275,6 +289,15 @@ def test_what_a_checkpoint_lacks_is_the_targets(tmp_path):
     head, _ = read_eagle3(lacking, target.info())
     assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)
     assert torch.equal(head.lm_head.weight, target.features.output_embeddings[head.token_ids])
+
+
+@pytest.mark.parametrize(("read", "head"), [(read_eagle3, "eagle3/llama"), (read_mtp, "mtp/qwen3")])
+def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not(read, head):
+    target = target_for()
+    target.model.to(torch.bfloat16)
+    loaded, _ = read(str(DATA.parent / head), target.info())
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
+    assert loaded.rotary_emb.inv_freq.dtype == torch.float32
 
 
 def test_layers_that_are_not_named_are_chosen_by_their_number(tmp_path):

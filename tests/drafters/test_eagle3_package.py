@@ -62,4 +62,4 @@ def test_the_package_opens_what_the_trainer_writes(draft_vocab, tmp_path):
     save_file(given, tmp_path / "head" / "inputs.safetensors")
     head, layers = read_eagle3(str(tmp_path / "head"), target.info())
     assert layers == (0, 2, 3)
-    check_logits(head, given, package_logits(tmp_path / "head", tmp_path))
+    check_logits(head, given, package_logits(tmp_path / "head", tmp_path), head.token_ids)

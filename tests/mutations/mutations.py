@@ -62,6 +62,8 @@ DFLASH = "drafters/specdec_drafters/dflash/drafter.py"
 DFLASH_HEAD = "drafters/specdec_drafters/dflash/model.py"
 EAGLE3 = "drafters/specdec_drafters/eagle3/drafter.py"
 EAGLE3_HEAD = "drafters/specdec_drafters/eagle3/model.py"
+MTP = "drafters/specdec_drafters/mtp/checkpoint.py"
+MTP_HEAD = "drafters/specdec_drafters/mtp/model.py"
 EAGLE3_TRAINING = "drafters/specdec_drafters/eagle3/training.py"
 CACHE = "specdec_core/models/cache.py"
 TRANSFORMER = "drafters/specdec_drafters/transformer/drafter.py"
@@ -725,6 +727,30 @@ MUTATIONS = (
         "base.to(drawn.parents.device) + drawn.parents.clamp(min=0), drawn.parents",
         "The first level of a tree reads the state of its first node.",
         ("tests/drafters/test_eagle3.py",),
+    ),
+    Mutation(
+        "mtp: the output of the layer before the last",
+        MTP,
+        "        return theirs",
+        "        return theirs - 1",
+        "The layer reads a state that it was not trained on: still exact, acceptance falls.",
+        ("tests/drafters/test_mtp.py",),
+    ),
+    Mutation(
+        "mtp: state and embedding in the wrong order",
+        MTP_HEAD,
+        "[block.token_layernorm(embedded), block.hidden_layernorm(states)]",
+        "[block.hidden_layernorm(states), block.token_layernorm(embedded)]",
+        "The projection is applied to the wrong halves: hardly any draft token is accepted.",
+        ("tests/drafters/test_mtp.py",),
+    ),
+    Mutation(
+        "mtp: drafted tokens read the output before the final norm",
+        MTP_HEAD,
+        "(state,)",
+        "(output,)",
+        "The first draft token is right, those after it are worse.",
+        ("tests/drafters/test_mtp.py",),
     ),
     Mutation(
         "eagle3 is trained on states that drafts do not see",

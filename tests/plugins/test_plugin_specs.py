@@ -51,6 +51,7 @@ def test_names():
             "eagle3",
             "heads",
             "hierarchical",
+            "mtp",
             "ngram",
             "prompt-copy",
             "random",

@@ -21,6 +21,7 @@ DEFAULT = [
     ("heads", False),
     ("eagle3", True),
     ("dflash", False),
+    ("mtp", False),
     ("chain", True),
     ("hierarchy-bigram", False),
     ("translated", False),

@@ -45,6 +45,7 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     # No drafter with another tokenizer ships, and no such head.
     assert left_out == {
         "dflash": "runs[0].drafter: missing key 'model'.",
+        "mtp": "runs[0].drafter: missing key 'model'.",
         "translated": "runs[0].drafter: missing key 'drafter'.",
     }
     drafters = {one.labels.drafter.partition("(")[0] for one in study.runs[1:]}

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
+from specdec_core.interface import (
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    PluginConfig,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
 from specdec_core.models import LoadedModel, ModelSession, inspect_family
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
-from specdec_drafters.eagle3.model import CARRIED, Eagle3Head
+from specdec_drafters.eagle3.model import CARRIED
 
 
 class Eagle3Drafter(Drafter):
@@ -31,27 +40,31 @@ class Eagle3Drafter(Drafter):
         Li et al. 2025 (arXiv 2503.01840).
     """
 
-    Config = Eagle3Config
+    Config: ClassVar[type[PluginConfig]] = Eagle3Config
     needs_hidden_states = True
     drafts_trees = True
 
-    def __init__(self, config: Eagle3Config, target: TargetInfo) -> None:
+    def __init__(self, config: Any, target: TargetInfo) -> None:
         super().__init__(config, target)
-        self.head, self.hidden_layers = read_eagle3(config.model, target)
+        self.head, self.hidden_layers = self.read(config.model, target)
         self.loaded = loaded_head(self.head, config.model)
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with an empty cache."""
         return _Eagle3Session(self, session)
 
+    def read(self, model: str, target: TargetInfo) -> tuple[Any, tuple[int, ...]]:
+        """Read a checkpoint; return the head, and the layers of the target that it reads."""
+        return read_eagle3(model, target)
+
     def combined(self, states: Mapping[int, Tensor], row: int, first: int, end: int) -> Tensor:
         """Return what the head reads of tokens `first` to `end - 1` of a row, `[end - first, D]`."""
         parts = [states[layer][row, first:end] for layer in self.hidden_layers]
-        head: Eagle3Head = self.head
-        return head.combine(torch.cat(parts, dim=-1).to(head.device, head.dtype))
+        combined: Tensor = self.head.combine(torch.cat(parts, dim=-1).to(self.head.device, self.head.dtype))
+        return combined
 
 
-def loaded_head(head: Eagle3Head, name: str) -> LoadedModel:
+def loaded_head(head: Any, name: str) -> LoadedModel:
     """Return a head as a model that a session can run."""
     family = inspect_family(head)
     return LoadedModel(head, None, name, family, vocab_size=head.config.vocab_size, eos_ids=(), start_id=None)

@@ -1,0 +1,115 @@
+"""MTP layers on disk: the config of the speculators package, and the weights that belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import Field
+from transformers import AutoConfig
+
+from specdec_core.interface import ModelError, TargetInfo
+from specdec_drafters.common.draft_heads import (
+    check_sizes,
+    check_weights,
+    place_beside_target,
+    target_features,
+)
+from specdec_drafters.common.speculators import SpeculatorConfig, parse_config, read_checkpoint
+from specdec_drafters.mtp.model import ARCHITECTURES, MtpHead
+
+TYPE = "mtp"
+"""The `speculators_model_type`."""
+_HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+"""Architectures that the package also takes."""
+_OF_TARGET = ("embed_tokens.weight", "lm_head.weight")
+"""Weights that are the target's. The package does not save them, and ignores those of a checkpoint."""
+_UNUSED = (*_OF_TARGET, "verifier_lm_head.weight", "d2t", "t2d")
+"""Weights that some checkpoints hold and that drafting does not need."""
+
+
+class MtpSpeculatorConfig(SpeculatorConfig):
+    """The keys of an `mtp` config, whose `transformer_layer_config` is that of the target it was trained for."""
+
+    num_nextn_predict_layers: int = Field(default=1, ge=1, le=1)
+
+    def layer(self, model: str) -> Mapping[str, Any]:
+        """Return the config of the layer, which has full attention whatever the layers of the target have.
+
+        Raises:
+            ModelError: It is of an architecture that is not supported.
+        """
+        given = self.transformer_layer_config
+        kind = given.get("model_type", "qwen2")  # the package's default, which it cannot build
+        if kind not in ARCHITECTURES:
+            reason = (
+                " Targets with such layers have a recurrent state, which cannot be rolled back after a rejection."
+                if kind in _HYBRID
+                else ""
+            )
+            raise ModelError(
+                f"drafter 'mtp': {model} has a layer of the model_type {kind!r}. Supported: "
+                f"{', '.join(ARCHITECTURES)}.{reason}"
+            )
+        attention = {"layer_types": ["full_attention"], "use_sliding_window": False, "sliding_window": None}
+        return {**given, **attention, "num_hidden_layers": 1}
+
+    def last_layer(self, count: int | None, model: str) -> int:
+        """Return the layer of the target that is read: its last.
+
+        Args:
+            count: Number of the target's layers; None if it is not loaded.
+            model: Name of the checkpoint, for error messages.
+
+        Raises:
+            ModelError: It was trained for a target with another number of layers.
+        """
+        theirs: int = AutoConfig.for_model(
+            **self.transformer_layer_config | {"layer_types": None}
+        ).num_hidden_layers
+        if count not in (None, theirs):
+            raise ModelError(
+                f"drafter 'mtp': {model} reads the output of layer {theirs}, the last of its target; this target "
+                f"has {count} layers. It was trained for {self.verifier or 'another target'}."
+            )
+        return theirs
+
+
+def read_mtp(model: str, target: TargetInfo) -> tuple[MtpHead, tuple[int, ...]]:
+    """Read an MTP layer for a target.
+
+    Args:
+        model: A folder or a hub name.
+        target: The target, whose embeddings the layer shares.
+
+    Returns:
+        The layer on the device of the target's output embedding and in its data type; and the layer of the target
+        that it reads, the last.
+
+    Raises:
+        ModelError: It is not there, is not complete, is of another type, or does not fit the target.
+    """
+    features = target_features(target, TYPE)
+    checkpoint = read_checkpoint(model, target.folder, TYPE)
+    config = parse_config(MtpSpeculatorConfig, checkpoint, TYPE, TYPE)
+    layer = config.layer(model)
+    vocab = target.vocab_size
+    embedding = features.input_embeddings[:vocab]
+    if embedding.shape != (vocab, features.hidden_size):
+        raise ModelError(
+            f"drafter 'mtp': this target embeds {embedding.shape[0]} tokens in {embedding.shape[1]} numbers, but "
+            f"its hidden states are {features.hidden_size} and its logits {vocab}; an MTP layer reads both alike. "
+            "Choose another drafter."
+        )
+    with torch.random.fork_rng(devices=[]):  # initial values are drawn from the global generator
+        head = MtpHead(layer)
+    check_sizes(config, head.config.vocab_size, head.config.hidden_size, target, model, TYPE)
+    own = {name: weight for name, weight in head.state_dict().items() if name not in _OF_TARGET}
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in _UNUSED}
+    check_weights(tensors, own, (), model, TYPE)
+    shared = dict(zip(_OF_TARGET, (embedding, features.output_embeddings[:vocab]), strict=True))
+    # Assigned, not copied: the target's embeddings are in memory once.
+    head.load_state_dict({**tensors, **shared}, assign=True)
+    layers = (config.last_layer(features.num_layers, model),)
+    return place_beside_target(head, features), layers

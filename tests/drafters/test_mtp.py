@@ -1,0 +1,108 @@
+"""The mtp drafter: the layer of the speculators package, and which checkpoints it takes.
+
+How it drafts, commits and rolls back is tested in `test_eagle3.py`, with the session that both have.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specdec_core.interface import ModelError, TargetInfo
+from specdec_drafters.eagle3.checkpoint import read_eagle3
+from specdec_drafters.mtp.checkpoint import read_mtp
+from tests.drafters.test_eagle3 import V, check_logits, target_for
+
+DATA = Path(__file__).parent / "data" / "mtp"
+CASES = ("qwen3", "qwen3-sliding")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_logits_are_those_of_the_speculators_package(case):
+    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    target = target_for("qwen3")
+    with torch.no_grad():
+        target.model.get_input_embeddings().weight.copy_(given["embed_tokens"])
+        target.model.get_output_embeddings().weight.copy_(given["lm_head"])
+    head, layers = read_mtp(str(DATA / case), target.info())
+    assert layers == (4,)
+    check_logits(head, given, reference["logits"], torch.arange(V))
+
+
+def test_the_embeddings_are_the_targets_own_memory():
+    target = target_for()
+    before = {name: weight.clone() for name, weight in target.model.state_dict().items()}
+    head, _ = read_mtp(str(DATA / "qwen3"), target.info())
+    features = target.features
+    assert head.embed_tokens.weight.data_ptr() == features.input_embeddings.data_ptr()
+    assert head.lm_head.weight.data_ptr() == features.output_embeddings.data_ptr()
+    assert all(weight.requires_grad for weight in target.model.parameters())
+    assert not any(weight.requires_grad for weight in head.parameters())
+    for name, weight in target.model.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def changed(folder, drop=(), config=None, layer=None, **tensors):
+    """Write a copy of the `qwen3` checkpoint in which something is different."""
+    shutil.copytree(DATA / "qwen3", folder)
+    given = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in (given | tensors).items() if name not in drop}
+    save_file(kept, folder / "model.safetensors")
+    keys = json.loads((folder / "config.json").read_text()) | (config or {})
+    keys["transformer_layer_config"] |= layer or {}
+    (folder / "config.json").write_text(json.dumps(keys))
+    return str(folder)
+
+
+NORM = "mtp_layers.0.hidden_layernorm.weight"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"config": {"speculators_model_type": "eagle3"}}, "speculators_model_type 'eagle3'. Supported: mtp"),
+        ({"config": {"num_nextn_predict_layers": 2}}, "config.json is not valid at num_nextn_predict_layers"),
+        ({"layer": {"model_type": "qwen2"}}, "a layer of the model_type 'qwen2'. Supported: qwen3.$"),
+        ({"layer": {"model_type": "qwen3_next"}}, "'qwen3_next'. Supported: qwen3. .*a recurrent state"),
+        ({"layer": {"vocab_size": 50}}, "a vocabulary of size 50; this one's is 40"),
+        ({"layer": {"hidden_size": 32}}, "hidden states of size 32; this one's is 16"),
+        ({"layer": {"num_hidden_layers": 5}}, "output of layer 5, the last of its target; this target has 4"),
+        ({"layer": {"attention_bias": True}}, "lacks the weights mtp_layers.0.self_attn.k_proj.bias, "),
+        ({"drop": [NORM]}, f"lacks the weights {NORM} and has none"),
+        ({"mtp_layers.1.norm.weight": torch.zeros(2)}, "has mtp_layers.1.norm.weight"),
+        ({NORM: torch.zeros(8)}, r"is \(8,\), but config.json asks for \(16,\)"),
+        ({NORM: torch.full((16,), torch.nan)}, f"{NORM} has values that are not finite"),
+    ],
+)
+def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
+    with pytest.raises(ModelError, match=said):
+        read_mtp(changed(tmp_path / "head", **changes), target_for().info())
+
+
+def test_embeddings_of_a_checkpoint_are_ignored_as_the_package_does(tmp_path):
+    target = target_for()
+    other = {f"{name}.weight": torch.zeros(3, 2) for name in ("embed_tokens", "lm_head", "verifier_lm_head")}
+    head, _ = read_mtp(changed(tmp_path / "head", **other), target.info())
+    assert torch.equal(head.embed_tokens.weight, target.features.input_embeddings)
+
+
+def test_a_target_whose_embeddings_are_of_another_size_is_refused():
+    features = SimpleNamespace(input_embeddings=torch.zeros(V, 8), hidden_size=16, num_layers=4)
+    with pytest.raises(ModelError, match=r"40 tokens in 8 numbers, but its hidden states are 16 .* both alike"):
+        read_mtp(str(DATA / "qwen3"), TargetInfo(V, features=features))
+
+
+def test_a_target_without_an_output_embedding_is_refused():
+    with pytest.raises(ModelError, match=r"drafter 'mtp': this target has no output embedding"):
+        read_mtp(str(DATA / "qwen3"), TargetInfo(V))
+
+
+def test_each_drafter_names_the_type_that_it_takes():
+    with pytest.raises(ModelError, match=r"speculators_model_type 'mtp'\. Supported: eagle3"):
+        read_eagle3(str(DATA / "qwen3"), target_for().info())
