@@ -240,6 +240,18 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
         read_dflash(changed(tmp_path / "head", **changes), target_for().info())
 
 
+def test_the_embeddings_are_the_targets_own_memory():
+    target = target_for()
+    head, _ = read_dflash(str(DATA / "anchor"), target.info())
+    for own, theirs in (
+        (head.embed_tokens.weight, target.features.input_embeddings),
+        (head.lm_head.weight, target.features.output_embeddings),
+    ):
+        assert own.data_ptr() == theirs.data_ptr()
+        assert not own.requires_grad
+    assert all(weight.requires_grad for weight in target.model.parameters())
+
+
 def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not():
     target = target_for()
     target.model.to(torch.bfloat16)

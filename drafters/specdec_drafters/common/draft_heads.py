@@ -130,6 +130,8 @@ def check_weights(
 def load_weights(head: nn.Module, tensors: Mapping[str, Tensor], model: str, drafter: str) -> None:
     """Load the weights of a head with a draft vocabulary, in its buffers `d2t` and `t2d`.
 
+    They are not copied, so that those of the target stay in its memory.
+
     Raises:
         ModelError: They are not all there, not finite, of another shape, or map the vocabulary to no tokens.
     """
@@ -137,7 +139,7 @@ def load_weights(head: nn.Module, tensors: Mapping[str, Tensor], model: str, dra
     t2d = head.get_buffer("t2d")
     optional = {"t2d"} if "d2t" in tensors else {"t2d", "d2t"} if t2d.all() else set()
     check_weights(tensors, own, optional, model, drafter)
-    head.load_state_dict(dict(tensors), strict=False)
+    head.load_state_dict(dict(tensors), strict=False, assign=True)
     d2t = head.get_buffer("d2t")
     ids = torch.arange(len(d2t)) + d2t
     if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0 or int(ids.max()) >= len(t2d):
