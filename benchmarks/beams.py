@@ -12,10 +12,11 @@ beam search without a drafter and with one take turns, a prompt at a time. Print
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from _common import interleaved, ratios, report, spread
@@ -45,33 +46,34 @@ def main() -> None:
 def counts(target: LoadedModel, prompts: Sequence[PromptText], options: argparse.Namespace) -> dict[str, Any]:
     """Return what is the same on every machine."""
     read = _Reads(target)
+    with read.counting:
+        return {"rows": list(_counts(read, prompts, options))}
+
+
+def _counts(read: _Reads, prompts: Sequence[PromptText], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    target = read.target
     texts, _ = _decode(target, None, prompts, options, 1, None)
-    rows: list[dict[str, Any]] = [{"w": 1, "bleu": _bleu(texts, prompts)}]
+    yield {"w": 1, "bleu": _bleu(texts, prompts)}
     for beams in options.beams:
         read.clear()
         plain, metrics = _decode(target, None, prompts, options, beams, None)
         theirs = _library(target, prompts, options, beams)
-        rows.append(
-            {
-                "w": beams,
-                "bleu": _bleu(plain, prompts),
-                "same_as_transformers": _share(plain, theirs),
-                **_passes(metrics, read),
-            }
-        )
+        yield {
+            "w": beams,
+            "bleu": _bleu(plain, prompts),
+            "same_as_transformers": _share(plain, theirs),
+            **_passes(metrics, read),
+        }
         for factor in options.factors:
             read.clear()
             drafted, metrics = _decode(target, DRAFTER, prompts, options, beams, round(factor * beams))
-            rows.append(
-                {
-                    "w": beams,
-                    "u": round(factor * beams),
-                    "same_as_without": _share(drafted, plain),
-                    "alpha": round(metrics.alpha or 0.0, 3),
-                    **_passes(metrics, read),
-                }
-            )
-    return {"rows": rows}
+            yield {
+                "w": beams,
+                "u": round(factor * beams),
+                "same_as_without": _share(drafted, plain),
+                "alpha": round(metrics.alpha or 0.0, 3),
+                **_passes(metrics, read),
+            }
 
 
 def speeds(target: LoadedModel, prompts: Sequence[PromptText], options: argparse.Namespace) -> dict[str, Any]:
@@ -102,13 +104,13 @@ class _Reads:
         forward, counted = ModelSession.forward, self
 
         def wrapped(
-            session: ModelSession, uncached: Any, draft: Any = None, lengths: Any = None, *rest: Any
+            session: ModelSession, uncached: Any, draft: Any = None, lengths: Any = None, *rest: Any, **more: Any
         ) -> Any:
             if session._loaded is counted.target and draft is not None:
                 counted.tokens += sum([draft.shape[1]] * len(uncached) if lengths is None else lengths)
-            return forward(session, uncached, draft, lengths, *rest)
+            return forward(session, uncached, draft, lengths, *rest, **more)
 
-        ModelSession.forward = wrapped  # type: ignore[method-assign]
+        self.counting = mock.patch.object(ModelSession, "forward", wrapped)
 
     def clear(self) -> None:
         """Begin again."""
