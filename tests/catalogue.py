@@ -14,7 +14,6 @@ from specdec_core import default_registry
 from specdec_core.interface import Drafter
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.speculators import write_checkpoint
-from specdec_drafters.dflash import checkpoint as dflash
 from specdec_drafters.dflash.model import DFlashHead
 from specdec_drafters.dflash.model import HeadShape as DFlashShape
 from specdec_drafters.eagle3.checkpoint import config_of
@@ -201,6 +200,37 @@ def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int]
     write_checkpoint(folder, config_of(head, layers, {"name_or_path": None}), head.state_dict())
 
 
+def dflash_config(head: DFlashHead, layers: Sequence[int]) -> dict[str, Any]:
+    """Return the `config.json` of a head, as the speculators package writes it."""
+    shape = head.shape
+    method = {
+        "proposal_type": "greedy",
+        "speculative_tokens": shape.drafted,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "architectures": ["DFlashSpeculator"],
+        "speculators_model_type": "dflash",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "dflash",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [method],
+            "verifier": {"name_or_path": None},
+        },
+        "transformer_layer_config": dict(shape.layer),
+        "draft_vocab_size": shape.draft_vocab_size,
+        "block_size": shape.block_size,
+        "target_hidden_size": None,
+        "aux_hidden_state_layer_ids": list(layers),
+        "mask_token_id": shape.mask_token_id,
+        "sliding_window_non_causal": shape.sliding_window_non_causal,
+        "sample_from_anchor": shape.sample_from_anchor,
+        "tie_word_embeddings": False,
+    }
+
+
 def write_random_dflash(folder: Path, target: LoadedModel, layers: Sequence[int] = (0, 1), **shape: Any) -> None:
     """Write a random DFlash head for a target, which drafts two thirds of its tokens, four at once.
 
@@ -220,7 +250,7 @@ def write_random_dflash(folder: Path, target: LoadedModel, layers: Sequence[int]
     head = DFlashHead(DFlashShape(states=len(layers), **given))
     _randomize_head(head)
     folder.mkdir()
-    write_checkpoint(folder, dflash.config_of(head, layers, {"name_or_path": None}), head.state_dict())
+    write_checkpoint(folder, dflash_config(head, layers), head.state_dict())
 
 
 def _randomize_head(head: Eagle3Head | DFlashHead) -> None:

@@ -58,10 +58,10 @@ CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 SHARED = "drafters/specdec_drafters/translated/shared.py"
 TRANSLATED = "drafters/specdec_drafters/translated/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
+DRAFT_HEADS = "drafters/specdec_drafters/common/draft_heads.py"
 DFLASH = "drafters/specdec_drafters/dflash/drafter.py"
 DFLASH_HEAD = "drafters/specdec_drafters/dflash/model.py"
 EAGLE3 = "drafters/specdec_drafters/eagle3/drafter.py"
-EAGLE3_HEAD = "drafters/specdec_drafters/eagle3/model.py"
 MTP = "drafters/specdec_drafters/mtp/checkpoint.py"
 MTP_HEAD = "drafters/specdec_drafters/mtp/model.py"
 EAGLE3_TRAINING = "drafters/specdec_drafters/eagle3/training.py"
@@ -688,8 +688,8 @@ MUTATIONS = (
         ("tests/drafters/test_dflash.py",),
     ),
     Mutation(
-        "eagle3: token ids of the draft vocabulary for the target's",
-        EAGLE3_HEAD,
+        "draft heads: token ids of the draft vocabulary for the target's",
+        DRAFT_HEADS,
         "device=self.d2t.device) + self.d2t",
         "device=self.d2t.device)",
         "Other tokens are drafted than the head meant: still exact, hardly any is accepted.",

@@ -16,6 +16,50 @@ _OF_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")
 """Weights of the target that training needs and that some checkpoints hold."""
 
 
+class DraftVocabularyHead(nn.Module):
+    """A head that drafts some of the target's tokens, in the form of the speculators package.
+
+    Attributes:
+        lm_head: The output embedding of the draft vocabulary.
+        d2t: `[draft_vocab_size]` int64, the offset of each draft token's id in the target's vocabulary.
+        t2d: `[V]` bool, whether the head can draft a token.
+    """
+
+    lm_head: nn.Linear
+    d2t: Tensor
+    t2d: Tensor
+
+    def add_draft_vocabulary(self, size: int, vocab_size: int) -> None:
+        """Add `d2t` and `t2d`, which hold the first tokens until weights are loaded.
+
+        Args:
+            size: Number of tokens that the head can draft.
+            vocab_size: V.
+        """
+        self.register_buffer("d2t", torch.zeros(size, dtype=torch.long))
+        self.register_buffer("t2d", torch.arange(vocab_size) < size)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of the weights."""
+        return self.lm_head.weight.dtype
+
+    @property
+    def token_ids(self) -> Tensor:
+        """The target's token id of each token of the draft vocabulary, `[draft_vocab_size]` int64."""
+        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+
+    def over_vocabulary(self, logits: Tensor) -> Tensor:
+        """Return logits `[..., V]` from those of the draft vocabulary: minus infinity for all other tokens."""
+        full = logits.new_full((*logits.shape[:-1], len(self.t2d)), float("-inf"))
+        return full.index_copy_(-1, self.token_ids, logits)
+
+
 def target_features(target: TargetInfo, drafter: str) -> TargetFeatures:
     """Return the target's weights.
 
@@ -127,8 +171,8 @@ def check_weights(
             raise ModelError(f"drafter {drafter!r}: {model}: the weight {name} has values that are not finite.")
 
 
-def load_weights(head: nn.Module, tensors: Mapping[str, Tensor], model: str, drafter: str) -> None:
-    """Load the weights of a head with a draft vocabulary, in its buffers `d2t` and `t2d`.
+def load_weights(head: DraftVocabularyHead, tensors: Mapping[str, Tensor], model: str, drafter: str) -> None:
+    """Load the weights of a head with a draft vocabulary.
 
     They are not copied, so that those of the target stay in its memory.
 
@@ -136,13 +180,11 @@ def load_weights(head: nn.Module, tensors: Mapping[str, Tensor], model: str, dra
         ModelError: They are not all there, not finite, of another shape, or map the vocabulary to no tokens.
     """
     own = head.state_dict()
-    t2d = head.get_buffer("t2d")
-    optional = {"t2d"} if "d2t" in tensors else {"t2d", "d2t"} if t2d.all() else set()
+    optional = {"t2d"} if "d2t" in tensors else {"t2d", "d2t"} if head.t2d.all() else set()
     check_weights(tensors, own, optional, model, drafter)
     head.load_state_dict(dict(tensors), strict=False, assign=True)
-    d2t = head.get_buffer("d2t")
-    ids = torch.arange(len(d2t)) + d2t
-    if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0 or int(ids.max()) >= len(t2d):
+    ids = head.token_ids
+    if len(set(ids.tolist())) < len(ids) or int(ids.min()) < 0 or int(ids.max()) >= len(head.t2d):
         raise ModelError(
             f"drafter {drafter!r}: {model}: d2t does not map the draft vocabulary to different tokens of the "
             "target. It holds the offset of each draft token's id in the target's vocabulary."

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import torch
 from pydantic import Field
 
@@ -105,40 +102,3 @@ def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, 
         head = DFlashHead(shape)
     load_weights(head, with_target_weights(checkpoint, config.draft_vocab_size, target, features), model, TYPE)
     return place_beside_target(head, features), layers
-
-
-def config_of(head: DFlashHead, layers: Sequence[int], verifier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `config.json` of a head.
-
-    Args:
-        head: The head.
-        layers: The layers of the target that it reads.
-        verifier: `name_or_path` and `architectures` of the target.
-    """
-    shape = head.shape
-    method = {
-        "proposal_type": "greedy",
-        "speculative_tokens": shape.drafted,
-        "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }
-    return {
-        "architectures": ["DFlashSpeculator"],
-        "speculators_model_type": TYPE,
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": TYPE,
-            "default_proposal_method": "greedy",
-            "proposal_methods": [method],
-            "verifier": dict(verifier),
-        },
-        "transformer_layer_config": dict(shape.layer),
-        "draft_vocab_size": shape.draft_vocab_size,
-        "block_size": shape.block_size,
-        "target_hidden_size": None,
-        "aux_hidden_state_layer_ids": list(layers),
-        "mask_token_id": shape.mask_token_id,
-        "sliding_window_non_causal": shape.sliding_window_non_causal,
-        "sample_from_anchor": shape.sample_from_anchor,
-        "tie_word_embeddings": False,
-    }

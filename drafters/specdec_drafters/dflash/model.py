@@ -17,6 +17,8 @@ from transformers.models.qwen3.modeling_qwen3 import (
     rotate_half,
 )
 
+from specdec_drafters.common.draft_heads import DraftVocabularyHead
+
 ARCHITECTURES = ("llama", "qwen3")
 """Configs of a head's layers, by `model_type`. The layers are those of Qwen3 with either."""
 Rotary = tuple[Tensor, Tensor]
@@ -101,7 +103,7 @@ class _Layer(nn.Module):
         return changed
 
 
-class DFlashHead(nn.Module):
+class DFlashHead(DraftVocabularyHead):
     """A DFlash head: fills in all masked tokens of a block in one forward pass.
 
     Each layer attends to the block and to the target's states of the committed tokens, which no layer changes. So
@@ -116,9 +118,6 @@ class DFlashHead(nn.Module):
         Chen et al. 2026 (arXiv 2602.06036); the modules and flags are those of speculators 0.9.
     """
 
-    d2t: Tensor
-    t2d: Tensor
-
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         self.shape = shape
@@ -132,23 +131,7 @@ class DFlashHead(nn.Module):
         self.lm_head = nn.Linear(size, shape.draft_vocab_size, bias=False)
         self.rotary_emb = Qwen3RotaryEmbedding(config)
         self.windows = [self._window(index) for index in range(config.num_hidden_layers)]
-        self.register_buffer("d2t", torch.zeros(shape.draft_vocab_size, dtype=torch.long))
-        self.register_buffer("t2d", torch.arange(vocab) < shape.draft_vocab_size)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The data type of the weights."""
-        return self.fc.weight.dtype
-
-    @property
-    def token_ids(self) -> Tensor:
-        """The target's token id of each token of the draft vocabulary, `[draft_vocab_size]` int64."""
-        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
+        self.add_draft_vocabulary(shape.draft_vocab_size, vocab)
 
     def context(self, states: Tensor, positions: Tensor) -> list[KeysValues]:
         """Return what the layers keep of committed tokens.
@@ -188,8 +171,7 @@ class DFlashHead(nn.Module):
         for layer, kept, window in zip(self.layers, context, self.windows, strict=True):
             block = layer(block, kept, masks[window], rotary)
         logits: Tensor = self.lm_head(self.norm(block[:, shape.block_size - shape.drafted :]))
-        full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
-        return full.index_copy_(-1, self.token_ids, logits)
+        return self.over_vocabulary(logits)
 
     def _window(self, index: int) -> int | None:
         """Return the number of tokens before the block that a layer attends to; None for all."""

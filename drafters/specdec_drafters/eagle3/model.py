@@ -13,6 +13,8 @@ from transformers.masking_utils import create_causal_mask, create_sliding_window
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
+from specdec_drafters.common.draft_heads import DraftVocabularyHead
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 CARRIED = 0
 """The number of the head's output state among its hidden states."""
@@ -72,7 +74,7 @@ class HeadOutput:
     hidden_states: tuple[Tensor]
 
 
-class Eagle3Head(nn.Module):
+class Eagle3Head(DraftVocabularyHead):
     """An EAGLE-3 head, as a model of transformers that also takes a state beside each token.
 
     The entry of token x_(t + 1) reads its embedding and a state of token x_t: `combine` of the target's, where the
@@ -86,9 +88,6 @@ class Eagle3Head(nn.Module):
     References:
         Li et al. 2025, section 3 (arXiv 2503.01840); the modules and flags are those of speculators 0.9.
     """
-
-    d2t: Tensor
-    t2d: Tensor
 
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
@@ -111,9 +110,7 @@ class Eagle3Head(nn.Module):
         self.norm = parts.norm(size, eps=eps)
         self.lm_head = nn.Linear(size, shape.draft_vocab_size, bias=False)
         self.rotary_emb = parts.rotary(self.config)
-        own = torch.arange(shape.draft_vocab_size)
-        self.register_buffer("d2t", torch.zeros_like(own))
-        self.register_buffer("t2d", torch.arange(vocab) < shape.draft_vocab_size)
+        self.add_draft_vocabulary(shape.draft_vocab_size, vocab)
 
     def _widen(self, layer: Any) -> None:
         """Have the first layer's attention read the embedding and the state, one after the other."""
@@ -121,21 +118,6 @@ class Eagle3Head(nn.Module):
             old = getattr(layer.self_attn, name)
             wide = nn.Linear(2 * old.in_features, old.out_features, bias=old.bias is not None)
             setattr(layer.self_attn, name, wide)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.fc.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The data type of the weights."""
-        return self.fc.weight.dtype
-
-    @property
-    def token_ids(self) -> Tensor:
-        """The target's token id of each token of the draft vocabulary, `[draft_vocab_size]` int64."""
-        return torch.arange(len(self.d2t), device=self.d2t.device) + self.d2t
 
     def combine(self, states: Tensor) -> Tensor:
         """Return the state that the head reads, `[..., D]`, from the target's, `[..., states * target_size]`."""
@@ -169,8 +151,7 @@ class Eagle3Head(nn.Module):
         """
         carried, normed = self.read(input_ids, states, past_key_values, attention_mask, position_ids)
         logits = self.lm_head(normed[:, -logits_to_keep:])
-        full = logits.new_full((*logits.shape[:-1], self.config.vocab_size), float("-inf"))
-        return HeadOutput(full.index_copy_(-1, self.token_ids, logits), (carried,))
+        return HeadOutput(self.over_vocabulary(logits), (carried,))
 
     def read(
         self,
