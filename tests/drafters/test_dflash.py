@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn.utils.rnn import pad_sequence
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError, Outcome, SamplingSettings, TokenTree
@@ -17,8 +16,8 @@ from specdec_drafters.dflash.checkpoint import read_dflash
 from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.dflash.drafter import DFlashDrafter
 from tests.catalogue import write_random_dflash
-from tests.drafters.support import SeededRequest, commit, info_for, tree_request
-from tests.drafters.test_eagle3 import PROMPTS, D, V, target_for
+from tests.drafters.support import SeededRequest, commit, info_for
+from tests.drafters.test_eagle3 import PROMPTS, Bench, D, V, target_for
 from tests.lossless import doubled_p_value, enumerate_continuations, small_target
 from tests.toys import Gamma
 
@@ -71,34 +70,11 @@ def test_the_logits_are_those_of_the_speculators_package(case):
     check_logits(head, given, reference["logits"])
 
 
-class Bench:
-    """A drafter and its target: requests with the target's states, and what the head says of a text by itself."""
+class BlockBench(Bench):
+    """The same for a head that drafts a block at once."""
 
-    def __init__(self, folder, layers=(0, 2, 4), **shape):
-        self.target = target_for()
-        write_random_dflash(folder, self.target, layers, **shape)
-        self.drafter = DFlashDrafter(DFlashConfig(model=str(folder)), self.target.info())
-        self.info = info_for(len(PROMPTS), V)
-
-    def states(self, tokens):
-        """The outputs of the layers at each token, `[T, D]`, without a cache."""
-        with torch.inference_mode(), self.target.features.capture_layers(self.drafter.hidden_layers) as states:
-            self.target.model(torch.tensor([list(tokens)]), use_cache=False)
-        return {layer: state[0] for layer, state in states.items()}
-
-    def carried(self, rows):
-        """The states of a request, NaN where a drafter must not read."""
-        read = [self.states(row[:-1]) for row in rows]
-        return {
-            layer: pad_sequence([states[layer] for states in read], batch_first=True, padding_value=torch.nan)
-            for layer in self.drafter.hidden_layers
-        }
-
-    def request(self, rows, budget, seed=0, shape=None):
-        states = self.carried(rows)
-        if shape is None:
-            return SeededRequest(rows, budget, seed, hidden_states=states)
-        return tree_request(rows, budget, shape, V, hidden_states=states)
+    def __init__(self, folder, **shape):
+        super().__init__(folder, write_random_dflash, DFlashDrafter, **{"layers": (0, 2, 4), **shape})
 
     def q(self, tokens):
         """q of each place of a draft after the committed tokens, at temperature 1: `[drafted, V]`."""
@@ -121,7 +97,7 @@ class Bench:
     ids=["default", "anchor", "window"],
 )
 def bench(request, tmp_path):
-    return Bench(tmp_path / "dflash", **request.param)
+    return BlockBench(tmp_path / "dflash", **request.param)
 
 
 def test_q_is_the_heads_own_through_drafts_commits_and_ragged_rows(bench):
@@ -143,7 +119,7 @@ def test_a_draft_does_not_depend_on_gamma(bench):
 
 
 def test_all_nodes_of_a_depth_are_drawn_from_one_place(tmp_path):
-    bench, shape = Bench(tmp_path / "dflash"), TokenTree((-1, -1, 1, 1, 2))
+    bench, shape = BlockBench(tmp_path / "dflash"), TokenTree((-1, -1, 1, 1, 2))
     session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
     budget = (5, 2, 4)
     proposal = session.propose(bench.request(tokens, budget, shape=shape))
@@ -183,7 +159,7 @@ def test_nothing_is_drafted_before_the_target_has_read(bench):
 
 
 def test_no_blocks_beyond_the_positions_of_the_head(tmp_path):
-    bench = Bench(tmp_path / "dflash", layer={"max_position_embeddings": 9})
+    bench = BlockBench(tmp_path / "dflash", layer={"max_position_embeddings": 9})
     # The last token of a text of n is at position n - 1, the last mask of a block of 5 at n + 3.
     tokens = [list(range(2, 2 + length)) for length in (4, 5, 6)]
     proposal = bench.drafter.open(info_for(3, V)).propose(bench.request(tokens, [8] * 3))
