@@ -82,8 +82,8 @@ class GenerationSettings(BaseModel):
     num_return_sequences: Annotated[int, Field(ge=1)] = 1
     """With beams: the number of hypotheses that are returned for a prompt, the best first."""
     constraint: Constraint | None = None
-    """What the new text must be: a JSON schema, a regular expression or a grammar. In a study it stands beside
-    `generation`."""
+    """What the new text must be: a JSON schema, a regular expression or a grammar. In a study it is a key
+    next to `generation`."""
 
     @field_validator("constraint")
     @classmethod

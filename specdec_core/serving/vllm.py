@@ -85,7 +85,7 @@ class VllmProposer:
         self._requests = Requests(self._open_session)
 
     def make_drafter(self, target: TargetInfo) -> Drafter:
-        """Return the drafter that `settings` names. Override it for one that is no plugin.
+        """Return the drafter that `settings` names. Override it for one that is not a plugin.
 
         Args:
             target: vLLM's model: its vocabulary, tokenizer and ends of sequence.
