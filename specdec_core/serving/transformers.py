@@ -75,13 +75,14 @@ class ServedGenerate:
         return output if dictionary else output.sequences
 
     def _ready(self, model: Any, tokenizer: Any) -> LoadedModel:
-        """Load the drafter for a model, if it is not the one of the last call."""
-        if self._loaded is None or self._loaded.model is not model:
-            loaded = wrap_model(model, tokenizer)
-            drafter = make_drafter(loaded, self._drafter, folder=self._folder)
+        """Load the drafter for a model, if it is not the one of the last call, or came without its tokenizer."""
+        known = self._loaded
+        if known is None or known.model is not model or (known.tokenizer is None and tokenizer is not None):
+            known = wrap_model(model, tokenizer)
+            drafter = make_drafter(known, self._drafter, folder=self._folder)
             self._decode = generate_with(drafter, gamma=self._gamma, tokenizer=tokenizer)
-            self._loaded = loaded
-        return self._loaded
+            self._loaded = known
+        return known
 
 
 def _fit(loaded: LoadedModel, generation_config: Any, prompt: int) -> None:

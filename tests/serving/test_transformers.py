@@ -84,6 +84,15 @@ def test_streams_and_stops_as_the_server_asks(served, plain, tokenizer):
     assert torch.cat(rest).tolist() == output[0, first.shape[1] :].tolist()
 
 
+def test_a_tokenizer_that_comes_with_a_later_call_is_used(plain, tokenizer):
+    generate = ServedGenerate("prompt-copy", gamma=2)
+    ids = tokenizer(PROMPT, return_tensors="pt")
+    whole = generate(plain, **ids, max_new_tokens=40)
+    stop = {"stop_strings": [tokenizer.decode(whole[0, 14:16])], "max_new_tokens": 40}
+    stopped = generate(plain, **ids, generation_config=GenerationConfig(**stop), tokenizer=tokenizer)
+    assert stopped.tolist() == plain.generate(**ids, **stop, tokenizer=tokenizer).tolist()
+
+
 def test_figures_are_in_a_dictionary_that_is_asked_for(served, tokenizer):
     ids = tokenizer(PROMPT, return_tensors="pt")
     output = served.generate(**ids, max_new_tokens=8, return_dict_in_generate=True)
