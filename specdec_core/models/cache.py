@@ -133,6 +133,11 @@ class SlotCache(Cache):  # type: ignore[misc]
             cache._states[layer] = SlotLayer.over(cache, kept, kept[..., :0])
         return cache
 
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The layers whose hidden states it keeps."""
+        return tuple(self._states)
+
     def buffers(self) -> list[Tensor]:
         """Return the keys and values of each layer, then the hidden states. Empty before the first pass."""
         keys_and_values = [buffer for layer in self.layers for buffer in (layer.keys, layer.values)]

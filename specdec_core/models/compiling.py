@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.cuda_graphs import GraphPasses
 from specdec_core.models.device import inference_only
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.probe import relative_error, tolerance
@@ -47,10 +48,12 @@ def compile_model(loaded: LoadedModel) -> LoadedModel:
     reason = why_not(loaded)
     if reason is not None:
         raise ModelError(f"{loaded.name}: {reason}. Remove `compile`.")
-    compiled = replace(loaded, passes=_passes(loaded))
-    prove(compiled)
-    assert compiled.passes is not None
-    return loaded if compiled.passes.failed else compiled
+    passes = _passes(loaded)
+    compiled = replace(loaded, passes=passes)
+    for rows in (1, 2) if loaded.device.type == "cuda" else (1,):  # code for more rows is compiled when it is used
+        if passes.failed is None:
+            prove(compiled, rows)
+    return loaded if passes.failed else compiled
 
 
 def compile_as_set(loaded: LoadedModel, setting: bool | Literal["auto"]) -> LoadedModel:
@@ -75,7 +78,7 @@ def why_not(loaded: LoadedModel) -> str | None:
     if loaded.device.type not in ("cpu", "cuda"):
         return f"forward passes are compiled on a CPU or a CUDA GPU; this model is on {loaded.device}"
     if not loaded.family.ragged:
-        return "it takes a forward pass for each sequence, which is as long as that sequence is new"
+        return "sequences at different positions take a forward pass each, so that its shapes differ"
     if loaded.family.rotary_switch is not None:
         return "its rotary frequencies change with length, which a compiled pass cannot follow"
     if loaded.device.type == "cuda" and loaded.encoder_decoder:
@@ -84,9 +87,12 @@ def why_not(loaded: LoadedModel) -> str | None:
 
 
 def _passes(loaded: LoadedModel) -> StaticPasses:
-    from specdec_core.models.inductor import InductorPasses
+    allowed = tolerance(loaded, loaded.model.dtype)
+    if loaded.device.type == "cuda":
+        return GraphPasses(loaded, allowed)
+    from specdec_core.models.inductor import InductorPasses  # which takes a second to import
 
-    return InductorPasses(loaded, tolerance(loaded, loaded.model.dtype))
+    return InductorPasses(loaded, allowed)
 
 
 def prove(compiled: LoadedModel, rows: int = 1) -> None:

@@ -55,7 +55,7 @@ class ModelForward:
     def __init__(self, loaded: LoadedModel, *, keep_hidden: bool = False, layers: Sequence[int] = ()) -> None:
         self.loaded = loaded
         self.layers = tuple(layers)
-        self._features = loaded.features if keep_hidden else None
+        self.features = loaded.features if keep_hidden else None
         self._family = loaded.family
 
     def run(
@@ -90,8 +90,8 @@ class ModelForward:
         hidden: list[Tensor] = []
         with ExitStack() as entered:
             entered.enter_context(self.loaded.lock)
-            if self._features is not None:
-                hidden = entered.enter_context(self._features.capture())
+            if self.features is not None:
+                hidden = entered.enter_context(self.features.capture())
             features, captured = self.loaded.features, None
             if self.layers and features is not None:
                 captured = entered.enter_context(features.capture_layers(self.layers))

@@ -8,15 +8,15 @@ of the code ("freezing"), which lets oneDNN fuse activations and sums into its p
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._guards import TracingContext, tracing
-from torch._inductor import config as inductor_config
-from torch._inductor.compile_fx import compile_fx
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.functional import pad
@@ -39,10 +39,14 @@ class InductorPasses(StaticPasses):
     Args:
         loaded: The model, on a CPU.
         tolerance: As for `CheckedPass`.
+        compiler: What compiles a graph; by default Inductor. Like `compile_graph`.
     """
 
-    def __init__(self, loaded: LoadedModel, tolerance: float) -> None:
+    def __init__(
+        self, loaded: LoadedModel, tolerance: float, compiler: Callable[..., Callable[..., Outputs]] | None = None
+    ) -> None:
         super().__init__(loaded, tolerance)
+        self._compiler = compiler or compile_graph
         self._numbers = torch.arange(64)
         self._compiled: dict[Any, CheckedPass] = {}
         self._lock = threading.Lock()
@@ -53,9 +57,10 @@ class InductorPasses(StaticPasses):
         buffers = cache.buffers()
         source = [] if memory is None else memory.buffers()
         end = max(length + count for length, _, count in zip(*rows, strict=True))
-        if not buffers or end < 2 or (memory is not None and (not source or source[0].shape[1] < 2)):
+        # Code for any size is not for a size of 1.
+        if end == 1 or (memory is not None and (not source or source[0].shape[1] == 1)):
             return None
-        if tokens.shape[1] == 1:  # a size of 1 would be compiled apart
+        if tokens.shape[1] == 1:
             tokens = pad(tokens, (0, 1))
         if len(self._numbers) < end:
             self._numbers = torch.arange(2 * end)
@@ -64,34 +69,49 @@ class InductorPasses(StaticPasses):
         compiled = self._compiled.get(kind)
         if compiled is None:
             with self._lock:
-                compiled = self._compiled.get(kind)
-                if compiled is None:
-                    function = StaticForward(self._loaded, layers, len(buffers))
-                    replay = _compile(function, inputs, len(buffers), frozen=is_packed(self._loaded))
-                    self._compiled[kind] = compiled = CheckedPass(function, replay, self._tolerance)
+                compiled = self._compiled.get(kind) or self._compile(layers, inputs, len(buffers))
+                self._compiled[kind] = compiled
         return Output(*compiled(*inputs))
 
+    def _compile(self, layers: Sequence[int], inputs: Sequence[Tensor], cached: int) -> CheckedPass:
+        function = StaticForward(self._loaded, layers, cached)
+        graph, fakes = trace(function, inputs, cached)
+        replay = self._compiler(graph, fakes, frozen=is_packed(self._loaded))
+        return CheckedPass(function, replay, self._tolerance)
 
-def _compile(
-    function: StaticForward, inputs: Sequence[Tensor], cached: int, *, frozen: bool
-) -> Callable[..., Outputs]:
-    """Return compiled code for a function, for inputs of any size of this kind.
+
+def trace(
+    function: StaticForward, inputs: Sequence[Tensor], cached: int
+) -> tuple[GraphModule, Sequence[FakeTensor]]:
+    """Return the operations of a function on inputs of any size of this kind, and inputs without data.
 
     Args:
         function: The function.
         inputs: Its arguments.
         cached: The number of buffers of the cache among them.
-        frozen: Whether weights become constants.
     """
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    fakes = [
-        _fake(mode, tensor, sizes) for tensor, sizes in zip(inputs, _dynamic_sizes(inputs, cached), strict=True)
-    ]
-    with inductor_config.patch(freezing=frozen):
-        with mode:
-            graph = make_fx(function)(*fakes)
-        with tracing(TracingContext(mode)):
-            compiled: Callable[..., Outputs] = compile_fx(graph, fakes)
+    sizes = _dynamic_sizes(inputs, cached)
+    fakes = [_fake(mode, tensor, names) for tensor, names in zip(inputs, sizes, strict=True)]
+    with mode:
+        return make_fx(function)(*fakes), fakes
+
+
+def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bool) -> Callable[..., Outputs]:
+    """Compile a graph with Inductor.
+
+    Args:
+        graph: The graph.
+        fakes: Inputs without data.
+        frozen: Whether weights become constants of the code.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx
+
+    with config.patch(freezing=frozen), tracing(TracingContext(fakes[0].fake_mode)):
+        compiled: Callable[..., Outputs] = compile_fx(graph, fakes)
     return compiled
 
 
@@ -105,7 +125,7 @@ def _dynamic_sizes(inputs: Sequence[Tensor], cached: int) -> list[dict[int, str]
     return sizes + [{**rows, 2 if tensor.ndim == 4 else 1: "source"} for tensor in inputs[len(sizes) :]]
 
 
-def _fake(mode: FakeTensorMode, tensor: Tensor, sizes: Mapping[int, str]) -> Tensor:
+def _fake(mode: FakeTensorMode, tensor: Tensor, sizes: Mapping[int, str]) -> FakeTensor:
     """Return a tensor without data, some of whose sizes are symbols."""
     shape = [_EXAMPLE[sizes[d]] if d in sizes else size for d, size in enumerate(tensor.shape)]
     dynamic = [DimDynamic.DUCK if d in sizes else DimDynamic.STATIC for d in range(tensor.ndim)]

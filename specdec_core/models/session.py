@@ -241,7 +241,10 @@ class ModelSession:
         assert self._cache is not None, "the session is closed"
         rows = (self.lengths, block.padding, block.counts)
         output = self._passes.run(self._cache, self._memory, self._forward.layers, block.tokens, rows)
-        return None if output is None else output.map(lambda part: part[:, width - block.keep : width])
+        if output is None:
+            return None
+        hidden = None if self._forward.features is None else output.hidden
+        return Output(output.logits, hidden).map(lambda part: part[:, width - block.keep : width])
 
     def _grown_tree(
         self, uncached: Sequence[Sequence[int]], block: Block, parents: Tensor

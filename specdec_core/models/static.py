@@ -159,7 +159,8 @@ class StaticPasses(ABC):
             Logits and hidden states of at least T columns; None if the pass has to run eagerly.
         """
         output = None
-        if self.failed is None:
+        # The first pass, which runs eagerly, determines what is in the cache.
+        if self.failed is None and cache.layers and cache.kept == tuple(layers):
             with self.guarded():
                 output = self._run(cache, memory, layers, tokens, rows)
         return output
