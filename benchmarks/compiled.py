@@ -49,6 +49,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--packed", choices=("auto", "true", "false"), default="auto")
     parser.add_argument("--repeats", type=int, default=30, help="measured rounds")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--skip-processes", action="store_true", help="do not time compiling in other processes")
     parser.add_argument("--seconds-only", action="store_true", help="print the seconds that compiling takes")
     return parser.parse_args()
 
@@ -82,8 +83,10 @@ def in_another_process(name: str, options: argparse.Namespace, cache: str) -> fl
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the times of a model."""
     loaded = load(name, options)
-    with tempfile.TemporaryDirectory() as cache:
-        cold, warm = (in_another_process(name, options, cache) for _ in range(2))
+    compiling = {}
+    if not options.skip_processes:
+        with tempfile.TemporaryDirectory() as cache:
+            compiling = {run: in_another_process(name, options, cache) for run in ("cold", "warm")}
     _, compiled = seconds_to_compile(loaded)
     models = {"eager": loaded, "compiled": compiled}
     widths = (0, options.gamma)
@@ -94,7 +97,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": loaded.name,
         "parameters": sum(weight.numel() for weight in loaded.model.parameters()),
-        "seconds_to_compile": {"cold": cold, "warm": warm},
+        "seconds_to_compile": compiling,
         "floor_milliseconds": round(1e3 * floor_seconds(loaded.model), 3),
         "milliseconds": {run: spread([1e3 * s for s in runs], 3) for run, runs in seconds.items()},
         "eager_over_compiled": {
