@@ -24,7 +24,9 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="device of the correctness tests: cpu or cuda")
-    parser.addoption("--compile", choices=("fixed", "symbolic"), help="let all models run static forward passes")
+    parser.addoption(
+        "--compile", choices=("fixed", "symbolic", "device"), help="let all models run static forward passes"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

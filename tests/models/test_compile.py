@@ -143,7 +143,7 @@ def test_a_compiler_that_fails_leaves_the_model_as_it_was(monkeypatch):
         raise OSError("no C++ compiler")
 
     loaded = wrap_model(tiny_model("llama"))
-    monkeypatch.setattr(compiling, "_passes", lambda given: InductorPasses(given, TOLERANCE, fail))
+    monkeypatch.setattr(compiling, "passes_of", lambda given: InductorPasses(given, TOLERANCE, fail))
     with pytest.warns(RuntimeWarning, match=r"LlamaForCausalLM: .*OSError: no C\+\+ compiler"):
         assert compile_model(loaded) is loaded
 
