@@ -69,11 +69,12 @@ SMALLER = {
     r"^benchmarks/replay": "--only random --prompts 1 --seeds 1 --threads 1",
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
     r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
+    r"^benchmarks/self_speculation": "--hidden 64 --layers 2 --vocab 64 --exits 1 --repeats 1 --threads 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|self|trees|verification)|docs|study)|^measure|^tune"
-    r"|^train (tr|h)|^benchmarks|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
+    r"|^train (tr|h|early)|^benchmarks|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
     r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
