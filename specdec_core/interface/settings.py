@@ -208,6 +208,9 @@ class ModelSettings(BaseModel):
     packed: bool | Literal["auto"] = "auto"
     """On a CPU, pack the weights for its library: a draft is verified in little more than the time of one token,
     for twice the memory. `auto` packs where that works, unless the model is tiny or memory is short."""
+    compile: bool | Literal["auto"] = "auto"
+    """Compile short forward passes: by TorchInductor on a CPU, which takes up to a minute when the model is loaded
+    for the first time, or as CUDA graphs. `auto` does so on a GPU."""
 
     @model_validator(mode="before")
     @classmethod

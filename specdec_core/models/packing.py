@@ -106,8 +106,9 @@ def is_packed(loaded: LoadedModel) -> bool:
 
 
 def describe_hardware(loaded: LoadedModel) -> str:
-    """Return where a model runs, for results: `cpu (x86_64, 2 threads), packed weights`."""
-    return describe_device(loaded.device) + (", packed weights" if is_packed(loaded) else "")
+    """Return where a model runs, for results: `cpu (x86_64, 2 threads), packed weights, compiled`."""
+    packed = ", packed weights" if is_packed(loaded) else ""
+    return describe_device(loaded.device) + packed + (", compiled" if loaded.passes is not None else "")
 
 
 def pack_as_set(loaded: LoadedModel, packed: bool | Literal["auto"]) -> LoadedModel:
@@ -131,7 +132,7 @@ def _with_layers(loaded: LoadedModel, layers: Mapping[int, nn.Module]) -> Loaded
     shared: dict[int, Any] = {id(t): t for t in (*loaded.model.parameters(), *loaded.model.buffers())}
     model = copy.deepcopy(loaded.model, {**shared, **layers})
     features = loaded.features.of_copy(model) if loaded.features is not None else None
-    return replace(loaded, model=model, features=features)
+    return replace(loaded, model=model, features=features, passes=None)
 
 
 def _why_not(loaded: LoadedModel) -> str | None:

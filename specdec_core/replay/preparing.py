@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
-from specdec_core.models import LoadedModel, inflate, load_model, open_session
-from specdec_core.models.packing import pack_as_set
+from specdec_core.models import LoadedModel, open_session
+from specdec_core.models.inflation import load_inflated
 from specdec_core.record.record import PartHeader, Record, RecordedText
 from specdec_core.record.target import target_info
 from specdec_core.registry import Registry, default_registry, dotted, unmet_requirements
@@ -232,7 +232,5 @@ def read_hidden(
 def _load_target(settings: dict[str, Any], folder: Path) -> LoadedModel:
     """Load the target of a record from its settings, as a study does."""
     settings = dict(settings)
-    inflation, packed = settings.pop("inflate", None), settings.pop("packed", "auto")
-    if inflation is None:
-        return load_model(**settings, packed=packed, folder=folder)
-    return pack_as_set(inflate(load_model(**settings, packed=False, folder=folder), **inflation), packed)
+    inflation = settings.pop("inflate", None)
+    return load_inflated(settings, inflation, folder)
