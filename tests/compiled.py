@@ -32,7 +32,12 @@ def symbolic(loaded: LoadedModel) -> StaticPasses:
     return InductorPasses(loaded, TOLERANCE, lambda graph, *_, **__: graph)
 
 
-KINDS = {"fixed": fixed, "symbolic": symbolic}
+def captured(loaded: LoadedModel) -> StaticPasses:
+    """Return CUDA graphs, on a GPU."""
+    return GraphPasses(loaded, TOLERANCE)
+
+
+KINDS = {"fixed": fixed, "symbolic": symbolic, "captured": captured}
 
 
 def compiled(loaded: LoadedModel, kind: str) -> LoadedModel:
