@@ -1,4 +1,4 @@
-"""Tables of docs/benchmarks.md, from what a benchmark writes.
+"""Tables of docs/benchmarks.md, from what two benchmarks write.
 
 python benchmarks/vs_transformers.py --out docs/data/vs_transformers.json
 python benchmarks/accelerator.py --out docs/data/accelerator.json
@@ -8,7 +8,7 @@ python docs/generate.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,114 @@ def gaps() -> str:
     return _table((*head, *names, "sum, ms", "most of the gap"), rows)
 
 
+# --- on a GPU --------------------------------------------------------------------------------------------------
+
+
+def gpu() -> str:
+    """Return on which GPU specdec has run, or that it has run on none."""
+    if not (DATA / "accelerator.json").exists():
+        return "**specdec has not run on a GPU yet.** What the pages say about GPUs is design, not measurement.\n"
+    found = _data("accelerator")
+    return f"specdec was run on {found['machine']['gpu']} on {found['date']}: [results](benchmarks.md#on-a-gpu).\n"
+
+
+def accelerator() -> str:
+    """Return everything that was measured on a GPU, or that nothing was."""
+    if not (DATA / "accelerator.json").exists():
+        return gpu()
+    rows = [row for row in _data("accelerator")["rows"] if not {"failed", "left_out"} & row.keys()]
+    parts = {
+        name: [row for row in rows if row["key"]["part"] == name]
+        for name in ("tests", "framework", "verify", "pairs")
+    }
+    texts = [_measured("accelerator") + "\n", *(_PARTS[name](found) for name, found in parts.items() if found)]
+    missing = _data("accelerator")["missing"]
+    if missing:
+        texts.append("Not measured:\n\n" + "".join(f"- {name}: {reason}\n" for name, reason in missing.items()))
+    return "\n".join(texts)
+
+
+def _tests(rows: list[dict[str, Any]]) -> str:
+    device = _data("accelerator")["settings"]["device"]
+    return "".join(
+        f"- Tests with `--device {device}`, {row['key']['mode']}: "
+        f"{', '.join(f'{count} {name}' for name, count in row['counts'].items())}\n"
+        for row in rows
+    )
+
+
+def _framework(rows: list[dict[str, Any]]) -> str:
+    head = ("models", "batch", "temperature", "step, ms", "drafter", "target and acceptance", "rest")
+    names = ("step_ms", "draft_ms", "verify_ms", "rest_ms")
+    return _table(
+        head,
+        [
+            (
+                row["key"]["mode"],
+                str(row["key"]["batch_size"]),
+                f"{row['key']['temperature']:g}",
+                *(_range(row[one]) for one in names),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _verify(rows: list[dict[str, Any]]) -> str:
+    longest = max(len(row["relative"]) for row in rows) - 1
+    shown = [k for k in (1, 2, 4, 8, 16) if k <= longest]
+    head = ("target", "models", "floor, ms", "T(0), ms", *(f"T({k}) / T(0)" for k in shown))
+    return _table(
+        head,
+        [
+            (
+                row["key"]["target"],
+                row["key"]["mode"],
+                f"{row['floor_ms']:.2f}",
+                f"{row['verify_ms'][0]:.2f}",
+                *(f"{row['relative'][k]:.2f}" for k in shown),
+            )
+            for row in rows
+        ],
+    )
+
+
+def _pairs(rows: list[dict[str, Any]]) -> str:
+    head = ("target", "batch", "temperature", "models", "drafter", "α", "c", "Theorem 3.8", "tokens/s")
+    return _table(
+        (*head, f"over {_data('accelerator')['settings']['modes'][-1]} baseline", "over transformers"),
+        [
+            (
+                row["key"]["target"],
+                str(row["key"]["batch_size"]),
+                f"{row['key']['temperature']:g}",
+                one["mode"],
+                one["drafter"],
+                f"{one['theory']['alpha']:.2f}",
+                f"{one['theory']['c']:.3f}",
+                f"{one['theory']['improvement']:.2f}×",
+                f"{one['specdec_tokens_per_second']['median']:.1f}",
+                _range(one["over_baseline"]),
+                f"{_range(one['ratio'])}, {'plain' if one['against'] == 'baseline' else 'assisted'}",
+            )
+            for row in rows
+            for one in row["rows"]
+        ],
+    )
+
+
+_PARTS: dict[str, Callable[[list[dict[str, Any]]], str]] = {
+    "tests": _tests,
+    "framework": _framework,
+    "verify": _verify,
+    "pairs": _pairs,
+}
 TABLES = {
     "front": front,
     "readme": lambda: front("docs/"),
+    "gpu": gpu,
     "against": against,
     "ratios": ratios,
     "gaps": gaps,
+    "accelerator": accelerator,
 }
