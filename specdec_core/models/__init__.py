@@ -10,6 +10,7 @@ from specdec_core._lazy import lazy_attributes
 if TYPE_CHECKING:
     from specdec_core.models.byte_level import bytes_of_characters
     from specdec_core.models.checkpoint import without_progress_bar
+    from specdec_core.models.compiling import compile_model
     from specdec_core.models.device import inference_only
     from specdec_core.models.encoder import Encoded
     from specdec_core.models.inflation import inflate
@@ -28,6 +29,7 @@ __all__ = [
     "ModelOutline",
     "ModelSession",
     "bytes_of_characters",
+    "compile_model",
     "inference_only",
     "inflate",
     "inspect_family",
@@ -46,6 +48,7 @@ lazy_attributes(
     {
         "specdec_core.models.byte_level": ("bytes_of_characters",),
         "specdec_core.models.checkpoint": ("without_progress_bar",),
+        "specdec_core.models.compiling": ("compile_model",),
         "specdec_core.models.device": ("inference_only",),
         "specdec_core.models.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -43,7 +43,7 @@ class GraphCache(SlotCache):
     def __init__(self, batch_size: int, capacity: int) -> None:
         super().__init__(batch_size, capacity)
         self.graphs: dict[tuple[int, int, tuple[int, ...]], tuple[CheckedPass, Sequence[Tensor]]] = {}
-        self.pool: tuple[int, int] | None = None
+        self.pool: Any = None
 
 
 class GraphPasses(StaticPasses):
@@ -120,7 +120,7 @@ def capture_graph(function: Function, arguments: Sequence[Tensor], cache: GraphC
     """
     device = arguments[0].device
     with torch.cuda.device(device):
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             function(*arguments)

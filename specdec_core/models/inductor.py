@@ -111,8 +111,8 @@ def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bo
         from torch._inductor.compile_fx import compile_fx
 
     with config.patch(freezing=frozen), tracing(TracingContext(fakes[0].fake_mode)):
-        compiled: Callable[..., Outputs] = compile_fx(graph, fakes)
-    return compiled
+        compiled: Any = compile_fx(graph, fakes)
+    return lambda *inputs: tuple(compiled(*inputs))
 
 
 def _dynamic_sizes(inputs: Sequence[Tensor], cached: int) -> list[dict[int, str]]:
@@ -129,5 +129,5 @@ def _fake(mode: FakeTensorMode, tensor: Tensor, sizes: Mapping[int, str]) -> Fak
     """Return a tensor without data, some of whose sizes are symbols."""
     shape = [_EXAMPLE[sizes[d]] if d in sizes else size for d, size in enumerate(tensor.shape)]
     dynamic = [DimDynamic.DUCK if d in sizes else DimDynamic.STATIC for d in range(tensor.ndim)]
-    context = StatelessSymbolicContext(dynamic_sizes=dynamic)
+    context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
     return mode.from_tensor(tensor.new_empty(shape), symbolic_context=context)

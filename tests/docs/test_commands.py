@@ -72,6 +72,7 @@ SMALLER = {
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
     r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
+    r"^benchmarks/compiled": "--models builtin:drafter --repeats 1 --threads 1 --skip-processes",
 }
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|trees|verification)|docs|study)|^measure|^tune"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models import ModelSession, compiling, load_model, pack, wrap_model
+from specdec_core.models import ModelSession, compiling, cuda_graphs, load_model, pack, wrap_model
 from specdec_core.models.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.inductor import InductorPasses
@@ -50,6 +50,29 @@ def test_static_passes_equal_eager_ones(kind, family, rows):
     assert all(seen)
 
 
+@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
+def test_texts_that_grow_and_drafts_of_any_width(kind, monkeypatch):
+    """Graphs are captured for some widths and lengths, and all others run padded."""
+    monkeypatch.setattr(cuda_graphs, "SHORTEST", 8)
+    loaded = wrap_model(tiny_model("llama"))
+    model, seen = counted(loaded, kind)
+    logits = []
+    for one in (loaded, model):
+        session = ModelSession(one, 2, 45)
+        session.forward([PROMPT, PROMPT[:2]])
+        for step in range(8):
+            widths = (step, 7 - step)
+            draft = (torch.arange(max(widths))[None] + torch.tensor([[step], [3 * step]])) % 40
+            output = session.forward([[7], [8]], draft, widths)
+            logits += [output[row, : width + 1] for row, width in enumerate(widths)]
+            session.rollback([length - width // 2 for length, width in zip(session.lengths, widths, strict=True)])
+    half = len(logits) // 2
+    for eager, replayed in zip(logits[:half], logits[half:], strict=True):
+        torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+    assert len(seen) == 8
+    assert all(seen)
+
+
 def test_float_masks_and_hidden_states():
     model = tiny_model("llama")
     model.set_attn_implementation("eager")
@@ -57,6 +80,9 @@ def test_float_masks_and_hidden_states():
     for kind in ("symbolic", "fixed"):
         states = []
         for one in (loaded, compiled(loaded, kind)):
+            other = ModelSession(one, 2, 30)  # which leaves a cache without hidden states
+            other.forward([PROMPT, PROMPT])
+            other.close()
             session = ModelSession(one, 2, 30, keep_hidden=True, hidden_layers=(1,))
             session.forward([PROMPT, PROMPT[:2]])
             for _ in range(4):

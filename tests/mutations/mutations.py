@@ -41,6 +41,9 @@ CONSTRAINTS = "specdec_core/sampling/constraints.py"
 LOGITS = "specdec_core/sampling/logits.py"
 BACKOFF = "specdec_core/sampling/backoff.py"
 SESSION = "specdec_core/models/session.py"
+FORWARD = "specdec_core/models/forward.py"
+STATIC = "specdec_core/models/static.py"
+GRAPHS = "specdec_core/models/cuda_graphs.py"
 ENCODER = "specdec_core/models/encoder.py"
 POSITIONS = "specdec_core/models/positions.py"
 OVERRIDES = "specdec_core/models/overrides.py"
@@ -93,6 +96,7 @@ TREE_TESTS = ("tests/verification/test_tree.py",)
 LOSSLESS_TESTS = ("tests/decoding/test_lossless_core.py",)
 LOOP_TESTS = ("tests/decoding/test_loop.py",)
 MODEL_TESTS = ("tests/models/test_session.py",)
+COMPILE_TESTS = ("tests/models/test_compile.py",)
 LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
 GENERATE_TESTS = ("tests/decoding/test_custom_generate.py",)
@@ -478,7 +482,7 @@ MUTATIONS = (
     ),
     Mutation(
         "sliding window one too long",
-        SESSION,
+        FORWARD,
         "keys.unsqueeze(-2) > positions[..., None] - self._family.window",
         "keys.unsqueeze(-2) >= positions[..., None] - self._family.window",
         "In ragged batches of Mistral or Gemma, tokens attend one key too far back.",
@@ -486,11 +490,59 @@ MUTATIONS = (
     ),
     Mutation(
         "padding overwrites cached keys",
-        SESSION,
-        "        real = (positions >= lengths) & (positions < lengths + counts)\n",
-        "        real = (positions >= 0) & (positions < lengths + counts)\n",
+        STATIC,
+        "    real = (positions >= lengths) & (positions < lengths + counts)\n",
+        "    real = (positions >= 0) & (positions < lengths + counts)\n",
         "In ragged batches the padding before a row's tokens is written over what is cached.",
         MODEL_TESTS,
+    ),
+    Mutation(
+        "a graph is replayed on the rows of the pass before",
+        GRAPHS,
+        "        arguments[1].copy_(torch.tensor(rows), non_blocking=True)\n",
+        "        arguments[1].copy_(torch.tensor(rows), non_blocking=True) if found is None else None\n",
+        "Compiled passes read and write the slots of the pass that was captured.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "a graph attends to too few slots",
+        GRAPHS,
+        "max(length + count for length, _, count in zip(*rows, strict=True))",
+        "max(length for length, _, _ in zip(*rows, strict=True))",
+        "Compiled passes miss the newest tokens where a text outgrows a graph.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "a cache is handed on with its values",
+        GRAPHS,
+        "            buffer.zero_()",
+        "            buffer.size()",
+        "One NaN in a text spoils all later texts.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "graphs of other layers are replayed",
+        STATIC,
+        "cache.layers and cache.kept == tuple(layers)",
+        "cache.layers",
+        "Drafters that read hidden states get those of earlier tokens.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "wrong replays are not noticed",
+        STATIC,
+        "            if not error <= self._tolerance:\n",
+        "            if not error >= 0:\n",
+        "A compiler or driver that is wrong changes the output.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "the logits of padding are returned",
+        SESSION,
+        "part[:, width - block.keep : width]",
+        "part[:, -block.keep :]",
+        "Where a pass is padded to a width that is captured, drafts are verified with logits of padding.",
+        COMPILE_TESTS,
     ),
     Mutation(
         "T5's bias of the wrong row",
