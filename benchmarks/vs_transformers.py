@@ -50,6 +50,9 @@ from specdec_core.models.compiling import compile_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 
+LONGEST_PROMPT = 48
+"""Tokens to which prompts are cut: reading them is no part of decoding, and takes its time on a CPU."""
+
 
 @dataclass(frozen=True)
 class Size:
@@ -172,7 +175,7 @@ def load_models(options: argparse.Namespace, size: Size) -> Models:
         size=size,
         plain=plain,
         assistant=load_model("builtin:drafter", device="cpu", **CONFIGURATIONS["plain"]),
-        prompts=[plain.tokenizer(prompt.text)["input_ids"] for prompt in texts],
+        prompts=[plain.tokenizer(prompt.text)["input_ids"][:LONGEST_PROMPT] for prompt in texts],
         configured=configured,
     )
 
