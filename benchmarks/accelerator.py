@@ -219,7 +219,7 @@ def run_tests(options: argparse.Namespace, mode: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "pytest", f"--device={options.device}", f"--session-timeout={seconds:.0f}"]
     command += ["-rfE", "--tb=line", "--color=no", "-n", str(options.workers), *options.plan.tests]
     if MODES[mode]["compile"]:
-        command.append(f"--compile={'captured' if options.device.startswith('cuda') else 'fixed'}")
+        command.append(f"--compile={'device' if options.device.startswith('cuda') else 'fixed'}")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     counts = {
         name: int(count) for count, name in re.findall(r"(\d+) (passed|failed|skipped|errors?)\b", done.stdout)

@@ -9,7 +9,7 @@ import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from specdec_core.models import LoadedModel, ModelSession
-from specdec_core.models.compiling import why_not
+from specdec_core.models.compiling import passes_of, why_not
 from specdec_core.models.cuda_graphs import GraphPasses
 from specdec_core.models.inductor import InductorPasses
 from specdec_core.models.static import StaticPasses
@@ -32,12 +32,8 @@ def symbolic(loaded: LoadedModel) -> StaticPasses:
     return InductorPasses(loaded, TOLERANCE, lambda graph, *_, **__: graph)
 
 
-def captured(loaded: LoadedModel) -> StaticPasses:
-    """Return CUDA graphs, on a GPU."""
-    return GraphPasses(loaded, TOLERANCE)
-
-
-KINDS = {"fixed": fixed, "symbolic": symbolic, "captured": captured}
+KINDS = {"fixed": fixed, "symbolic": symbolic, "device": passes_of}
+"""`device` is what users get: CUDA graphs, or what Inductor compiles."""
 
 
 def compiled(loaded: LoadedModel, kind: str) -> LoadedModel:

@@ -25,7 +25,7 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="device of the correctness tests: cpu or cuda")
     parser.addoption(
-        "--compile", choices=("fixed", "symbolic", "captured"), help="let all models run static forward passes"
+        "--compile", choices=("fixed", "symbolic", "device"), help="let all models run static forward passes"
     )
 
 

@@ -231,4 +231,8 @@ class ModelSettings(BaseModel):
                 raise ValueError(f"{name!r} requires 'device_map', e.g. device_map: auto")
         if self.packed is True and self.quantization_config is not None:
             raise ValueError("quantized weights cannot be packed; remove 'packed' or 'quantization_config'")
+        if self.compile is True and self.device_map is not None:
+            raise ValueError(
+                "a model that is spread over devices cannot be compiled; remove 'compile' or 'device_map'"
+            )
         return self

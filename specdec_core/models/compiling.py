@@ -48,7 +48,7 @@ def compile_model(loaded: LoadedModel) -> LoadedModel:
     reason = why_not(loaded)
     if reason is not None:
         raise ModelError(f"{loaded.name}: {reason}. Remove `compile`.")
-    passes = _passes(loaded)
+    passes = passes_of(loaded)
     compiled = replace(loaded, passes=passes)
     for rows in (1, 2) if loaded.device.type == "cuda" else (1,):  # code for more rows is compiled when it is used
         if passes.failed is None:
@@ -86,7 +86,8 @@ def why_not(loaded: LoadedModel) -> str | None:
     return None
 
 
-def _passes(loaded: LoadedModel) -> StaticPasses:
+def passes_of(loaded: LoadedModel) -> StaticPasses:
+    """Return the passes that suit a model's device, of which none is captured yet."""
     allowed = tolerance(loaded, loaded.model.dtype)
     if loaded.device.type == "cuda":
         return GraphPasses(loaded, allowed)

@@ -18,7 +18,7 @@ from specdec_core.models.device import inference_only
 from specdec_core.models.encoder import EncoderMemory
 from specdec_core.models.forward import Output
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.static import WIDEST, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
+from specdec_core.models.static import CAPTURING, WIDEST, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, WIDEST)
 """Numbers of columns that are captured. A block is padded to the next."""
@@ -100,8 +100,9 @@ class GraphPasses(StaticPasses):
         arguments[1].copy_(torch.tensor(rows), non_blocking=True)
         if found is None:
             function = StaticForward(self._loaded, layers, len(arguments) - 3)
-            graph = CheckedPass(function, self._capture(function, arguments, cache), self._tolerance)
-            cache.graphs[kind] = found = graph, arguments
+            with CAPTURING:
+                replay = self._capture(function, arguments, cache)
+            cache.graphs[kind] = found = CheckedPass(function, replay, self._tolerance), arguments
         return Output(*found[0](*arguments))
 
 

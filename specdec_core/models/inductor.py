@@ -7,7 +7,6 @@ of the code ("freezing"), which lets oneDNN fuse activations and sums into its p
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -26,7 +25,7 @@ from specdec_core.models.encoder import EncoderMemory
 from specdec_core.models.forward import Output
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.packing import is_packed
-from specdec_core.models.static import CheckedPass, Outputs, Rows, StaticForward, StaticPasses
+from specdec_core.models.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
 
 _EXAMPLE = {"rows": 3, "width": 5, "keys": 11, "slots": 23, "source": 7}
 """Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are no 0 or 1,
@@ -49,7 +48,6 @@ class InductorPasses(StaticPasses):
         self._compiler = compiler or compile_graph
         self._numbers = torch.arange(64)
         self._compiled: dict[Any, CheckedPass] = {}
-        self._lock = threading.Lock()
 
     def _run(
         self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
@@ -68,7 +66,7 @@ class InductorPasses(StaticPasses):
         kind = (cache.rows == 1, tuple(layers), len(source))
         compiled = self._compiled.get(kind)
         if compiled is None:
-            with self._lock:
+            with CAPTURING:
                 compiled = self._compiled.get(kind) or self._compile(layers, inputs, len(buffers))
                 self._compiled[kind] = compiled
         return Output(*compiled(*inputs))

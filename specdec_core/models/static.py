@@ -7,6 +7,7 @@ each row and the positions of the keys, and writes keys and values by index.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,9 @@ WIDEST = 32
 """Number of columns up to which a pass is static. Wider ones, such as prompts, spend their time on products."""
 CHECKED = 2
 """Passes of each captured function that also run eagerly, to be compared."""
+
+CAPTURING = threading.Lock()
+"""Held while a pass is captured: tracing and compiling change what belongs to all threads."""
 
 Outputs: TypeAlias = tuple[Tensor, ...]
 """Logits `[B, W, V']`, and hidden states `[B, W, D]` if the model has features."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models import ModelSession, compiling, cuda_graphs, load_model, pack, wrap_model
+from specdec_core.models import ModelSession, compiling, cuda_graphs, first_layers, load_model, pack, wrap_model
 from specdec_core.models.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.inductor import InductorPasses
@@ -143,7 +143,7 @@ def test_a_compiler_that_fails_leaves_the_model_as_it_was(monkeypatch):
         raise OSError("no C++ compiler")
 
     loaded = wrap_model(tiny_model("llama"))
-    monkeypatch.setattr(compiling, "_passes", lambda given: InductorPasses(given, TOLERANCE, fail))
+    monkeypatch.setattr(compiling, "passes_of", lambda given: InductorPasses(given, TOLERANCE, fail))
     with pytest.warns(RuntimeWarning, match=r"LlamaForCausalLM: .*OSError: no C\+\+ compiler"):
         assert compile_model(loaded) is loaded
 
@@ -216,9 +216,10 @@ def test_load_model_compiles(monkeypatch, tmp_path):
     assert asked == [True, "auto"]
 
 
-def test_weights_that_are_packed_later_are_not_those_that_were_compiled():
+def test_models_made_of_a_compiled_one_do_not_run_its_passes():
     model = compiled(wrap_model(tiny_model("llama")), "symbolic")
     assert pack(model).passes is None
+    assert first_layers(model, 1).passes is None
 
 
 @pytest.mark.slow
