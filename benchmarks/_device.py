@@ -31,8 +31,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
 from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
-from specdec_core.models import LoadedModel, inflate, load_model
-from specdec_core.models.compiling import compile_model
+from specdec_core.models import LoadedModel, compile_model, inflate, load_model
 from specdec_core.models.device import available_memory
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig

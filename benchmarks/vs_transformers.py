@@ -45,8 +45,7 @@ from _common import Results, interleaved, memory_bandwidth, progress, spread, we
 from transformers.utils import logging as hf_logging
 
 from specdec_core.interface import Drafter
-from specdec_core.models import LoadedModel, inflate, load_model, pack
-from specdec_core.models.compiling import compile_model
+from specdec_core.models import LoadedModel, compile_model, inflate, load_model, pack
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 
