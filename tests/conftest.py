@@ -29,12 +29,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On another device than the CPU, run what uses the device: the rest has nothing to do with it."""
     if config.getoption("--compile") is not None:
         skip = pytest.mark.skip(reason="needs eager forward passes")
         for item in items:
             if item.get_closest_marker("eager"):
                 item.add_marker(skip)
+    if config.getoption("--device") != "cpu":
+        unused = [item for item in items if "device" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=unused)
+        items[:] = [item for item in items if "device" in getattr(item, "fixturenames", ())]
 
 
 @pytest.fixture(scope="session")

@@ -171,7 +171,8 @@ def _add_layers(model: Any, stack: _Stack, layers: int, width: int | None) -> No
     last = blocks[-1]
     takes_index = "layer_idx" in inspect.signature(type(last).__init__).parameters
     for index in range(len(blocks), length):
-        layer = type(last)(config, **({"layer_idx": index} if takes_index else {}))
+        with next(last.parameters()).device:  # gigabytes are made where they stay
+            layer = type(last)(config, **({"layer_idx": index} if takes_index else {}))
         _match_device_and_dtype(layer, last)
         with torch.no_grad():
             for weight in _weights(_submodule(layer, name) for name in stack.outputs):
@@ -183,7 +184,7 @@ def _add_layers(model: Any, stack: _Stack, layers: int, width: int | None) -> No
 
 
 def _match_device_and_dtype(layer: torch.nn.Module, other: torch.nn.Module) -> None:
-    """Move a layer to another's device and dtypes. Some families keep single weights of a layer in float32."""
+    """Give a layer another's device and dtypes. Some families keep single weights of a layer in float32."""
     others = dict(other.named_parameters())
     first = next(iter(others.values()))
     layer.to(first.device, first.dtype)

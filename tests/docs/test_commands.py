@@ -59,7 +59,9 @@ SMALLER = {
     r"^train ngram ": "--text text.py",
     r"^train (transformer|heads|eagle3|early-exit)": "--text text.py --samples 128 --held-out 32 --length 32"
     " --batch-tokens 64 --minutes 0.001",
-    r"^benchmarks/vs_transformers": f"{BRIEF} --tokens 4 --prompts 1 --temperatures 0",
+    r"^benchmarks/vs_transformers": "--sizes 10M --configurations packed --tokens 8 --temperatures 0 --threads 1",
+    # Compiling takes minutes.
+    r"^benchmarks/accelerator": "--device cpu --smoke --modes eager --parts verify --out results.json",
     r"^benchmarks/batches": f"{BRIEF} --threads 1 --new-tokens 8 --batch-sizes 2",
     r"^benchmarks/overhead": "--vocab 100 --layers 1 --hidden 8 --contexts 10 --steps 12 --threads 1",
     r"^benchmarks/controllers": f"{ONE_PROMPT} --only prompt-copy --gammas 1 --temperatures 0",
@@ -206,8 +208,9 @@ def test_commands_in_sentences_exist(installed):
 
 
 @pytest.mark.parametrize("words", marked(SCRIPTS))
-def test_a_script_runs(monkeypatch, capsys, words):
+def test_a_script_runs(monkeypatch, capsys, tmp_path, words):
     script = ROOT / words[0]
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(script.parent))
     monkeypatch.setattr(sys, "argv", smaller(words))
     runpy.run_path(str(script), run_name="__main__")
