@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from specdec_core.interface import ConfigError, ModelError, PluginWarning
-from specdec_core.models import first_layers, load_model, pack, wrap_model
+from specdec_core.models import compile_model, first_layers, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.theory import walltime_improvement
 from specdec_drafters.early_exit.config import EarlyExitConfig
@@ -19,6 +19,7 @@ from specdec_drafters.early_exit.file import ExitCard, find_exit, read_exit, wri
 from specdec_drafters.early_exit.model import ExitWorth, best_of, cost_share, exit_after, exit_alphas
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import pad_rows
+from tests.compiled import symbolic
 from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
 from tests.tiny import tiny_model
 
@@ -249,3 +250,12 @@ def test_what_is_no_trained_exit_is_refused(tmp_path):
     write_exit(tmp_path / "later.safetensors", translator, later)
     with pytest.raises(ModelError, match="the header is invalid at version"):
         drafter_for(target, model=str(tmp_path / "later.safetensors"))
+
+
+def test_beside_a_compiled_target_it_is_compiled_too(monkeypatch):
+    target = target_of()
+    monkeypatch.setattr("specdec_core.models.compiling.passes_of", symbolic)
+    assert drafter_for(target, layers=1).loaded.passes is None
+    passes = drafter_for(compile_model(target), layers=1).loaded.passes
+    assert passes is not None
+    assert passes.failed is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import Drafter, GammaController, ModelError, ModelSettings, PluginError
-from specdec_core.models import load_model
+from specdec_core.models import compile_model, load_model
 from specdec_core.registry import encoder_mismatch
 
 if TYPE_CHECKING:
@@ -58,6 +58,11 @@ def target_model(target: TargetInfo, drafter: str) -> LoadedModel:
         )
     model: LoadedModel = target.model
     return model
+
+
+def compiled_like(target: LoadedModel, model: LoadedModel) -> LoadedModel:
+    """Return a model made of the target's weights, with compiled passes if the target's are compiled."""
+    return model if target.passes is None else compile_model(model)
 
 
 def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "transformer") -> None:

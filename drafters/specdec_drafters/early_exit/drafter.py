@@ -6,7 +6,7 @@ import warnings
 
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, TargetInfo, TrainingObserver
 from specdec_core.models import LoadedModel
-from specdec_drafters.common.loading import target_model
+from specdec_drafters.common.loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.early_exit.config import EarlyExitConfig
 from specdec_drafters.early_exit.file import HOW_TO_TRAIN, ExitCard, find_exit, read_exit
@@ -56,7 +56,7 @@ class EarlyExitDrafter(ModelDrafter):
             self.layers = card.layers
         if self.layers is None:
             self.layers = _measured(own).layers
-        self.loaded: LoadedModel = exit_after(own, self.layers, translator)
+        self.loaded = compiled_like(own, exit_after(own, self.layers, translator))
 
 
 def _check_target(card: ExitCard, size: int, path: str, target: LoadedModel) -> None:
