@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,8 @@ MAX_UNIFORM = 1 - 2**-52
 """The largest uniform number that is drawn. Multiplied by any total, it rounds to less than the total."""
 
 _BLOCK = 512
+_CHUNK = 128
+_CHUNK = 128
 
 
 class RowGenerators:
@@ -86,8 +89,33 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
+    if weights.device.type == "cpu" and weights.shape[1] > _CHUNK:
+        return _draw_by_chunks(weights, uniforms)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
     # u <= 1 - 2**-52, so that u * total rounds to less than the total and an index is found.
     index = torch.searchsorted(sums, (uniforms * total)[:, None], right=True)[:, 0]
     return index.clamp_(max=weights.shape[1] - 1), total
+
+
+def _draw_by_chunks(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw on a CPU, where running sums over all V would take longer than all the rest of a draw.
+
+    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk.
+    """
+    size = weights.shape[1]
+    whole = size - size % _CHUNK
+    sums = weights[:, :whole].unflatten(1, (-1, _CHUNK)).sum(dim=2)
+    if whole < size:
+        sums = torch.cat([sums, weights[:, whole:].sum(dim=1, keepdim=True)], dim=1)
+    running = sums.numpy().cumsum(axis=1, dtype=np.float64)
+    index = []
+    for row, upto, uniform in zip(weights.numpy(), running, uniforms.tolist(), strict=True):
+        wanted = uniform * upto[-1]
+        chunk = min(int(upto.searchsorted(wanted, side="right")), len(upto) - 1)
+        first = chunk * _CHUNK
+        inside = row[first : first + _CHUNK].cumsum(dtype=np.float64)
+        # The same weights added in another order: rounding must not lead out of the chunk.
+        left = min(wanted - (upto[chunk - 1] if chunk else 0.0), MAX_UNIFORM * inside[-1])
+        index.append(min(first + int(inside.searchsorted(left, side="right")), size - 1))
+    return torch.tensor(index), torch.from_numpy(running[:, -1])

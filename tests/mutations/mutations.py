@@ -169,8 +169,8 @@ MUTATIONS = (
     Mutation(
         "residual of a dense q not clamped",
         DISTRIBUTIONS,
-        "        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)",
-        "        return torch.addcmul(p, share, q_at, value=-1)",
+        "torch.sub(p, q_at.mul_(share), out=q_at).clamp_(min=0)",
+        "torch.sub(p, q_at.mul_(share), out=q_at)",
         "Negative weights: recovered tokens have the wrong distribution.",
         RULE_TESTS,
     ),
@@ -237,6 +237,22 @@ MUTATIONS = (
         "    backed_off = q.lower_order[tokens].clone()",
         "Tokens that an n-gram table does not list are compared with the wrong q.",
         RULE_TESTS,
+    ),
+    Mutation(
+        "a draw does not know what lies before its chunk",
+        GENERATORS,
+        "(upto[chunk - 1] if chunk else 0.0)",
+        "0.0",
+        "Within a chunk of the vocabulary the last token of all with weight is drawn.",
+        ("tests/sampling/test_generators.py",),
+    ),
+    Mutation(
+        "a draw leads out of its chunk by rounding",
+        GENERATORS,
+        "min(wanted - (upto[chunk - 1] if chunk else 0.0), MAX_UNIFORM * inside[-1])",
+        "wanted - (upto[chunk - 1] if chunk else 0.0)",
+        "Once in many draws, a token that has no probability is emitted.",
+        ("tests/sampling/test_generators.py",),
     ),
     Mutation(
         "greedy ties broken to the other side",
