@@ -63,7 +63,7 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, reject
         return weights.scatter_(1, ids, p.gather(1, ids).addcmul_(share, listed, value=-1)).clamp_(min=0)
     q_at = q.probabilities[rows, position].to(p.dtype)
     if isinstance(q, Dense):
-        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
+        return torch.sub(p, q_at.mul_(share), out=q_at).clamp_(min=0)  # in `q_at`, a copy
     return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)
 
 

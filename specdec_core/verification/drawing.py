@@ -46,8 +46,10 @@ def draw_next(
         The token `[B]` int64, and `[B]` bool: False where it could not be drawn because the weights hold NaN.
     """
     width = proposal.tokens.shape[1]
-    rows = torch.arange(len(accepted), device=accepted.device)
     token, total = draw_with_total(weights, uniforms[:, width])
+    if token.device.type == "cpu" and total.all():
+        return token, total >= 0  # nearly always; elsewhere, asking would wait for the device
+    rows = torch.arange(len(accepted), device=accepted.device)
     # A residual is 0 where p equals q up to rounding; the draft token x itself is then a draw from p. If p
     # excludes x, however small q(x) is, the most probable token replaces it.
     x = proposal.tokens[rows, accepted.clamp(max=width - 1)]
