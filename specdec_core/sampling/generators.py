@@ -89,7 +89,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
-    if weights.device.type == "cpu" and weights.shape[1] > _CHUNK:
+    if weights.device.type == "cpu" and len(weights) > 1 and weights.shape[1] > _CHUNK:
         return _draw_by_chunks(weights, uniforms)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
@@ -99,9 +99,10 @@ def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _draw_by_chunks(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw on a CPU, where running sums over all V would take longer than all the rest of a draw.
+    """Draw for several rows on a CPU, where running sums over all V would take longer than the softmax.
 
-    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk.
+    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk. For
+    a single row, the small operations that this takes cost more than they save.
     """
     size = weights.shape[1]
     whole = size - size % _CHUNK
