@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAX_UNIFORM = 1 - 2**-52
 """The largest uniform number that is drawn. Multiplied by any total, it rounds to less than the total."""
@@ -89,8 +93,11 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
+    # A single row is done with running sums before the small steps of the other way are.
     if weights.device.type == "cpu" and len(weights) > 1 and weights.shape[1] > _CHUNK:
-        return _draw_by_chunks(weights, uniforms)
+        drawn = map(draw_from_row, weights.numpy(), uniforms.tolist())
+        index, totals = zip(*drawn, strict=True)
+        return torch.tensor(index), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
     # u <= 1 - 2**-52, so that u * total rounds to less than the total and an index is found.
@@ -98,25 +105,26 @@ def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     return index.clamp_(max=weights.shape[1] - 1), total
 
 
-def _draw_by_chunks(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw for several rows on a CPU, where running sums over all V would take longer than the softmax.
+def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, float]:
+    """Draw as `draw_with_total` for one row on a CPU, where running sums over all V would take longest.
 
-    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk. For
-    a single row, the small operations that this takes cost more than they save.
+    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk.
+
+    Args:
+        weights: `[V]` float.
+        uniform: A number in [0, 1 - 2**-52].
     """
-    size = weights.shape[1]
-    whole = size - size % _CHUNK
-    sums = weights[:, :whole].unflatten(1, (-1, _CHUNK)).sum(dim=2)
-    if whole < size:
-        sums = torch.cat([sums, weights[:, whole:].sum(dim=1, keepdim=True)], dim=1)
-    running = sums.numpy().cumsum(axis=1, dtype=np.float64)
-    index = []
-    for row, upto, uniform in zip(weights.numpy(), running, uniforms.tolist(), strict=True):
-        wanted = uniform * upto[-1]
-        chunk = min(int(upto.searchsorted(wanted, side="right")), len(upto) - 1)
-        first = chunk * _CHUNK
-        inside = row[first : first + _CHUNK].cumsum(dtype=np.float64)
-        # The same weights added in another order: rounding must not lead out of the chunk.
-        left = min(wanted - (upto[chunk - 1] if chunk else 0.0), MAX_UNIFORM * inside[-1])
-        index.append(min(first + int(inside.searchsorted(left, side="right")), size - 1))
-    return torch.tensor(index), torch.from_numpy(running[:, -1])
+    whole = len(weights) - len(weights) % _CHUNK
+    sums = np.add.reduce(weights[:whole].reshape(-1, _CHUNK), axis=1)
+    if whole < len(weights):
+        sums = np.append(sums, weights[whole:].sum())
+    running = sums.cumsum(dtype=np.float64)
+    total = float(running[-1])
+    wanted = uniform * total
+    chunk = min(int(running.searchsorted(wanted, side="right")), len(running) - 1)
+    first = chunk * _CHUNK
+    inside = weights[first : first + _CHUNK].cumsum(dtype=np.float64)
+    before = float(running[chunk - 1]) if chunk else 0.0
+    # The same weights added in another order: rounding must not lead out of the chunk.
+    left = min(wanted - before, MAX_UNIFORM * float(inside[-1]))
+    return min(first + int(inside.searchsorted(left, side="right")), len(weights) - 1), total

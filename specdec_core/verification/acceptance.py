@@ -18,6 +18,7 @@ from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_places, density, residual
 from specdec_core.verification.drawing import count_accepted, draw_next
 from specdec_core.verification.lenience import variation, within_greedy_lenience
+from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu, supported
 from specdec_core.verification.tree import accept_tree, accept_tree_greedy
 
 
@@ -104,10 +105,14 @@ class SpeculativeSampling(AcceptanceRule):
         """Verify by `accept`, a tree by `accept_tree`."""
         if proposal.parents is not None:
             return accept_tree(proposal, p, uniforms)
+        if supported(proposal, p, lenience):
+            return accept_on_cpu(proposal, p, uniforms)
         return accept(proposal, p, lenience, uniforms)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
         """Verify by `accept_greedy`, a tree by `accept_tree_greedy`."""
         if proposal.parents is not None:
             return accept_tree_greedy(proposal, scores)
+        if supported(proposal, scores, lenience):
+            return accept_greedy_on_cpu(proposal, scores)
         return accept_greedy(proposal, scores, lenience)

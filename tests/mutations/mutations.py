@@ -73,6 +73,8 @@ KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
 
 BLOCK = "plugins/specdec_plugins/rules/block.py"
 DRAWING = "specdec_core/verification/drawing.py"
+ON_CPU = "specdec_core/verification/on_cpu.py"
+CPU_TESTS = ("tests/verification/test_on_cpu.py",)
 ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
 ALONG = "specdec_core/replay/along.py"
@@ -247,9 +249,57 @@ MUTATIONS = (
         ("tests/verification/test_acceptance.py",),
     ),
     Mutation(
+        "the recovered token on a CPU is drawn from p",
+        ON_CPU,
+        "        if n < len(draft):\n            weights = weights.copy()",
+        "        if False:\n            weights = weights.copy()",
+        "What q already gave is given again: the output is not p.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "the residual on a CPU takes q of the next position",
+        ON_CPU,
+        "weights -= q[row, n]",
+        "weights -= q[row, min(n + 1, len(draft) - 1)]",
+        "Recovered tokens have the wrong distribution where drafts are longer than one token.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "a draft on a CPU is compared with p in float32",
+        ON_CPU,
+        "if not r[n] * q_x < float(p_row[n, x]):",
+        "if not r[n] * q_x < p_row[n, x]:",
+        "Where p is q and the number is close to 1, a token is rejected that must be accepted.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "p changed where a CPU verifies",
+        ON_CPU,
+        "            weights = weights.copy()\n",
+        "",
+        "A hierarchy passes on the residual as q: the level above accepts by the wrong ratio.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "tokens beyond a row's draft verified on a CPU",
+        ON_CPU,
+        "drafts[row][: proposal.lengths[row]]",
+        "drafts[row]",
+        "Padding is accepted as a draft where drafts differ in length.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "a greedy draft on a CPU compared with the position before",
+        ON_CPU,
+        "drafts[row][n] == choices[n]:",
+        "drafts[row][n] == choices[max(n - 1, 0)]:",
+        "The second draft token must repeat the first one to be accepted.",
+        CPU_TESTS,
+    ),
+    Mutation(
         "a draw does not know what lies before its chunk",
         GENERATORS,
-        "(upto[chunk - 1] if chunk else 0.0)",
+        "float(running[chunk - 1]) if chunk else 0.0",
         "0.0",
         "Within a chunk of the vocabulary the last token of all with weight is drawn.",
         ("tests/sampling/test_generators.py",),
@@ -257,8 +307,8 @@ MUTATIONS = (
     Mutation(
         "a draw leads out of its chunk by rounding",
         GENERATORS,
-        "min(wanted - (upto[chunk - 1] if chunk else 0.0), MAX_UNIFORM * inside[-1])",
-        "wanted - (upto[chunk - 1] if chunk else 0.0)",
+        "min(wanted - before, MAX_UNIFORM * float(inside[-1]))",
+        "wanted - before",
         "Once in many draws, a token that has no probability is emitted.",
         ("tests/sampling/test_generators.py",),
     ),
