@@ -5,7 +5,6 @@ timed by wrapping them; the rest of a step is the framework's, split by function
 checkout runs the same cells in turns with this one. Beside them, what each controller that is installed takes a
 step, by itself. Prints one JSON object.
 
-    python benchmarks/overhead.py
     python benchmarks/overhead.py --vocab 128000 --gamma 8 --rows 1
     python benchmarks/overhead.py --part steps --against ../specdec-before
     python benchmarks/overhead.py --part controllers
@@ -159,11 +158,7 @@ class Clock:
 
 
 Part = tuple[Any, str, str]
-
-
-def forwards(target: LoadedModel, drafter: TransformerDrafter) -> list[Part]:
-    """Return the two models' forwards: owner, attribute, label."""
-    return [(target.model, "forward", "target forward"), (drafter.loaded.model, "forward", "drafter forward")]
+"""Owner, attribute, label."""
 
 
 INNER_PARTS: list[Part] = [
@@ -220,22 +215,17 @@ class Bench:
 
     def run(self, cell: Cell) -> Steps:
         """Time the steps after prompts of some length: the whole first, with as little in the way as can be."""
-        registry = default_registry()
-        settings = registry.spec("gamma", "fixed").config(gamma=self._options.gamma)
-        gamma = registry.create("gamma", "fixed", settings)
         sampling = SamplingSettings(temperature=cell.temperature)
-        decoder = Decoder(self.target, self._drafter, gamma=gamma, sampling=sampling, strict=True)
+        decoder = Decoder(self.target, self._drafter, gamma=self._options.gamma, sampling=sampling, strict=True)
         prompts = torch.randint(0, self._options.vocab, (cell.rows, cell.context)).tolist()
-        models = forwards(self.target, self._drafter)
+        drafter = self._drafter.loaded.model
+        models = [(self.target.model, "forward", "target forward"), (drafter, "forward", "drafter forward")]
         self._watch(decoder, prompts, models)  # warm up
         alone = self._watch(decoder, prompts, models)
         inner = self._watch(decoder, prompts, models + INNER_PARTS)
         names = dict.fromkeys(label for _, _, label in models + INNER_PARTS)
-        return Steps(
-            [whole - sum(parts.values()) for whole, parts in alone],
-            [whole for whole, _ in alone],
-            {name: [parts.get(name, 0.0) for _, parts in inner] for name in names},
-        )
+        parts = {name: [spent.get(name, 0.0) for _, spent in inner] for name in names}
+        return Steps([whole - sum(spent.values()) for whole, spent in alone], [whole for whole, _ in alone], parts)
 
     def _watch(
         self, decoder: Decoder, prompts: list[list[int]], parts: list[Part]

@@ -272,7 +272,7 @@ class Batch:
             sound,
             _cut(draft, lengths),
             [] if costs is None else _cut(costs, lengths),
-            None if paths is None else _cut(parents, lengths),
+            None if parents is None or paths is None else _cut(parents, lengths),
             None if paths is None else _cut(paths, accepted),
         )
 

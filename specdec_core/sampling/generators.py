@@ -95,9 +95,8 @@ def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
     # A single row is done with running sums before the small steps of the other way are.
     if weights.device.type == "cpu" and len(weights) > 1 and weights.shape[1] > _CHUNK:
-        drawn = map(draw_from_row, weights.numpy(), uniforms.tolist())
-        index, totals = zip(*drawn, strict=True)
-        return torch.tensor(index), torch.tensor(totals, dtype=torch.float64)
+        tokens, totals = zip(*map(draw_from_row, weights.numpy(), uniforms.tolist()), strict=True)
+        return torch.tensor(tokens), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
     # u <= 1 - 2**-52, so that u * total rounds to less than the total and an index is found.
