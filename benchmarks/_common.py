@@ -1,16 +1,22 @@
-"""Shared by the benchmarks: interleaved timing, medians with their range, and a description of the machine."""
+"""Shared by the benchmarks: interleaved timing, medians with their range, results that grow, and the machine."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 import transformers
+
+from specdec_core.interface import writing_file
+from specdec_core.models.device import synchronize
 
 
 def spread(values: Sequence[float], digits: int = 4) -> dict[str, float]:
@@ -47,16 +53,27 @@ def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> dict[s
     return spread([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
-def memory_bandwidth() -> float:
+def memory_bandwidth(device: torch.device | str = "cpu") -> float:
     """Return the bytes per second at which a large tensor is read."""
-    data = torch.ones(64_000_000)
-    best = min(_seconds(lambda: data.sum()) for _ in range(5))
-    return data.nbytes / best
+    device = torch.device(device)
+    data = torch.ones(64_000_000 if device.type == "cpu" else 1_000_000_000, device=device)
+
+    def read() -> None:
+        data.sum()
+        synchronize(device)
+
+    read()
+    return data.nbytes / min(_seconds(read) for _ in range(5))
+
+
+def weight_bytes(model: torch.nn.Module) -> int:
+    """Return the bytes of a model's weights, which a forward pass reads once."""
+    return sum(weight.nbytes for weight in model.parameters())
 
 
 def floor_seconds(model: torch.nn.Module) -> float:
     """Return the time to read a model's weights once: a lower bound for a forward pass."""
-    return sum(weight.nbytes for weight in model.parameters()) / memory_bandwidth()
+    return weight_bytes(model) / memory_bandwidth(next(model.parameters()).device)
 
 
 def _seconds(function: Callable[[], Any]) -> float:
@@ -81,3 +98,65 @@ def machine() -> dict[str, Any]:
 def report(result: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     print(json.dumps({**result, "machine": machine()}, indent=2))
+
+
+class Results:
+    """The rows of a benchmark, in a file that is written again after each: an interrupted run continues there.
+
+    Args:
+        path: The JSON file; None keeps the rows in memory only.
+        benchmark: Name of the benchmark.
+        settings: What all rows have in common. A file with other settings is refused.
+
+    Raises:
+        SystemExit: The file holds something else, with what to do.
+    """
+
+    def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
+        self._path = path
+        self.data: dict[str, Any] = {
+            "benchmark": benchmark,
+            "date": datetime.date.today().isoformat(),
+            "settings": dict(settings),
+            "machine": machine(),
+            "rows": [],
+        }
+        if path is not None and path.exists():
+            self._continue(path)
+
+    def _continue(self, path: Path) -> None:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            rows = list(found["rows"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SystemExit(f"{path} holds no results ({error!r}). Name another file.") from error
+        mine = json.loads(json.dumps(self.data))
+        for part in ("benchmark", "settings", "machine"):
+            if found.get(part) != mine[part]:
+                raise SystemExit(
+                    f"{path} was written with other {part}: {json.dumps(found.get(part))}, and not "
+                    f"{json.dumps(mine[part])}. Remove it, or name another file."
+                )
+        self.data["rows"] = rows
+
+    def row(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the row with a key, or None."""
+        return next((row for row in self.data["rows"] if row["key"] == dict(key)), None)
+
+    def add(self, key: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+        """Add a row, in the place of one with the same key, and write the file."""
+        made = {"key": dict(key), **row}
+        self.data["rows"] = [other for other in self.data["rows"] if other["key"] != made["key"]] + [made]
+        self.write()
+
+    def write(self, **parts: Any) -> None:
+        """Write the file, with further parts beside the rows."""
+        self.data |= parts
+        if self._path is not None:
+            with writing_file(self._path) as place:
+                place.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+
+
+def progress(text: str) -> None:
+    """Print a line on standard error: standard output is for the result."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,174 +1,251 @@
 """Tokens per second of specdec and of transformers' `generate`, with the same models, prompts, gamma and sampling.
 
-Three methods: autoregressive decoding (baseline), a draft model (assisted), and prompt lookup. In transformers,
-top-k sampling and the confidence threshold are off and the schedule of draft lengths is constant. Tokens are
-counted from the length of the output, in the same way for both. Runs are interleaved. Prints one JSON object; a
-ratio above 1 means that specdec is faster.
+Methods: autoregressive decoding (baseline), a draft model (assisted), and prompt lookup. Targets: the built-in one
+and the same inflated, so that drafts are accepted as by a real model. specdec runs with packed weights and
+without, compiled and not; transformers as most of its users run it: float32, eager. Its top-k sampling and its
+confidence threshold are off, and its schedule of draft lengths is constant. It takes no batches with drafts, so a
+batch is compared with its plain batch. Tokens are counted from the output, in the same way for both. Runs are
+interleaved. A ratio above 1 means that specdec is faster.
 
-    python benchmarks/vs_transformers.py
-    python benchmarks/vs_transformers.py --inflate-layers 16 --inflate-width 8192   # a target of some 110M
+Each row has a floor (the target's bytes over the memory bandwidth, with Theorem 3.8 for the measured alpha and c)
+and the gap to it: the milliseconds of a token, part by part.
+
+    python benchmarks/vs_transformers.py --out results.json      # again, to continue an interrupted run
+    python benchmarks/vs_transformers.py --sizes 60M --temperatures 0 --batch-sizes 1
+    python benchmarks/vs_transformers.py --quick
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
-from _common import floor_seconds, interleaved, ratios, report, spread
+from _against import (
+    ASSISTED,
+    BASELINE,
+    LOOKUP,
+    METHODS,
+    Cell,
+    SpecdecCell,
+    TransformersCell,
+    Work,
+    batches_of,
+    compared,
+    drafter_of,
+    transformers_methods,
+)
+from _common import Results, interleaved, memory_bandwidth, progress, spread, weight_bytes
 from transformers.utils import logging as hf_logging
 
-from specdec_core import default_registry
-from specdec_core.decoding import Decoder
-from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
-from specdec_core.models import LoadedModel, inflate, load_model
+from specdec_core.interface import Drafter
+from specdec_core.models import LoadedModel, compile_model, inflate, load_model, pack
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
+
+LONGEST_PROMPT = 48
+"""Tokens to which prompts are cut: reading them is no part of decoding, and takes its time on a CPU."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A target and what is decoded with it: less with a large one, which takes longer.
+
+    Attributes:
+        layers: Layers added to the built-in target.
+        width: Size of their feed-forward parts.
+        prompts: Prompts at batch size 1. A larger batch is decoded once.
+        tokens: New tokens of each.
+    """
+
+    layers: int
+    width: int
+    prompts: int
+    tokens: int
+
+
+SIZES = {
+    "10M": Size(0, 0, prompts=2, tokens=64),
+    "60M": Size(8, 8192, prompts=2, tokens=40),
+    "120M": Size(16, 8192, prompts=1, tokens=40),
+    "350M": Size(16, 27_648, prompts=1, tokens=24),
+}
+
+CONFIGURATIONS = {
+    "plain": {"packed": False, "compile": False},
+    "packed": {"packed": True, "compile": False},
+    "compiled": {"packed": False, "compile": True},
+    "packed, compiled": {"packed": True, "compile": True},
+}
+"""Settings of the target. The drafter has the same, but `packed: auto`, which leaves small models alone."""
 
 
 def main() -> None:
     """Run the benchmark and print the result."""
     options = parse()
-    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
     hf_logging.set_verbosity_error()
-    target = load_model(options.target, device=options.device, dtype=options.dtype, packed=False)
-    if options.inflate_layers:
-        target = inflate(target, options.inflate_layers, options.inflate_width)
-    assistant = load_model(options.drafter, device=options.device, dtype=options.dtype, packed=False)
-    texts = read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())
-    prompts = [target.tokenizer(prompt.text)["input_ids"] for prompt in texts]
-    results = [measure(options, target, assistant, prompts, temperature) for temperature in options.temperatures]
-    report(
-        {
-            "benchmark": "vs_transformers",
-            "target_parameters": target.model.num_parameters(),
-            "drafter_parameters": assistant.model.num_parameters(),
-            "gamma": options.gamma,
-            "new_tokens": options.tokens,
-            "prompts": len(prompts),
-            "floor_seconds_per_baseline_token": round(floor_seconds(target.model), 6)
-            if options.device == "cpu"
-            else None,
-            "results": results,
-        }
-    )
+    names = ("gamma", "repeats", "tokens", "prompts", "configurations")
+    results = Results(options.out, "vs_transformers", {name: getattr(options, name) for name in names})
+    bandwidth = memory_bandwidth()
+    for size in options.sizes:
+        groups = [
+            {"size": size, "temperature": temperature, "batch_size": batch_size}
+            for temperature, batch_size in product(options.temperatures, options.batch_sizes)
+        ]
+        models = None  # those of the size before are freed
+        for key in groups:
+            text = ", ".join(f"{name} {value}" for name, value in key.items())
+            if results.row(key) is not None:
+                progress(f"{text}: done before")
+                continue
+            begun = perf_counter()
+            models = models or load_models(options, SIZES[size])
+            results.add(key, measure(options, models, **key, bandwidth=bandwidth))
+            progress(f"{text}: {perf_counter() - begun:.0f} s")
+    results.write(summary=summary(results.data["rows"]))
+    print(json.dumps(results.data, indent=1))
 
 
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", default="builtin:target")
-    parser.add_argument("--drafter", default="builtin:drafter")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--gamma", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64, help="new tokens per prompt")
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="JSON file, written after each group of rows, and continued")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument(
-        "--inflate-layers",
-        type=int,
-        default=0,
-        help="layers to add to the target, which cost time but do not change its output",
+    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--configurations", nargs="+", choices=CONFIGURATIONS, default=list(CONFIGURATIONS))
+    parser.add_argument("--gamma", type=int, default=4)
+    parser.add_argument("--repeats", type=int, help="measured rounds; 3 by default")
+    parser.add_argument("--tokens", type=int, help="new tokens of each prompt, instead of those of the size")
+    parser.add_argument("--prompts", type=int, help="prompts at batch size 1, instead of those of the size")
+    parser.add_argument("--quick", action="store_true", help="one round, one prompt: for an indication")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    options.repeats = options.repeats or (1 if options.quick else 3)
+    options.prompts = options.prompts or (1 if options.quick else None)
+    return options
+
+
+@dataclass(frozen=True)
+class Models:
+    """What is compared.
+
+    Attributes:
+        size: Size of the targets.
+        plain: The target of transformers.
+        assistant: Its draft model.
+        prompts: Token ids.
+        configured: Our target and its drafters, by the name of the configuration and of the method.
+    """
+
+    size: Size
+    plain: LoadedModel
+    assistant: LoadedModel
+    prompts: list[list[int]]
+    configured: dict[str, tuple[LoadedModel, dict[str, Drafter | None]]]
+
+
+def load_models(options: argparse.Namespace, size: Size) -> Models:
+    """Load the models of a size."""
+    plain = load_model("builtin:target", device="cpu", **CONFIGURATIONS["plain"])
+    if size.layers:
+        plain = inflate(plain, size.layers, size.width)
+    texts = read_prompts(PromptsConfig(builtin="heldout", limit=max(*options.batch_sizes, size.prompts)), Path())
+    configured = {}
+    for name in options.configurations:
+        settings = CONFIGURATIONS[name]
+        target = pack(plain) if settings["packed"] else plain
+        target = compile_model(target) if settings["compile"] else target
+        draft_settings = settings | {"packed": "auto" if settings["packed"] else False}
+        drafters = {
+            BASELINE: None,
+            ASSISTED: drafter_of("transformer", target, model="builtin:drafter", **draft_settings),
+            LOOKUP: drafter_of("prompt-copy", target, min_match=1, max_match=2),
+        }
+        configured[name] = target, drafters
+    return Models(
+        size=size,
+        plain=plain,
+        assistant=load_model("builtin:drafter", device="cpu", **CONFIGURATIONS["plain"]),
+        prompts=[plain.tokenizer(prompt.text)["input_ids"][:LONGEST_PROMPT] for prompt in texts],
+        configured=configured,
     )
-    parser.add_argument("--inflate-width", type=int, default=8192, help="feed-forward size of those layers")
-    return parser.parse_args()
 
 
 def measure(
-    options: argparse.Namespace,
-    target: LoadedModel,
-    assistant: LoadedModel,
-    prompts: list[list[int]],
-    temperature: float,
+    options: argparse.Namespace, models: Models, size: str, temperature: float, batch_size: int, bandwidth: float
 ) -> dict[str, Any]:
-    """Time both libraries with the three methods at one temperature."""
-    specdec = specdec_cells(options, target, prompts, temperature)
-    library = transformers_cells(options, target, assistant, prompts, temperature)
-    cells: dict[str, Callable[[], list[int]]] = {}
-    for name in specdec:
-        cells |= {f"{name}/specdec": specdec[name], f"{name}/transformers": library[name]}
-    seconds, lengths = interleaved(cells, options.repeats)
-    methods: dict[str, Any] = {}
-    for name in specdec:
-        ours, theirs = f"{name}/specdec", f"{name}/transformers"
-        rates = {cell: [sum(lengths[cell]) / s for s in seconds[cell]] for cell in (ours, theirs)}
-        methods[name] = {
-            "specdec_tokens_per_second": spread(rates[ours], 1),
-            "transformers_tokens_per_second": spread(rates[theirs], 1),
-            "ratio": ratios(rates[ours], rates[theirs]),
-            "tokens": {"specdec": sum(lengths[ours]), "transformers": sum(lengths[theirs])},
-        }
-    return {"temperature": temperature, "methods": methods}
+    """Measure all configurations and methods at one size, temperature and batch size, in turns.
 
-
-def specdec_cells(
-    options: argparse.Namespace, target: LoadedModel, prompts: list[list[int]], temperature: float
-) -> dict[str, Callable[[], list[int]]]:
-    """Return specdec with the three methods, as functions that return the number of new tokens of each prompt."""
-    registry, info = default_registry(), target.info()
-    settings = GenerationSettings(max_new_tokens=options.tokens, ignore_eos=True)
-
-    def cell(drafter: Drafter | None) -> Callable[[], list[int]]:
-        sampling = SamplingSettings(temperature=temperature)
-        decoder = Decoder(target, drafter, gamma=options.gamma, sampling=sampling, strict=True)
-        return lambda: [len(decoder.generate([ids], settings).sequences[0].tokens) for ids in prompts]
-
-    def drafter(name: str, **values: Any) -> Drafter:
-        config = registry.spec("drafter", name).config(**values)
-        result: Drafter = registry.create("drafter", name, config, info)
-        return result
-
+    Raises:
+        SystemExit: A model that should be compiled is not.
+    """
+    count = (options.prompts or models.size.prompts) if batch_size == 1 else batch_size
+    batches = batches_of(models.prompts[:count], batch_size)
+    work = Work(batches, options.tokens or models.size.tokens, options.gamma, temperature)
+    torch.manual_seed(0)
+    theirs = {
+        method: TransformersCell(work, models.plain, **arguments)
+        for method, arguments in transformers_methods(work, models.assistant).items()
+    }
+    ours = {
+        (name, method): SpecdecCell(work, target, drafter)
+        for name, (target, drafters) in models.configured.items()
+        for method, drafter in drafters.items()
+    }
+    cells: dict[str, Cell] = {f"{name}/{method}": cell for (name, method), cell in ours.items()}
+    cells |= {f"transformers/{method}": cell for method, cell in theirs.items()}
+    seconds, _ = interleaved(cells, options.repeats)
+    floor = weight_bytes(models.plain.model) / bandwidth
+    rows = []
+    for (name, method), cell in ours.items():
+        against = method if method in theirs else BASELINE
+        found = compared(
+            (cell, seconds[f"{name}/{method}"]),
+            (theirs[against], seconds[f"transformers/{against}"]),
+            ours[name, BASELINE].total,
+            floor,
+        )
+        rows.append({"configuration": name, "method": method, "against": against, **found})
+    for name, (target, _) in models.configured.items():
+        if CONFIGURATIONS[name]["compile"] and (target.passes is None or target.passes.failed):
+            raise SystemExit(f"{name}: the target was not compiled; a warning above says why.")
     return {
-        "baseline": cell(None),
-        "assisted": cell(drafter("transformer", model=options.drafter, dtype=options.dtype, packed=False)),
-        "lookup": cell(drafter("prompt-copy", min_match=1, max_match=2)),
+        "size": size,
+        "parameters": models.plain.model.num_parameters(),
+        "new_tokens": work.tokens,
+        "prompts": len(batches) * batch_size,
+        "floor_ms_of_a_target_pass": round(1e3 * floor, 4),
+        "rows": rows,
     }
 
 
-def transformers_cells(
-    options: argparse.Namespace,
-    target: LoadedModel,
-    assistant: LoadedModel,
-    prompts: list[list[int]],
-    temperature: float,
-) -> dict[str, Callable[[], list[int]]]:
-    """Return transformers with the three methods, configured to do the same work as specdec."""
-    for model in (target.model, assistant.model):
-        # As `ignore_eos` in specdec: all methods decode the same number of tokens.
-        model.generation_config.eos_token_id = None
-    assistant.model.generation_config.num_assistant_tokens = options.gamma
-    assistant.model.generation_config.num_assistant_tokens_schedule = "constant"
-    assistant.model.generation_config.assistant_confidence_threshold = 0.0
-    sampling: dict[str, Any] = {"do_sample": False}
-    if temperature:
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+def summary(groups: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the ratios over all rows, by method and by configuration, and the rows in which specdec is slower."""
+    rows = [group["key"] | row for group in groups for row in group["rows"]]
 
-    def cell(**values: Any) -> Callable[[], list[int]]:
-        def run() -> list[int]:
-            counts = []
-            for ids in prompts:
-                input_ids = torch.tensor([ids], device=target.device)
-                out = target.model.generate(
-                    input_ids,
-                    attention_mask=torch.ones_like(input_ids),
-                    max_new_tokens=options.tokens,
-                    pad_token_id=0,
-                    **sampling,
-                    **values,
-                )
-                counts.append(out.shape[1] - len(ids))
-            return counts
+    def ratios_of(**selected: str) -> dict[str, float]:
+        values = [row["ratio"]["median"] for row in rows if selected.items() <= row.items()]
+        return spread(values, 3) | {"rows": len(values)}
 
-        return run
-
+    names = list(dict.fromkeys(row["configuration"] for row in rows))
     return {
-        "baseline": cell(),
-        "assisted": cell(assistant_model=assistant.model),
-        "lookup": cell(prompt_lookup_num_tokens=options.gamma, max_matching_ngram_size=2),
+        method: ratios_of(method=method)
+        | {"by_configuration": {name: ratios_of(method=method, configuration=name) for name in names}}
+        for method in METHODS
+    } | {
+        "below_1": [
+            {name: row[name] for name in (*groups[0]["key"], "configuration", "method", "ratio")}
+            for row in rows
+            if row["ratio"]["median"] < 1
+        ]
     }
 
 

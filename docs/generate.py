@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import beam_tables
+import benchmark_tables
 import digits
 import paper_tables
 import replay_tables
@@ -42,7 +43,7 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>keys|checks|commands|paper|digits|beams|replays): (?P<what>\S+) -->\n).*?"
+    r"(<!-- (?P<kind>keys|checks|commands|paper|digits|beams|replays|measured): (?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
@@ -136,6 +137,11 @@ def beams(name: str) -> str:
     return beam_tables.TABLES[name]()
 
 
+def measured(name: str) -> str:
+    """Return a table of the page on benchmarks."""
+    return benchmark_tables.TABLES[name]()
+
+
 def replays(name: str) -> str:
     """Return a table of the page on replays."""
     return replay_tables.TABLES[name]()
@@ -149,6 +155,7 @@ WRITERS = {
     "digits": drawn,
     "beams": beams,
     "replays": replays,
+    "measured": measured,
 }
 
 

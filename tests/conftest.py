@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 
 import hypothesis  # noqa: F401  (before the heap is frozen: it asks the collector who refers to an object of trio)
 import pytest
@@ -23,12 +24,40 @@ def pytest_collection_finish() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", default="cpu", help="device of the correctness tests: cpu or cuda")
+    parser.addoption(
+        "--compile", choices=("fixed", "symbolic", "device"), help="let all models run static forward passes"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """On another device than the CPU, run what uses the device: the rest has nothing to do with it."""
+    if config.getoption("--compile") is not None:
+        skip = pytest.mark.skip(reason="needs eager forward passes")
+        for item in items:
+            if item.get_closest_marker("eager"):
+                item.add_marker(skip)
+    if config.getoption("--device") != "cpu":
+        unused = [item for item in items if "device" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=unused)
+        items[:] = [item for item in items if "device" in getattr(item, "fixturenames", ())]
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
     """Return the device that `--device` names."""
     return str(request.config.getoption("--device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    kind = request.config.getoption("--compile")
+    with pytest.MonkeyPatch.context() as patch:
+        if kind is not None:
+            from tests.compiled import compile_everything
+
+            compile_everything(patch, kind)
+        yield
 
 
 @pytest.fixture(autouse=True)

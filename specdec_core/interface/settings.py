@@ -208,6 +208,9 @@ class ModelSettings(BaseModel):
     packed: bool | Literal["auto"] = "auto"
     """On a CPU, pack the weights for its library: a draft is verified in little more than the time of one token,
     for twice the memory. `auto` packs where that works, unless the model is tiny or memory is short."""
+    compile: bool | Literal["auto"] = "auto"
+    """Compile short forward passes: by TorchInductor on a CPU, which takes up to a minute when the model is loaded
+    for the first time, or as CUDA graphs. `auto` does so on a GPU."""
 
     @model_validator(mode="before")
     @classmethod
@@ -228,4 +231,8 @@ class ModelSettings(BaseModel):
                 raise ValueError(f"{name!r} requires 'device_map', e.g. device_map: auto")
         if self.packed is True and self.quantization_config is not None:
             raise ValueError("quantized weights cannot be packed; remove 'packed' or 'quantization_config'")
+        if self.compile is True and self.device_map is not None:
+            raise ValueError(
+                "a model that is spread over devices cannot be compiled; remove 'compile' or 'device_map'"
+            )
         return self

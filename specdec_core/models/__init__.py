@@ -10,16 +10,18 @@ from specdec_core._lazy import lazy_attributes
 if TYPE_CHECKING:
     from specdec_core.models.byte_level import bytes_of_characters
     from specdec_core.models.checkpoint import without_progress_bar
+    from specdec_core.models.compiling import compile_model
     from specdec_core.models.device import inference_only
     from specdec_core.models.encoder import Encoded
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
     from specdec_core.models.loaded import LoadedModel, inspect_family
-    from specdec_core.models.packing import pack
+    from specdec_core.models.packing import pack, unpack
     from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
     from specdec_core.models.resolve import model_folder
     from specdec_core.models.session import ModelSession
+    from specdec_core.models.variants import first_layers, with_modules
 
 __all__ = [
     "TESTED_FAMILIES",
@@ -28,6 +30,8 @@ __all__ = [
     "ModelOutline",
     "ModelSession",
     "bytes_of_characters",
+    "compile_model",
+    "first_layers",
     "inference_only",
     "inflate",
     "inspect_family",
@@ -37,6 +41,8 @@ __all__ = [
     "model_folder",
     "open_session",
     "pack",
+    "unpack",
+    "with_modules",
     "without_progress_bar",
     "wrap_model",
 ]
@@ -46,6 +52,7 @@ lazy_attributes(
     {
         "specdec_core.models.byte_level": ("bytes_of_characters",),
         "specdec_core.models.checkpoint": ("without_progress_bar",),
+        "specdec_core.models.compiling": ("compile_model",),
         "specdec_core.models.device": ("inference_only",),
         "specdec_core.models.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),
@@ -57,10 +64,11 @@ lazy_attributes(
             "wrap_model",
         ),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
-        "specdec_core.models.packing": ("pack",),
+        "specdec_core.models.packing": ("pack", "unpack"),
         "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.resolve": ("model_folder",),
         "specdec_core.models.session": ("ModelSession",),
+        "specdec_core.models.variants": ("first_layers", "with_modules"),
     },
 )

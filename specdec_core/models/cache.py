@@ -8,6 +8,7 @@ mask.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +46,13 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is not t
     def __init__(self, owner: SlotCache) -> None:
         super().__init__()
         self._owner = owner
+
+    @classmethod
+    def over(cls, owner: SlotCache, keys: Tensor, values: Tensor) -> SlotLayer:
+        """Return a layer on the buffers of another."""
+        layer = cls(owner)
+        layer.keys, layer.values, layer.is_initialized = keys, values, True
+        return layer
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate the buffers in the first forward pass, which determines their shape, dtype and device."""
@@ -108,6 +116,32 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.plan = WritePlan(slice(None), 0, 0)
         self._states: dict[int, SlotLayer] = {}
         super().__init__(layer_class_to_replicate=partial(SlotLayer, self))
+
+    @classmethod
+    def over(cls, buffers: Sequence[Tensor], states: Sequence[int] = ()) -> SlotCache:
+        """Return a cache on the buffers of another.
+
+        Args:
+            buffers: The other's `buffers`.
+            states: The numbers of the layers whose hidden states it keeps.
+        """
+        cache = cls(buffers[0].shape[0], buffers[0].shape[2] - 1)
+        count = len(buffers) - len(states)
+        for keys, values in zip(buffers[:count:2], buffers[1:count:2], strict=True):
+            cache.layers.append(SlotLayer.over(cache, keys, values))
+        for layer, kept in zip(states, buffers[count:], strict=True):
+            cache._states[layer] = SlotLayer.over(cache, kept, kept[..., :0])
+        return cache
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The layers whose hidden states it keeps."""
+        return tuple(self._states)
+
+    def buffers(self) -> list[Tensor]:
+        """Return the keys and values of each layer, then the hidden states. Empty before the first pass."""
+        keys_and_values = [buffer for layer in self.layers for buffer in (layer.keys, layer.values)]
+        return keys_and_values + [kept.keys for kept in self._states.values()]
 
     def keep_states(self, layer: int, states: Tensor) -> None:
         """Write the hidden states `[B, T, D]` of the tokens of a pass to the slots of their keys and values."""

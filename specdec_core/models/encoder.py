@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from transformers import DynamicCache
-from transformers.cache_utils import EncoderDecoderCache
+from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface.errors import ModelError
@@ -32,6 +32,32 @@ class EncoderMemory:
         self._states, self._mask = _encode(loaded, sources) if encoded is None else encoded
         self._keywords: dict[int | None, dict[str, Any]] = {}
 
+    @classmethod
+    def over(cls, cache: SlotCache, buffers: Sequence[Tensor]) -> EncoderMemory:
+        """Return a memory of all rows on the buffers of another, for a pass over `cache`."""
+        masked = len(buffers) % 2 == 0
+        memory = cls.__new__(cls)
+        memory._states, memory._mask = buffers[0], buffers[1] if masked else None
+        pairs = buffers[1 + masked :]
+        cross = DynamicCache()
+        for keys, values in zip(pairs[::2], pairs[1::2], strict=True):
+            layer = DynamicLayer()
+            layer.keys, layer.values, layer.is_initialized = keys, values, True
+            cross.layers.append(layer)
+        memory._keywords = {None: memory._made(EncoderDecoderCache(cache, cross), memory._states, memory._mask)}
+        return memory
+
+    def buffers(self) -> list[Tensor]:
+        """Return the states, the mask if there is one, and the keys and values that all rows attend to.
+
+        Empty before the first pass over all rows.
+        """
+        if None not in self._keywords:
+            return []
+        cross = self._keywords[None]["past_key_values"].cross_attention_cache
+        mask = [] if self._mask is None else [self._mask]
+        return [self._states, *mask, *(buffer for layer in cross.layers for buffer in (layer.keys, layer.values))]
+
     def keywords(self, cache: SlotCache, batch: slice) -> dict[str, Any]:
         """Return the arguments of `forward` that attend to the sources of these rows: all of them, or one."""
         if batch.start not in self._keywords:
@@ -43,10 +69,14 @@ class EncoderMemory:
         if batch.start is not None:
             states = states[batch] if mask is None else states[batch, mask[batch.start].bool()]
             mask = None
+        return self._made(EncoderDecoderCache(cache, DynamicCache()), states, mask)
+
+    @staticmethod
+    def _made(caches: EncoderDecoderCache, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
         return {
             "encoder_outputs": BaseModelOutput(last_hidden_state=states),
             "attention_mask": mask,
-            "past_key_values": EncoderDecoderCache(cache, DynamicCache()),
+            "past_key_values": caches,
         }
 
 

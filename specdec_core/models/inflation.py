@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.compiling import compile_as_set, compile_model
 from specdec_core.models.features import ModelFeatures
-from specdec_core.models.load import wrap_model
+from specdec_core.models.load import load_model, wrap_model
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.packing import is_packed, pack, unpack
+from specdec_core.models.packing import is_packed, pack, pack_as_set, unpack
 from specdec_core.models.probe import uncached_logits
 
 
@@ -90,7 +92,8 @@ def inflate(
         encoder_width: The same for layers of the encoder; `width` if None. A small value keeps the encoder cheap.
 
     Returns:
-        The larger model, with the same dtypes and device, and packed if `loaded` is. `loaded` is not changed.
+        The larger model, with the same dtypes and device, and packed and compiled if `loaded` is. `loaded` is not
+        changed.
 
     Raises:
         ModelError: The model has another structure or is quantized, or its output would change because it
@@ -109,7 +112,28 @@ def inflate(
     if loaded.features is not None:
         # Hidden states are unchanged too, so that heads trained for `loaded` also work for the larger model.
         larger = replace(larger, features=ModelFeatures(model, loaded.features.fingerprint()))
-    return pack(larger) if packed else larger
+    larger = pack(larger) if packed else larger
+    return larger if loaded.passes is None else compile_model(larger)
+
+
+def load_inflated(
+    settings: Mapping[str, Any], inflation: Mapping[str, Any] | None, folder: Path = Path()
+) -> LoadedModel:
+    """Load a model, then inflate, pack and compile it as the settings say.
+
+    Args:
+        settings: Arguments of `load_model`.
+        inflation: Arguments of `inflate`, or None.
+        folder: Base for relative paths.
+
+    Raises:
+        ModelError: See `load_model` and `inflate`.
+    """
+    if inflation is None:
+        return load_model(**settings, folder=folder)
+    plain = {**settings, "packed": False, "compile": False}
+    larger = inflate(load_model(**plain, folder=folder), **inflation)
+    return compile_as_set(pack_as_set(larger, settings.get("packed", "auto")), settings.get("compile", "auto"))
 
 
 def _stacks(loaded: LoadedModel) -> tuple[_Stack, ...]:
@@ -147,7 +171,8 @@ def _add_layers(model: Any, stack: _Stack, layers: int, width: int | None) -> No
     last = blocks[-1]
     takes_index = "layer_idx" in inspect.signature(type(last).__init__).parameters
     for index in range(len(blocks), length):
-        layer = type(last)(config, **({"layer_idx": index} if takes_index else {}))
+        with next(last.parameters()).device:  # gigabytes are made where they stay
+            layer = type(last)(config, **({"layer_idx": index} if takes_index else {}))
         _match_device_and_dtype(layer, last)
         with torch.no_grad():
             for weight in _weights(_submodule(layer, name) for name in stack.outputs):
@@ -159,7 +184,7 @@ def _add_layers(model: Any, stack: _Stack, layers: int, width: int | None) -> No
 
 
 def _match_device_and_dtype(layer: torch.nn.Module, other: torch.nn.Module) -> None:
-    """Move a layer to another's device and dtypes. Some families keep single weights of a layer in float32."""
+    """Give a layer another's device and dtypes. Some families keep single weights of a layer in float32."""
     others = dict(other.named_parameters())
     first = next(iter(others.values()))
     layer.to(first.device, first.dtype)

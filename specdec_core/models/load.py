@@ -30,6 +30,7 @@ from specdec_core.models.adapter import (
     without_wrapper,
 )
 from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
+from specdec_core.models.compiling import compile_as_set
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
 from specdec_core.models.loaded import LoadedModel, inspect_family, length_limit
@@ -146,6 +147,7 @@ def load_model(
     tensor_parallel: int | None = None,
     trust_remote_code: bool = False,
     packed: bool | Literal["auto"] = "auto",
+    compile: bool | Literal["auto"] = "auto",  # noqa: A002  (as in a study)
     folder: Path = Path(),
 ) -> LoadedModel:
     """Load a model and its tokenizer.
@@ -168,14 +170,16 @@ def load_model(
             0 alone: the others compute their share until rank 0 ends, and then end, too. Needs accelerate.
         trust_remote_code: Run code from the model's repository.
         packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows.
+        compile: Compile short forward passes; see `compile_model`. `auto` captures them on a GPU.
         folder: Base for relative paths.
 
     Raises:
-        ModelError: The model cannot be found, loaded, packed, or decoded exactly, or a setting cannot work or
-            needs a package that is not installed.
+        ModelError: The model cannot be found, loaded, packed, compiled, or decoded exactly, or a setting cannot
+            work or needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
     alone = {"device": device, "device_map": device_map, "adapter": adapter, "packed": packed}
+    alone["compile"] = compile
     check_sharing(tensor_parallel, **alone, quantization_config=quantization_config)
     told: dict[str, Any] = {"model": str(model), "dtype": dtype, "revision": revision, "subfolder": subfolder}
     told |= {"attn_implementation": attn_implementation, "tensor_parallel": tensor_parallel}
@@ -209,7 +213,7 @@ def load_model(
         wrapped = _wrapped(loaded, read_tokenizer(location, options, subfolder), name, share)
     if tensor_parallel is not None and share is None:
         return wrapped  # rank 0 tests it, with all ranks
-    return pack_as_set(probe_model(wrapped), packed)
+    return compile_as_set(pack_as_set(probe_model(wrapped), packed), compile)
 
 
 def _read(

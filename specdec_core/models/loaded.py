@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,9 @@ from specdec_core.interface.errors import ModelError
 from specdec_core.models.features import ModelFeatures
 from specdec_core.models.positions import position_patch
 from specdec_core.models.ranks import Share
+
+if TYPE_CHECKING:
+    from specdec_core.models.static import StaticPasses
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 TESTED_ATTENTION = ("sdpa", "eager")
@@ -69,6 +72,7 @@ class LoadedModel:
         features: Embeddings and hidden states for drafters, or None if it has no output embedding.
         lock: Held during a forward pass of a model that keeps its rotary frequencies, which change, in itself.
         share: Where the rest of its weights is, if the processes of torchrun share them; else None.
+        passes: Its captured forward passes, if it is compiled; else None.
     """
 
     model: Any
@@ -81,6 +85,7 @@ class LoadedModel:
     features: ModelFeatures | None = None
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     share: Share | None = None
+    passes: StaticPasses | None = field(default=None, repr=False, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -163,6 +168,7 @@ class LoadedModel:
             encoder_decoder=self.encoder_decoder,
             folder=folder,
             features=self.features,
+            model=self,
         )
 
 

@@ -151,9 +151,9 @@ def _compare_with_uncached(loaded: LoadedModel, lengths: tuple[int, int]) -> str
     for row, drafted in enumerate((2, 1)):
         tokens = committed[row] + draft[row, 1 : 1 + drafted].tolist()
         expected = uncached_logits(loaded, tokens, sources[row] if sources else None)
-        error, tolerance = _error(logits[row, drafted], expected), _tolerance(loaded, logits)
-        if not error <= tolerance:
-            return f"relative error {error:.1e}, tolerance {tolerance:.0e}"
+        error, allowed = relative_error(logits[row, drafted], expected), tolerance(loaded, logits.dtype)
+        if not error <= allowed:
+            return f"relative error {error:.1e}, tolerance {allowed:.0e}"
     return None
 
 
@@ -180,19 +180,20 @@ def _tree_is_right(loaded: LoadedModel) -> bool:
     pairs = [(logits[n], row + nodes[0, path].tolist()) for n, path in paths.items()]
     pairs.append((after, [*row, *nodes[0, [1, 3]].tolist(), 2]))
     return all(
-        _error(given, uncached_logits(loaded, tokens, source)) <= _tolerance(loaded, given)
+        relative_error(given, uncached_logits(loaded, tokens, source)) <= tolerance(loaded, given.dtype)
         for given, tokens in pairs
     )
 
 
-def _error(logits: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, relative to the largest logit."""
+def relative_error(logits: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest expected logit."""
     return float((logits.float() - expected.float()).abs().max() / expected.float().abs().max())
 
 
-def _tolerance(loaded: LoadedModel, logits: Tensor) -> float:
+def tolerance(loaded: LoadedModel, dtype: torch.dtype) -> float:
+    """Return the relative error of logits of some dtype that is taken for rounding."""
     # Quantized products round to half precision whatever the dtype of the logits.
-    return _HALF_TOLERANCE if loaded.quantized else _TOLERANCE.get(logits.dtype, _HALF_TOLERANCE)
+    return _HALF_TOLERANCE if loaded.quantized else _TOLERANCE.get(dtype, _HALF_TOLERANCE)
 
 
 @inference_only

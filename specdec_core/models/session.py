@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +14,9 @@ from specdec_core.interface.errors import ModelError
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.device import inference_only
 from specdec_core.models.encoder import Encoded, EncoderMemory
-from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
-from specdec_core.models.positions import PositionPatch, position_patch
+from specdec_core.models.forward import ModelForward, Output
+from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.static import WIDEST, place
 from specdec_core.models.tree import CachedTree
 
 
@@ -44,31 +42,6 @@ class Block:
     keep: int
     draft: int
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Output:
-    """Logits `[B, T, V']`, and the hidden states they were computed from, `[B, T, D]`, if those are kept."""
-
-    logits: Tensor
-    hidden: Tensor | None = None
-
-    def last(self, count: int) -> _Output:
-        """Return the last columns. The model may have trimmed each part to them already."""
-        return self._map(lambda part: part if part.shape[1] == count else part[:, -count:])
-
-    def zeros(self, rows: int, columns: int) -> _Output:
-        """Return zeros for another number of rows and columns."""
-        return self._map(lambda part: part.new_zeros(rows, columns, part.shape[2]))
-
-    def write(self, row: int, column: int, output: _Output) -> None:
-        """Write the output of a single row into `row`, starting at `column`."""
-        for whole, part in ((self.logits, output.logits), (self.hidden, output.hidden)):
-            if whole is not None and part is not None:
-                whole[row, column : column + part.shape[1]] = part[0]
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> _Output:
-        return _Output(change(self.logits), None if self.hidden is None else change(self.hidden))
 
 
 class ModelSession:
@@ -111,14 +84,15 @@ class ModelSession:
         _check_ready(loaded)
         self._loaded = loaded
         self._vocab_size = vocab_size or loaded.vocab_size
-        self._features = loaded.features if keep_hidden else None
+        self._forward = ModelForward(loaded, keep_hidden=keep_hidden, layers=hidden_layers)
         self.hidden: Tensor | None = None
-        self._hidden_layers = tuple(hidden_layers)
         self._family = loaded.family
         self._device = loaded.device
         self.lengths = [0] * batch_size
         self.calls = 0
-        self._cache: SlotCache | None = SlotCache(batch_size, capacity)
+        self._passes = loaded.passes if loaded.family.ragged else None
+        make_cache = SlotCache if self._passes is None else self._passes.cache
+        self._cache: SlotCache | None = make_cache(batch_size, capacity)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
 
@@ -175,6 +149,8 @@ class ModelSession:
 
     def close(self) -> None:
         """Free the buffers."""
+        if self._passes is not None and self._cache is not None:
+            self._passes.give_back(self._cache)
         self._cache = None
         self._memory = None
 
@@ -211,6 +187,8 @@ class ModelSession:
         self.calls += 1
         if parents is not None and block.draft:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
+        elif (replayed := self._replay(block)) is not None:
+            output = replayed
         elif len(set(self.lengths)) == 1 and not any(block.padding) and min(block.counts) > 0:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
             output = self._run(block.tokens, plan, block.keep, **block.inputs)
@@ -251,32 +229,22 @@ class ModelSession:
         known = self._loaded.vocab_size
         return tokens if known >= self._vocab_size else torch.where(tokens < known, tokens, 0)
 
-    def _run(self, tokens: Tensor, plan: WritePlan, keep: int, **extra: Any) -> _Output:
-        """Run the model once. transformers computes masks and positions unless `extra` holds them."""
+    def _run(self, tokens: Tensor, plan: WritePlan, keep: int, **inputs: Tensor) -> Output:
         assert self._cache is not None, "the session is closed"
-        self._cache.plan = plan
-        keywords: dict[str, Any] = {"use_cache": True, **extra}
-        if self._family.trims_logits:
-            keywords["logits_to_keep"] = keep
-        if self._memory is not None:
-            keywords |= self._memory.keywords(self._cache, plan.batch)
-            keywords["decoder_input_ids"] = tokens
-        else:
-            keywords["input_ids"] = tokens
-            keywords["past_key_values"] = self._cache
-        hidden: list[Tensor] = []
-        with ExitStack() as entered:
-            entered.enter_context(self._loaded.lock)
-            if self._features is not None:
-                hidden = entered.enter_context(self._features.capture())
-            features, captured = self._loaded.features, None
-            if self._hidden_layers and features is not None:
-                captured = entered.enter_context(features.capture_layers(self._hidden_layers))
-            output = self._loaded.model(**keywords)
-        for layer in self._hidden_layers:
-            # A draft head, which has no features, returns its states.
-            self._cache.keep_states(layer, (output.hidden_states if captured is None else captured)[layer])
-        return _Output(output.logits, hidden[-1] if hidden else None).last(keep)
+        return self._forward.run(self._cache, self._memory, tokens, plan, keep, **inputs)
+
+    def _replay(self, block: Block) -> Output | None:
+        """Run a captured pass; return None if there is none for this block."""
+        width = block.tokens.shape[1]
+        if self._passes is None or width > WIDEST or block.inputs:
+            return None
+        assert self._cache is not None, "the session is closed"
+        rows = (self.lengths, block.padding, block.counts)
+        output = self._passes.run(self._cache, self._memory, self._forward.layers, block.tokens, rows)
+        if output is None:
+            return None
+        hidden = None if self._forward.features is None else output.hidden
+        return Output(output.logits, hidden).map(lambda part: part[:, width - block.keep : width])
 
     def _grown_tree(
         self, uncached: Sequence[Sequence[int]], block: Block, parents: Tensor
@@ -290,63 +258,28 @@ class ModelSession:
         self._tree, nodes = self._tree.extended(parents.to(self._device, non_blocking=True), drafted)
         return self._tree, nodes
 
-    def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> _Output:
+    def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> Output:
         """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
         layout = torch.tensor([self.lengths, block.padding, block.counts]).to(self._device, non_blocking=True)
-        lengths, padding, counts = layout[:, :, None]  # [B, 1] each
-        positions = lengths - padding + torch.arange(block.tokens.shape[1], device=self._device)  # [B, T]
-        real = (positions >= lengths) & (positions < lengths + counts)
-        slots = torch.where(real, positions, self._cache.capacity)  # padding goes to the slot that is never read
+        positions, slots, real = place(layout, block.tokens.shape[1], self._cache.capacity)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
         keys = torch.arange(end, device=self._device)
-        positions = torch.where(real, positions, 0)
         visible = keys <= positions[..., None]  # [B, T, end]
         if grown is not None:
             tree, nodes = grown
             visible[:, -block.draft :] = tree.visible(nodes, end)
             positions[:, -block.draft :] = torch.where(real[:, -block.draft :], tree.positions(nodes), 0)
             keys = tree.key_positions(end)
-        masks = self._masks(visible, positions, keys)
-        if self._memory is None:
-            inputs = {"position_ids": positions, "attention_mask": masks, **block.inputs}
-            return self._run(block.tokens, plan, block.keep, **inputs)
-        with self._position_patch(positions, keys):
-            return self._run(block.tokens, plan, block.keep, decoder_attention_mask=masks)
+        where = {"positions": positions, "visible": visible, "keys": keys}
+        return self._forward.run_ragged(
+            self._cache, self._memory, block.tokens, plan, block.keep, **where, **block.inputs
+        )
 
-    @cached_property
-    def _position_patch(self) -> PositionPatch:
-        patch = position_patch(self._loaded.model)
-        assert patch is not None, "Family.ragged implies a position patch"
-        return patch
-
-    def _masks(self, visible: Tensor, positions: Tensor, keys: Tensor) -> Tensor | dict[str, Tensor]:
-        """Return the attention mask `[B, 1, T, end]`, or a dict with one for each layer type.
-
-        Args:
-            visible: `[B, T, end]` bool, the slots that each new token sees.
-            positions: `[B, T]` int64, its position.
-            keys: `[end]` or `[B, end]` int64, the position of the token in each slot.
-        """
-        masks = {FULL: visible[:, None]}
-        if self._family.window is not None:
-            near = keys.unsqueeze(-2) > positions[..., None] - self._family.window
-            masks[SLIDING] = (visible & near)[:, None]
-        masks = {
-            name: self._convert_mask(mask) for name, mask in masks.items() if name in self._family.layer_types
-        }
-        return masks if len(masks) > 1 else next(iter(masks.values()))
-
-    def _convert_mask(self, mask: Tensor) -> Tensor:
-        if not self._family.float_mask:
-            return mask
-        dtype = self._loaded.model.dtype
-        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
-
-    def _run_row_by_row(self, block: Block) -> _Output:
+    def _run_row_by_row(self, block: Block) -> Output:
         """Run each row in a forward pass of its own, for families without ragged batches."""
-        out: _Output | None = None
+        out: Output | None = None
         for row, (padding, count) in enumerate(zip(block.padding, block.counts, strict=True)):
             if count == 0:
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,10 @@ from transformers import GenerationMixin
 from specdec_core.decoding.beams.search import BeamRules, BeamState, Continuations, advance
 
 BEAMS, VOCAB, EOS, LIMIT = 3, 9, 2, 6
+# transformers 5.17 asks for it.
+SIZES = (
+    {"vocab_size": VOCAB} if "vocab_size" in signature(GenerationMixin._get_top_k_continuations).parameters else {}
+)
 KEPT = BeamRules.count_candidates(BEAMS, 1)
 
 
@@ -55,6 +61,7 @@ class Library:
             beams_to_keep=KEPT,
             num_beams=BEAMS,
             batch_size=1,
+            **SIZES,
         )
         stops = (texts[:, :, self.length] == EOS) | (self.length + 1 == LIMIT)
         self.running, self.running_scores, self.indices = kind._get_running_beams_for_next_iteration(

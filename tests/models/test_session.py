@@ -87,6 +87,7 @@ def test_a_row_without_new_tokens_keeps_its_cache(family, device):
     torch.testing.assert_close(logits[0, 0], expected, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("family", ENCODER_DECODER)
 def test_ragged_rows_share_a_forward_pass_and_leave_the_models_positions(family, device):
     model = tiny_model(family).to(device)
@@ -106,6 +107,7 @@ def test_ragged_rows_share_a_forward_pass_and_leave_the_models_positions(family,
     torch.testing.assert_close(fresh_logits(loaded, [0, 5, 6, 7], SOURCES[0]), before, atol=0, rtol=0)
 
 
+@pytest.mark.eager
 @pytest.mark.parametrize("family", ENCODER_DECODER)
 def test_a_ragged_forward_pass_that_fails_leaves_the_models_positions(family):
     loaded = wrap_model(tiny_model(family))

@@ -41,6 +41,9 @@ CONSTRAINTS = "specdec_core/sampling/constraints.py"
 LOGITS = "specdec_core/sampling/logits.py"
 BACKOFF = "specdec_core/sampling/backoff.py"
 SESSION = "specdec_core/models/session.py"
+FORWARD = "specdec_core/models/forward.py"
+STATIC = "specdec_core/models/static.py"
+GRAPHS = "specdec_core/models/cuda_graphs.py"
 ENCODER = "specdec_core/models/encoder.py"
 POSITIONS = "specdec_core/models/positions.py"
 OVERRIDES = "specdec_core/models/overrides.py"
@@ -66,7 +69,8 @@ MTP = "drafters/specdec_drafters/mtp/checkpoint.py"
 MTP_HEAD = "drafters/specdec_drafters/mtp/model.py"
 EAGLE3_TRAINING = "drafters/specdec_drafters/eagle3/training.py"
 CACHE = "specdec_core/models/cache.py"
-TRANSFORMER = "drafters/specdec_drafters/transformer/drafter.py"
+MODEL_DRAFTER = "drafters/specdec_drafters/common/model_drafter.py"
+VARIANTS = "specdec_core/models/variants.py"
 AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
 TABLES = "drafters/specdec_drafters/ngram/tables.py"
 KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
@@ -95,6 +99,7 @@ TREE_TESTS = ("tests/verification/test_tree.py",)
 LOSSLESS_TESTS = ("tests/decoding/test_lossless_core.py",)
 LOOP_TESTS = ("tests/decoding/test_loop.py",)
 MODEL_TESTS = ("tests/models/test_session.py",)
+COMPILE_TESTS = ("tests/models/test_compile.py",)
 LENGTH_TESTS = ("tests/models/test_length.py",)
 HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
 GENERATE_TESTS = ("tests/decoding/test_custom_generate.py",)
@@ -421,7 +426,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the drafter keeps the first nodes of a tree",
-        TRANSFORMER,
+        MODEL_DRAFTER,
         "self._model.keep(outcome.paths)",
         "self._model.keep([range(len(path)) for path in outcome.paths])",
         "Still exact, but the draft model goes on from tokens that were rejected: acceptance falls.",
@@ -520,11 +525,59 @@ MUTATIONS = (
     ),
     Mutation(
         "draft cache one short after a fully accepted draft",
-        TRANSFORMER,
+        MODEL_DRAFTER,
         "self._kept[row] += min(accepted, self._drafted[row])",
         "self._kept[row] += accepted",
         "The draft model never reads the last accepted token: q is not its own, acceptance falls.",
         ("tests/drafters/test_transformer.py",),
+    ),
+    Mutation(
+        "an exit after one layer too many",
+        VARIANTS,
+        "nn.ModuleList(list(layers)[:count])",
+        "nn.ModuleList(list(layers)[: count + 1])",
+        "Still exact, but the exit is another than was measured and trained, and costs more.",
+        ("tests/models/test_variants.py",),
+    ),
+    Mutation(
+        "the target's own config shortened",
+        VARIANTS,
+        "    decoder = model.get_decoder()\n",
+        "    decoder = loaded.model.get_decoder()\n",
+        "The target itself is changed by its drafter.",
+        ("tests/models/test_variants.py",),
+    ),
+    Mutation(
+        "a trained exit that is not used",
+        "drafters/specdec_drafters/early_exit/model.py",
+        "nn.functional.linear(states, self.translator)",
+        "states",
+        "q is that of the untrained exit: acceptance falls.",
+        ("tests/drafters/test_early_exit.py",),
+    ),
+    Mutation(
+        "an exit chosen by acceptance alone",
+        "drafters/specdec_drafters/early_exit/model.py",
+        "key=lambda worth: worth.speedup",
+        "key=lambda worth: worth.alpha",
+        "The exit after the most layers always wins.",
+        ("tests/drafters/test_early_exit.py",),
+    ),
+    Mutation(
+        "activations of 8 bits with one scale for all rows",
+        "drafters/specdec_drafters/quantised/layers.py",
+        "rows.abs().amax(-1, keepdim=True)",
+        "rows.abs().amax()",
+        "A draft depends on the sequences beside it, and on what else is read with it.",
+        ("tests/drafters/test_quantised.py",),
+    ),
+    Mutation(
+        "weights of 4 bits around the wrong middle",
+        "drafters/specdec_drafters/quantised/layers.py",
+        ".round_().add_(8)",
+        ".round_().add_(7)",
+        "Every weight is a step too small: acceptance falls.",
+        ("tests/drafters/test_quantised.py",),
     ),
     Mutation(
         "inner cache not rolled back",
@@ -552,7 +605,7 @@ MUTATIONS = (
     ),
     Mutation(
         "sliding window one too long",
-        SESSION,
+        FORWARD,
         "keys.unsqueeze(-2) > positions[..., None] - self._family.window",
         "keys.unsqueeze(-2) >= positions[..., None] - self._family.window",
         "In ragged batches of Mistral or Gemma, tokens attend one key too far back.",
@@ -560,11 +613,59 @@ MUTATIONS = (
     ),
     Mutation(
         "padding overwrites cached keys",
-        SESSION,
-        "        real = (positions >= lengths) & (positions < lengths + counts)\n",
-        "        real = (positions >= 0) & (positions < lengths + counts)\n",
+        STATIC,
+        "    real = (positions >= lengths) & (positions < lengths + counts)\n",
+        "    real = (positions >= 0) & (positions < lengths + counts)\n",
         "In ragged batches the padding before a row's tokens is written over what is cached.",
         MODEL_TESTS,
+    ),
+    Mutation(
+        "a graph is replayed on the rows of the pass before",
+        GRAPHS,
+        "        arguments[1].copy_(torch.tensor(rows), non_blocking=True)\n",
+        "        arguments[1].copy_(torch.tensor(rows), non_blocking=True) if found is None else None\n",
+        "Compiled passes read and write the slots of the pass that was captured.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "a graph attends to too few slots",
+        GRAPHS,
+        "max(length + count for length, _, count in zip(*rows, strict=True))",
+        "max(length for length, _, _ in zip(*rows, strict=True))",
+        "Compiled passes miss the newest tokens where a text outgrows a graph.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "a cache is handed on with its values",
+        GRAPHS,
+        "            buffer.zero_()",
+        "            buffer.size()",
+        "One NaN in a text spoils all later texts.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "graphs of other layers are replayed",
+        STATIC,
+        "cache.layers and cache.kept == tuple(layers)",
+        "cache.layers",
+        "Drafters that read hidden states get those of earlier tokens.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "wrong replays are not noticed",
+        STATIC,
+        "            if not error <= self._tolerance:\n",
+        "            if not error >= 0:\n",
+        "A compiler or driver that is wrong changes the output.",
+        COMPILE_TESTS,
+    ),
+    Mutation(
+        "the logits of padding are returned",
+        SESSION,
+        "part[:, width - block.keep : width]",
+        "part[:, -block.keep :]",
+        "Where a pass is padded to a width that is captured, drafts are verified with logits of padding.",
+        COMPILE_TESTS,
     ),
     Mutation(
         "T5's bias of the wrong row",

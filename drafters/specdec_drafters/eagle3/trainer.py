@@ -61,7 +61,7 @@ class Eagle3Trainer(Trainer):
         config = self.config
         check_output(config.output, config.overwrite, folder_with=WEIGHTS)
         observer.stage("loading the target")
-        target = load_model(config.target, device=config.device, packed=False)
+        target = load_model(config.target, device=config.device, packed=False, compile=False)
         layers = chosen_layers(config, target)
         made: list[Distillation] = []
 

@@ -62,7 +62,7 @@ class HeadsTrainer(Trainer):
         for path in (config.output, curve):
             check_output(path, config.overwrite)
         observer.stage("loading the target")
-        target = load_model(config.target, device=config.device, packed=False)
+        target = load_model(config.target, device=config.device, packed=False, compile=False)
         heads = Heads(heads_shape(config, target), config.seed).to(_output_device(target))
 
         def objective(data: TrainingData, dtype: torch.dtype) -> Objective:

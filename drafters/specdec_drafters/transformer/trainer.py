@@ -54,7 +54,7 @@ class TransformerTrainer(Trainer):
         config = self.config
         check_output(config.output, config.overwrite, folder_with="config.json")
         observer.stage("loading models")
-        target = load_model(config.target, device=config.device, packed=False)
+        target = load_model(config.target, device=config.device, packed=False, compile=False)
         drafter = self._drafter(target)
 
         def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
@@ -82,7 +82,7 @@ class TransformerTrainer(Trainer):
         config = self.config
         if config.model is None:
             return new_model(target, *config.sizes, config.seed)
-        settings = ModelSettings(model=config.model, dtype="float32", packed=False)
+        settings = ModelSettings(model=config.model, dtype="float32", packed=False, compile=False)
         drafter = load_draft_model(settings, target.info(), "transformer")
         check_length(config.length, drafter)
         return drafter

@@ -57,7 +57,7 @@ class TargetConfig(ModelSettings):
     def _check_sharing(self) -> TargetConfig:
         if self.tensor_parallel is not None:
             alone = {"device": "auto", "device_map": None, "quantization_config": None, "adapter": None}
-            alone |= {"inflate": None, "packed": "auto"}
+            alone |= {"inflate": None, "packed": "auto", "compile": "auto"}
             given = [name for name, value in alone.items() if getattr(self, name) != value]
             if given:
                 raise ValueError(f"'tensor_parallel' and {given[0]!r} are both given; use one of them")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience, make_rule
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.models import LoadedModel, inflate, load_model
-from specdec_core.models.packing import pack_as_set
+from specdec_core.models import LoadedModel
+from specdec_core.models.inflation import load_inflated
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompts import PromptText, encode_prompts
 from specdec_core.study.config.schema import TargetConfig
@@ -16,20 +16,17 @@ from specdec_core.study.config.study import Run
 
 
 def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
-    """Load a study's target, inflated and packed if the settings ask for it.
+    """Load a study's target, inflated, packed and compiled if the settings ask for it.
 
     Args:
         config: Settings of the target.
         folder: Base for relative paths.
 
     Raises:
-        ModelError: If it cannot be loaded, decoded exactly, inflated or packed.
+        ModelError: If it cannot be loaded, decoded exactly, inflated, packed or compiled.
     """
-    settings = config.model_dump(exclude={"inflate", "packed"})
-    if config.inflate is None:
-        return load_model(**settings, packed=config.packed, folder=folder)
-    larger = inflate(load_model(**settings, packed=False, folder=folder), **config.inflate.model_dump())
-    return pack_as_set(larger, config.packed)
+    settings = config.model_dump(exclude={"inflate"})
+    return load_inflated(settings, None if config.inflate is None else config.inflate.model_dump(), folder)
 
 
 def ready_prompts(

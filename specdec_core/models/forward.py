@@ -1,0 +1,159 @@
+"""One forward pass of a model over a cache: its arguments, masks and positions, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec_core.models.cache import SlotCache, WritePlan
+from specdec_core.models.encoder import EncoderMemory
+from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
+from specdec_core.models.positions import PositionPatch, position_patch
+
+
+@dataclass(frozen=True)
+class Output:
+    """Logits `[B, T, V']`, and the hidden states they were computed from, `[B, T, D]`, if those are kept."""
+
+    logits: Tensor
+    hidden: Tensor | None = None
+
+    def last(self, count: int) -> Output:
+        """Return the last columns. The model may have trimmed each part to them already."""
+        return self.map(lambda part: part if part.shape[1] == count else part[:, -count:])
+
+    def zeros(self, rows: int, columns: int) -> Output:
+        """Return zeros for another number of rows and columns."""
+        return self.map(lambda part: part.new_zeros(rows, columns, part.shape[2]))
+
+    def write(self, row: int, column: int, output: Output) -> None:
+        """Write the output of a single row into `row`, starting at `column`."""
+        for whole, part in ((self.logits, output.logits), (self.hidden, output.hidden)):
+            if whole is not None and part is not None:
+                whole[row, column : column + part.shape[1]] = part[0]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Output:
+        """Return the result of a function on each part."""
+        return Output(change(self.logits), None if self.hidden is None else change(self.hidden))
+
+
+class ModelForward:
+    """The forward pass of a model.
+
+    Args:
+        loaded: The model.
+        keep_hidden: Whether the hidden states that the output embedding read are part of the output.
+        layers: Layers whose outputs are written to the cache; see `Drafter.hidden_layers`.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, keep_hidden: bool = False, layers: Sequence[int] = ()) -> None:
+        self.loaded = loaded
+        self.layers = tuple(layers)
+        self.features = loaded.features if keep_hidden else None
+        self._family = loaded.family
+
+    def run(
+        self,
+        cache: SlotCache,
+        memory: EncoderMemory | None,
+        tokens: Tensor,
+        plan: WritePlan,
+        keep: int | None = None,
+        **extra: Any,
+    ) -> Output:
+        """Run the model once. transformers computes masks and positions unless `extra` holds them.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            memory: What the encoder said, for encoder-decoder models.
+            tokens: `[B, T]` int64.
+            plan: Where keys and values are written.
+            keep: Number of last columns whose logits are needed; None for all.
+            **extra: Further arguments of the model's forward.
+        """
+        cache.plan = plan
+        keywords: dict[str, Any] = {"use_cache": True, **extra}
+        if keep is not None and self._family.trims_logits:
+            keywords["logits_to_keep"] = keep
+        if memory is not None:
+            keywords |= memory.keywords(cache, plan.batch)
+            keywords["decoder_input_ids"] = tokens
+        else:
+            keywords["input_ids"] = tokens
+            keywords["past_key_values"] = cache
+        hidden: list[Tensor] = []
+        with ExitStack() as entered:
+            entered.enter_context(self.loaded.lock)
+            if self.features is not None:
+                hidden = entered.enter_context(self.features.capture())
+            features, captured = self.loaded.features, None
+            if self.layers and features is not None:
+                captured = entered.enter_context(features.capture_layers(self.layers))
+            output = self.loaded.model(**keywords)
+        for layer in self.layers:
+            # A draft head, which has no features, returns its states.
+            cache.keep_states(layer, (output.hidden_states if captured is None else captured)[layer])
+        result = Output(output.logits, hidden[-1] if hidden else None)
+        return result if keep is None else result.last(keep)
+
+    def run_ragged(
+        self,
+        cache: SlotCache,
+        memory: EncoderMemory | None,
+        tokens: Tensor,
+        plan: WritePlan,
+        keep: int | None,
+        *,
+        positions: Tensor,
+        visible: Tensor,
+        keys: Tensor,
+        **extra: Any,
+    ) -> Output:
+        """Run rows at different positions in one forward pass, with explicit positions and masks.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            memory: What the encoder said, for encoder-decoder models.
+            tokens: `[B, T]` int64.
+            plan: Where keys and values are written.
+            keep: Number of last columns whose logits are needed; None for all.
+            positions: `[B, T]` int64, the position of each new token.
+            visible: `[B, T, end]` bool, the slots that each new token sees.
+            keys: `[end]` or `[B, end]` int64, the position of the token in each slot.
+            **extra: Further arguments of the model's forward.
+        """
+        masks = self._masks(visible, positions, keys)
+        if memory is None:
+            inputs = {"position_ids": positions, "attention_mask": masks, **extra}
+            return self.run(cache, None, tokens, plan, keep, **inputs)
+        with self._position_patch(positions, keys):
+            return self.run(cache, memory, tokens, plan, keep, decoder_attention_mask=masks)
+
+    @cached_property
+    def _position_patch(self) -> PositionPatch:
+        patch = position_patch(self.loaded.model)
+        assert patch is not None, "Family.ragged implies a position patch"
+        return patch
+
+    def _masks(self, visible: Tensor, positions: Tensor, keys: Tensor) -> Tensor | dict[str, Tensor]:
+        """Return the attention mask `[B, 1, T, end]`, or a dict with one for each layer type."""
+        masks = {FULL: visible[:, None]}
+        if self._family.window is not None:
+            near = keys.unsqueeze(-2) > positions[..., None] - self._family.window
+            masks[SLIDING] = (visible & near)[:, None]
+        masks = {
+            name: self._convert_mask(mask) for name, mask in masks.items() if name in self._family.layer_types
+        }
+        return masks if len(masks) > 1 else next(iter(masks.values()))
+
+    def _convert_mask(self, mask: Tensor) -> Tensor:
+        if not self._family.float_mask:
+            return mask
+        dtype = self.loaded.model.dtype
+        return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -1,0 +1,131 @@
+"""Compile a forward pass for a CPU with TorchInductor.
+
+The pass is traced once with symbolic sizes, so that one compilation serves all widths, lengths and capacities; one
+more serves batches. Calls go straight to the compiled code: no guards are evaluated. Packed weights are constants
+of the code ("freezing"), which lets oneDNN fuse activations and sums into its products.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.nn.functional import pad
+
+from specdec_core.models.cache import SlotCache
+from specdec_core.models.encoder import EncoderMemory
+from specdec_core.models.forward import Output
+from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.packing import is_packed
+from specdec_core.models.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
+
+_EXAMPLE = {"rows": 3, "width": 5, "keys": 11, "slots": 23, "source": 7}
+"""Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are no 0 or 1,
+which would be taken for constants."""
+
+
+class InductorPasses(StaticPasses):
+    """Passes compiled by TorchInductor, on first use.
+
+    Args:
+        loaded: The model, on a CPU.
+        tolerance: As for `CheckedPass`.
+        compiler: What compiles a graph; by default Inductor. Like `compile_graph`.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, tolerance: float, compiler: Callable[..., Callable[..., Outputs]] | None = None
+    ) -> None:
+        super().__init__(loaded, tolerance)
+        self._compiler = compiler or compile_graph
+        self._numbers = torch.arange(64)
+        self._compiled: dict[Any, CheckedPass] = {}
+
+    def _run(
+        self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
+    ) -> Output | None:
+        buffers = cache.buffers()
+        source = [] if memory is None else memory.buffers()
+        end = max(length + count for length, _, count in zip(*rows, strict=True))
+        # Code for any size is not for a size of 1.
+        if end == 1 or (memory is not None and (not source or source[0].shape[1] == 1)):
+            return None
+        if tokens.shape[1] == 1:
+            tokens = pad(tokens, (0, 1))
+        if len(self._numbers) < end:
+            self._numbers = torch.arange(2 * end)
+        inputs = (tokens, torch.tensor(rows), self._numbers[:end], *buffers, *source)
+        kind = (cache.rows == 1, tuple(layers), len(source))
+        compiled = self._compiled.get(kind)
+        if compiled is None:
+            with CAPTURING:
+                compiled = self._compiled.get(kind) or self._compile(layers, inputs, len(buffers))
+                self._compiled[kind] = compiled
+        return Output(*compiled(*inputs))
+
+    def _compile(self, layers: Sequence[int], inputs: Sequence[Tensor], cached: int) -> CheckedPass:
+        function = StaticForward(self._loaded, layers, cached)
+        graph, fakes = trace(function, inputs, cached)
+        replay = self._compiler(graph, fakes, frozen=is_packed(self._loaded))
+        return CheckedPass(function, replay, self._tolerance)
+
+
+def trace(
+    function: StaticForward, inputs: Sequence[Tensor], cached: int
+) -> tuple[GraphModule, Sequence[FakeTensor]]:
+    """Return the operations of a function on inputs of any size of this kind, and inputs without data.
+
+    Args:
+        function: The function.
+        inputs: Its arguments.
+        cached: The number of buffers of the cache among them.
+    """
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    sizes = _dynamic_sizes(inputs, cached)
+    fakes = [_fake(mode, tensor, names) for tensor, names in zip(inputs, sizes, strict=True)]
+    with mode:
+        return make_fx(function)(*fakes), fakes
+
+
+def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bool) -> Callable[..., Outputs]:
+    """Compile a graph with Inductor.
+
+    Args:
+        graph: The graph.
+        fakes: Inputs without data.
+        frozen: Whether weights become constants of the code.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of what torch itself uses
+        from torch._inductor import config
+        from torch._inductor.compile_fx import compile_fx
+
+    with config.patch(freezing=frozen), tracing(TracingContext(fakes[0].fake_mode)):
+        compiled: Any = compile_fx(graph, fakes)
+    return lambda *inputs: tuple(compiled(*inputs))
+
+
+def _dynamic_sizes(inputs: Sequence[Tensor], cached: int) -> list[dict[int, str]]:
+    """Return the dimensions of each input that differ from pass to pass, and what they count."""
+    rows = {0: "rows"} if inputs[0].shape[0] > 1 else {}
+    tokens, keys, cache = {**rows, 1: "width"}, {0: "keys"}, {**rows, 2: "slots"}
+    layout = {1: "rows"} if rows else {}
+    sizes = [tokens, layout, keys, *[cache] * cached]
+    # The encoder's states [B, S, D], their mask [B, S], and keys and values [B, H, S, D].
+    return sizes + [{**rows, 2 if tensor.ndim == 4 else 1: "source"} for tensor in inputs[len(sizes) :]]
+
+
+def _fake(mode: FakeTensorMode, tensor: Tensor, sizes: Mapping[int, str]) -> FakeTensor:
+    """Return a tensor without data, some of whose sizes are symbols."""
+    shape = [_EXAMPLE[sizes[d]] if d in sizes else size for d, size in enumerate(tensor.shape)]
+    dynamic = [DimDynamic.DUCK if d in sizes else DimDynamic.STATIC for d in range(tensor.ndim)]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
+    return mode.from_tensor(tensor.new_empty(shape), symbolic_context=context)

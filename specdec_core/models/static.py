@@ -1,0 +1,190 @@
+"""A forward pass of fixed shape, which can be captured once and replayed.
+
+Capturing records what a function does to tensors, and nothing else: numbers and branches of Python are decided
+when it is captured. So all that differs from pass to pass is in tensors here. A pass reads tokens, the place of
+each row and the positions of the keys, and writes keys and values by index.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from specdec_core.models.cache import SlotCache, WritePlan
+from specdec_core.models.encoder import EncoderMemory
+from specdec_core.models.forward import ModelForward, Output
+from specdec_core.models.loaded import LoadedModel
+
+WIDEST = 32
+"""Number of columns up to which a pass is static. Wider ones, such as prompts, spend their time on products."""
+CHECKED = 2
+"""Passes of each captured function that also run eagerly, to be compared."""
+
+CAPTURING = threading.Lock()
+"""Held while a pass is captured: tracing and compiling change what belongs to all threads."""
+
+Outputs: TypeAlias = tuple[Tensor, ...]
+"""Logits `[B, W, V']`, and hidden states `[B, W, D]` if the model has features."""
+
+
+class StaticError(Exception):
+    """A pass cannot be captured, or its replay differs. The message says why."""
+
+
+def place(layout: Tensor, width: int, trash: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return where the tokens of a block belong.
+
+    Args:
+        layout: `[3, B]` int64: the number of cached tokens of each row, its left padding, and its new tokens.
+        width: T, the number of columns.
+        trash: The slot for padding, which is never read.
+
+    Returns:
+        Positions, slots and whether it is a token rather than padding, each `[B, T]`.
+    """
+    lengths, padding, counts = layout[:, :, None]  # [B, 1] each
+    positions = lengths - padding + torch.arange(width, device=layout.device)
+    real = (positions >= lengths) & (positions < lengths + counts)
+    return torch.where(real, positions, 0), torch.where(real, positions, trash), real
+
+
+class StaticForward:
+    """The function that is captured. It reads and writes nothing but its arguments and the weights.
+
+    Args:
+        loaded: The model.
+        layers: Layers whose outputs are written to the cache.
+        cached: The number of buffers that belong to the cache; the others are the encoder's.
+    """
+
+    def __init__(self, loaded: LoadedModel, layers: Sequence[int], cached: int) -> None:
+        self._forward = ModelForward(loaded, keep_hidden=True, layers=layers)
+        self._layers, self._cached = tuple(layers), cached
+
+    def __call__(self, tokens: Tensor, layout: Tensor, keys: Tensor, *buffers: Tensor) -> Outputs:
+        """Run the pass.
+
+        Args:
+            tokens: `[B, W]` int64.
+            layout: `[3, B]` int64, as in `place`.
+            keys: `[E]` int64, the numbers 0 to E - 1: the pass attends to the first E slots.
+            *buffers: Those of the cache, then those of the encoder's memory.
+        """
+        cache = SlotCache.over(buffers[: self._cached], self._layers)
+        memory = EncoderMemory.over(cache, buffers[self._cached :]) if len(buffers) > self._cached else None
+        positions, slots, _ = place(layout, tokens.shape[1], cache.capacity)
+        plan = WritePlan(slice(None), 0, keys.shape[0], slots)
+        visible = keys <= positions[..., None]
+        output = self._forward.run_ragged(
+            cache, memory, tokens, plan, None, positions=positions, visible=visible, keys=keys
+        )
+        return (output.logits,) if output.hidden is None else (output.logits, output.hidden)
+
+
+class CheckedPass:
+    """A captured function, whose first passes are compared with eager ones.
+
+    Args:
+        function: The function.
+        replay: What was captured of it.
+        tolerance: The largest difference allowed, relative to the largest value of an output.
+    """
+
+    def __init__(self, function: Callable[..., Outputs], replay: Callable[..., Outputs], tolerance: float) -> None:
+        self._function, self._replay, self._tolerance = function, replay, tolerance
+        self._left = CHECKED
+
+    def __call__(self, *inputs: Tensor) -> Outputs:
+        """Return the outputs.
+
+        Raises:
+            StaticError: They differ from eager ones.
+        """
+        if not self._left:
+            return self._replay(*inputs)
+        expected = self._function(*inputs)  # writes the same keys and values to the same slots
+        for wanted, found in zip(expected, self._replay(*inputs), strict=True):
+            error = float((found.float() - wanted.float()).abs().max() / wanted.float().abs().max())
+            if not error <= self._tolerance:
+                raise StaticError(f"relative error {error:.1e}, tolerance {self._tolerance:.0e}")
+        self._left -= 1
+        return expected
+
+
+Rows: TypeAlias = tuple[Sequence[int], Sequence[int], Sequence[int]]
+"""The number of cached tokens of each row, its left padding, and its new tokens."""
+
+
+class StaticPasses(ABC):
+    """The captured passes of one model. Threads share them.
+
+    Args:
+        loaded: The model.
+        tolerance: As for `CheckedPass`.
+
+    Attributes:
+        failed: Why a pass could not be captured, or was wrong; None as long as none was. From then on, all passes
+            run eagerly.
+    """
+
+    def __init__(self, loaded: LoadedModel, tolerance: float) -> None:
+        self.failed: str | None = None
+        self._loaded = replace(loaded, passes=None)
+        self._tolerance = tolerance
+
+    def cache(self, rows: int, capacity: int) -> SlotCache:
+        """Return a cache for a batch: one that was given back, or a new one."""
+        return SlotCache(rows, capacity)
+
+    def give_back(self, cache: SlotCache) -> None:  # noqa: B027  (most keep none)
+        """Take back a cache that is no longer used."""
+
+    def run(
+        self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
+    ) -> Output | None:
+        """Run a pass, capturing it if there is none of its kind yet.
+
+        Args:
+            cache: Keys and values of earlier tokens.
+            memory: What the encoder said, for encoder-decoder models.
+            layers: Layers whose outputs are written to the cache.
+            tokens: `[B, T]` int64, T at most `WIDEST`.
+            rows: Where the rows are.
+
+        Returns:
+            Logits and hidden states of at least T columns; None if the pass has to run eagerly.
+        """
+        output = None
+        # The first pass, which runs eagerly, determines what is in the cache.
+        if self.failed is None and cache.layers and cache.kept == tuple(layers):
+            with self.guarded():
+                output = self._run(cache, memory, layers, tokens, rows)
+        return output
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn an error into a warning, after which all passes run eagerly."""
+        try:
+            yield
+        except Exception as error:  # of a compiler or a driver; whatever it is, eager passes do without
+            self.failed = str(error) if isinstance(error, StaticError) else f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"{self._loaded.name}: its forward passes are not compiled ({self.failed}). Decoding goes on "
+                "without, with the same output, but slower. compile: false avoids this warning.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    @abstractmethod
+    def _run(
+        self, cache: SlotCache, memory: EncoderMemory | None, layers: Sequence[int], tokens: Tensor, rows: Rows
+    ) -> Output | None:
+        """See `run`. May raise anything."""

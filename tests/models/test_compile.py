@@ -1,0 +1,231 @@
+"""Compiled forward passes: when they are used, that they equal eager ones, and what happens if they do not."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specdec_core.interface.errors import ModelError
+from specdec_core.models import ModelSession, compiling, cuda_graphs, first_layers, load_model, pack, wrap_model
+from specdec_core.models.compiling import compile_as_set, compile_model, prove
+from specdec_core.models.cuda_graphs import IDLE, GraphPasses
+from specdec_core.models.inductor import InductorPasses
+from specdec_core.study.config.schema import TargetConfig
+from tests.compiled import TOLERANCE, compiled, fixed, traced
+from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
+
+PROMPT = [3, 4, 5, 6]
+
+
+def counted(loaded, kind):
+    """Return a compiled model, and a list of the passes that were replayed."""
+    model = compiled(loaded, kind)
+    run, seen = model.passes._run, []
+
+    def counting(*arguments):
+        output = run(*arguments)
+        seen.append(output is not None)
+        return output
+
+    model.passes._run = counting
+    return model, seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "rows"),
+    [
+        *(("symbolic", family, 2) for family in FAMILIES),
+        *(("fixed", family, 2) for family in DECODER_ONLY),
+        *(("symbolic", family, 1) for family in ("llama", "t5")),
+        ("fixed", "llama", 1),
+    ],
+)
+def test_static_passes_equal_eager_ones(kind, family, rows):
+    model, seen = counted(wrap_model(tiny_model(family)), kind)
+    prove(model, rows)
+    assert seen
+    assert all(seen)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "symbolic"])
+def test_texts_that_grow_and_drafts_of_any_width(kind, monkeypatch):
+    """Graphs are captured for some widths and lengths, and all others run padded."""
+    monkeypatch.setattr(cuda_graphs, "SHORTEST", 8)
+    loaded = wrap_model(tiny_model("llama"))
+    model, seen = counted(loaded, kind)
+    logits = []
+    for one in (loaded, model):
+        session = ModelSession(one, 2, 45)
+        session.forward([PROMPT, PROMPT[:2]])
+        for step in range(8):
+            widths = (step, 7 - step)
+            draft = (torch.arange(max(widths))[None] + torch.tensor([[step], [3 * step]])) % 40
+            output = session.forward([[7], [8]], draft, widths)
+            logits += [output[row, : width + 1] for row, width in enumerate(widths)]
+            session.rollback([length - width // 2 for length, width in zip(session.lengths, widths, strict=True)])
+    half = len(logits) // 2
+    for eager, replayed in zip(logits[:half], logits[half:], strict=True):
+        torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+    assert len(seen) == 8
+    assert all(seen)
+
+
+def test_float_masks_and_hidden_states():
+    model = tiny_model("llama")
+    model.set_attn_implementation("eager")
+    loaded = wrap_model(model)
+    for kind in ("symbolic", "fixed"):
+        states = []
+        for one in (loaded, compiled(loaded, kind)):
+            other = ModelSession(one, 2, 30)  # which leaves a cache without hidden states
+            other.forward([PROMPT, PROMPT])
+            other.close()
+            session = ModelSession(one, 2, 30, keep_hidden=True, hidden_layers=(1,))
+            session.forward([PROMPT, PROMPT[:2]])
+            for _ in range(4):
+                session.forward([[7], [8]], torch.tensor([[9, 10], [11, 12]]), (2, 1))
+                session.rollback([session.lengths[0] - 2, session.lengths[1]])
+            kept = session.hidden_states[1]
+            states.append([session.hidden[0], session.hidden[1, :2], kept[0, :8], kept[1, :10]])
+        for eager, replayed in zip(*states, strict=True):
+            torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+
+
+def test_trees_and_prompts_run_eagerly_beside_static_passes():
+    loaded = wrap_model(tiny_model("llama"))
+    logits = []
+    for one in (loaded, compiled(loaded, "fixed")):
+        session = ModelSession(one, 1, 80)
+        session.forward([list(range(3, 38))])
+        session.forward([[5]], torch.tensor([[6, 7, 8]]), None, torch.tensor([[-1, -1, 1]]))
+        session.keep([[1, 2]])
+        logits.append([session.forward([[9]], torch.tensor([[10, 11]])) for _ in range(4)])
+    for eager, replayed in zip(*logits, strict=True):
+        torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kept", ["layout", "tokens"])
+def test_what_is_burnt_in_is_noticed(kept):
+    """A capture that reads a copy of its input of the first time gives right logits once."""
+
+    def stale(function, arguments, cache):
+        number = ("tokens", "layout").index(kept)
+        first = arguments[number].clone()
+        return lambda *given: function(*(first if n == number else each for n, each in enumerate(given)))
+
+    loaded = wrap_model(tiny_model("llama"))
+    model = replace(loaded, passes=GraphPasses(loaded, TOLERANCE, stale))
+    with pytest.warns(RuntimeWarning, match=r"not compiled \(relative error .*tolerance.*compile: false"):
+        prove(model)
+    assert model.passes.failed
+
+
+def test_a_capture_reads_nothing_but_weights_and_arguments():
+    loaded = wrap_model(tiny_model("llama"))
+    graphs = []
+
+    def capture(function, arguments, cache):
+        graphs.append(traced(function, arguments, cache))
+        return graphs[-1]
+
+    prove(replace(loaded, passes=GraphPasses(loaded, TOLERANCE, capture)), 2)
+    own = {tensor.data_ptr() for tensor in (*loaded.model.parameters(), *loaded.model.buffers())}
+    assert graphs
+    for graph in graphs:
+        assert {tensor.data_ptr() for tensor in (*graph.parameters(), *graph.buffers())} <= own
+
+
+def test_a_compiler_that_fails_leaves_the_model_as_it_was(monkeypatch):
+    def fail(*_, **__):
+        raise OSError("no C++ compiler")
+
+    loaded = wrap_model(tiny_model("llama"))
+    monkeypatch.setattr(compiling, "passes_of", lambda given: InductorPasses(given, TOLERANCE, fail))
+    with pytest.warns(RuntimeWarning, match=r"LlamaForCausalLM: .*OSError: no C\+\+ compiler"):
+        assert compile_model(loaded) is loaded
+
+
+def test_a_replay_that_goes_wrong_does_no_harm():
+    """The logits of the pass that shows it are the eager ones, and so are all later ones."""
+    loaded = wrap_model(tiny_model("llama"))
+    wrong = replace(
+        loaded, passes=GraphPasses(loaded, TOLERANCE, lambda function, *_: lambda *given: spoilt(function(*given)))
+    )
+    logits = []
+    for one in (loaded, wrong):
+        session = ModelSession(one, 1, 30)
+        session.forward([PROMPT])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            logits.append([session.forward([[7]]) for _ in range(3)])
+    for eager, replayed in zip(*logits, strict=True):
+        torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+
+
+def spoilt(outputs):
+    return tuple(output + 1 for output in outputs)
+
+
+def test_caches_are_handed_on_between_sessions_and_never_shared():
+    loaded = wrap_model(tiny_model("llama"))
+    model = replace(loaded, passes=fixed(loaded))
+    first, second = ModelSession(model, 1, 30), ModelSession(model, 1, 30)
+    for session in (first, second):
+        session.forward([PROMPT])
+    assert first._cache is not second._cache
+    cache = first._cache
+    with torch.inference_mode():
+        cache.buffers()[0].fill_(float("nan"))
+    first.close()
+    third = ModelSession(model, 1, 60)
+    assert third._cache is cache
+    assert not any(buffer.isnan().any() for buffer in cache.buffers())
+    assert ModelSession(model, 2, 30)._cache is not cache
+    third.close()
+    assert ModelSession(model, 1, 1000)._cache.capacity >= 1000  # it did not fit
+    for session in [ModelSession(model, 1, 30) for _ in range(4)]:
+        session.close()
+    assert len(model.passes._idle) == IDLE
+
+
+def test_a_model_on_a_cpu_is_compiled_only_when_asked():
+    loaded = wrap_model(tiny_model("llama"))
+    assert compile_as_set(loaded, "auto") is loaded
+    assert compile_as_set(loaded, False) is loaded
+    assert TargetConfig(model="x").compile == "auto"
+
+
+def test_what_cannot_have_a_fixed_shape_is_refused_with_the_reason():
+    loaded = wrap_model(tiny_model("llama")).row_by_row()
+    assert compile_as_set(loaded, "auto") is loaded
+    with pytest.raises(ModelError, match=r"take a forward pass each.*Remove `compile`"):
+        compile_model(loaded)
+
+
+def test_load_model_compiles(monkeypatch, tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path)
+    asked = []
+    monkeypatch.setattr(
+        "specdec_core.models.load.compile_as_set", lambda loaded, setting: asked.append(setting) or loaded
+    )
+    load_model(tmp_path, compile=True)
+    load_model(tmp_path)
+    assert asked == [True, "auto"]
+
+
+def test_models_made_of_a_compiled_one_do_not_run_its_passes():
+    model = compiled(wrap_model(tiny_model("llama")), "symbolic")
+    assert pack(model).passes is None
+    assert first_layers(model, 1).passes is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packed", [False, True])
+def test_inductor(packed):
+    loaded = wrap_model(tiny_model("llama"))
+    model = compile_model(pack(loaded) if packed else loaded)
+    assert model.passes is not None
+    assert model.passes.failed is None
