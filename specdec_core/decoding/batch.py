@@ -112,7 +112,6 @@ class Batch:
         self.rows = rows
         self._tokens = tuple(TokenView(row.tokens) for row in rows)
         self._p: Tensor | None = None
-        self._buffer = torch.empty(0)
         self._path: Tensor | None = None
         self._hidden: Tensor | None = None
         self._target = target
@@ -129,7 +128,7 @@ class Batch:
         """The target's adjusted distributions of the last step at each position, `[B, K + 1, V]` float32.
 
         They follow the last token committed before it, and each draft token; of a tree, each accepted one. None
-        where they are one-hot (greedy). The next step overwrites them.
+        where they are one-hot (greedy).
         """
         if self._p is None or self._path is None:
             return self._p
@@ -237,17 +236,8 @@ class Batch:
         if self._to_probs.greedy:
             scores = self._to_probs.scores(flat, prefixes).view(batch, width + 1, -1)
             return self._rule.greedy(proposal, scores, lenience)
-        self._p = self._to_probs(flat, prefixes, out=self._buffer_for(flat)).view(batch, width + 1, -1)
+        self._p = self._to_probs(flat, prefixes).view(batch, width + 1, -1)
         return self._rule.sample(proposal, self._p, lenience, self._uniforms(proposal))
-
-    def _buffer_for(self, logits: Tensor) -> Tensor:
-        """Return memory for the distributions of logits `[N, V]`, which the next step overwrites.
-
-        On a CPU, new memory of this size costs more than the softmax that fills it.
-        """
-        if len(logits) > len(self._buffer):
-            self._buffer = torch.empty_like(logits, dtype=torch.float32)
-        return self._buffer[: len(logits)]
 
     def _fetch(self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None) -> _StepNumbers:
         """Fetch a step's numbers from the device: the one synchronisation of a step."""
