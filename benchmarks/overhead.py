@@ -1,27 +1,35 @@
 """Where a step's time goes: the two models' forwards, and what the framework adds around them.
 
-A target and a drafter with random weights and a large vocabulary decode at batch 1. The forwards are timed by
-wrapping them; the rest of a step is the framework's, split by function. Beside them, what each controller that is
-installed takes a step, by itself. Prints one JSON object.
+A target and a drafter with random weights and a large vocabulary decode one sequence and eight. The forwards are
+timed by wrapping them; the rest of a step is the framework's, split by function. With `--against`, another
+checkout runs the same cells in turns with this one. Beside them, what each controller that is installed takes a
+step, by itself. Prints one JSON object.
 
-    python benchmarks/overhead.py
-    python benchmarks/overhead.py --vocab 128000 --gamma 8
+    python benchmarks/overhead.py --vocab 128000 --gamma 8 --rows 1
+    python benchmarks/overhead.py --part steps --against ../specdec-before
     python benchmarks/overhead.py --part controllers
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import random
+import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import chain, product
+from pathlib import Path
+from statistics import median
+from subprocess import PIPE, Popen
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from _common import floor_seconds, report, spread
+from _common import floor_seconds, ratios, report, spread
 from pydantic import ValidationError
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -50,9 +58,12 @@ from specdec_drafters.transformer.drafter import TransformerDrafter
 
 
 def main() -> None:
-    """Measure each setting at each context length."""
+    """Measure what was asked for."""
     options = parse()
     torch.set_num_threads(options.threads)
+    if options.serve:
+        serve(Bench(options))
+        return
     result: dict[str, Any] = {"benchmark": "overhead"}
     if options.part in ("steps", "both"):
         result |= of_steps(options)
@@ -65,21 +76,19 @@ def main() -> None:
 
 
 def of_steps(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure steps at each temperature and context."""
-    torch.manual_seed(0)
-    target = small_llama(options, options.layers)
-    drafter = small_drafter(options, target)
-    results = [
-        measure(options, target, drafter, temperature, context)
-        for temperature in (0.0, 1.0)
-        for context in options.contexts
-    ]
-    size = sum(weight.nbytes for weight in target.model.parameters())
+    """Measure steps at each temperature, context and number of rows; in turns with another checkout."""
+    cells = [Cell(*each) for each in product(options.temperatures, options.contexts, options.rows)]
+    bench = Bench(options)
+    sides: dict[str, Callable[[Cell], Steps]] = {"after": bench.run}
+    with ExitStack() as entered:
+        if options.against:
+            sides = {"before": entered.enter_context(other_checkout(options.against)), **sides}
+        results = [measure(cell, sides, options.rounds) for cell in cells]
     return {
         "vocab": options.vocab,
         "gamma": options.gamma,
-        "target_bytes": size,
-        "floor_ms_a_target_call": round(1e3 * floor_seconds(target.model), 3),
+        "target_bytes": sum(weight.nbytes for weight in bench.target.model.parameters()),
+        "floor_ms_a_target_call": round(1e3 * floor_seconds(bench.target.model), 3),
         "results": results,
     }
 
@@ -92,8 +101,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gamma", type=int, default=4)
     parser.add_argument("--layers", type=int, default=4, help="layers of the target; the drafter has one")
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--contexts", type=int, nargs="+", default=[100, 1000, 4000], help="tokens of the prompt")
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8], help="sequences decoded together")
+    parser.add_argument("--steps", type=int, default=150, help="new tokens of a sequence in each round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, to take turns with")
+    parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     return parser.parse_args()
 
@@ -144,11 +158,7 @@ class Clock:
 
 
 Part = tuple[Any, str, str]
-
-
-def forwards(target: LoadedModel, drafter: TransformerDrafter) -> list[Part]:
-    """Return the two models' forwards: owner, attribute, label."""
-    return [(target.model, "forward", "target forward"), (drafter.loaded.model, "forward", "drafter forward")]
+"""Owner, attribute, label."""
 
 
 INNER_PARTS: list[Part] = [
@@ -161,6 +171,7 @@ INNER_PARTS: list[Part] = [
     (SpeculativeSampling, "greedy", "acceptance"),
     (Batch, "_commit", "committing"),
     (Proposer, "propose", "asking the drafter"),
+    (Batch, "step", "rest of the step"),
 ]
 
 
@@ -177,45 +188,112 @@ def timed_parts(clock: Clock, parts: list[Part]) -> Iterator[None]:
             setattr(owner, name, function)
 
 
-def measure(
-    options: argparse.Namespace,
-    target: LoadedModel,
-    drafter: TransformerDrafter,
-    temperature: float,
-    context: int,
-) -> dict[str, Any]:
-    """Time the steps after a prompt of some length: the whole first, with as little in the way as can be."""
-    registry = default_registry()
-    gamma = registry.create("gamma", "fixed", registry.spec("gamma", "fixed").config(gamma=options.gamma))
-    decoder = Decoder(
-        target, drafter, gamma=gamma, sampling=SamplingSettings(temperature=temperature), strict=True
-    )
-    prompt = torch.randint(0, options.vocab, (context,)).tolist()
-    settings = GenerationSettings(max_new_tokens=options.steps, ignore_eos=True)
-    decoder.generate([prompt], settings)
-    models, rest = forwards(target, drafter), []
-    steps: list[float] = []
-    clock = Clock()
-    with timed_parts(clock, models):
-        before = 0.0
-        for report in decoder.stream([prompt], settings):
-            spent = sum(clock.totals.values())
-            if (
-                report.step and report.outcome.drafted[0] == options.gamma
-            ):  # not the prompt's step, nor the last ones
-                rest.append(1e3 * (report.step_seconds - (spent - before)))
-                steps.append(1e3 * report.step_seconds)
-            before = spent
-    inner = Clock()
-    with timed_parts(inner, models + INNER_PARTS):
-        count = decoder.generate([prompt], settings).metrics.target_calls
-    return {
-        "temperature": temperature,
-        "context": context,
-        "framework_ms_a_step": spread(rest),
-        "step_ms": spread(steps),
-        "parts_ms_a_step": {name: round(1e3 * total / count, 4) for name, total in sorted(inner.totals.items())},
-    }
+class Cell(NamedTuple):
+    """What is varied."""
+
+    temperature: float
+    context: int
+    rows: int
+
+
+class Steps(NamedTuple):
+    """Milliseconds of the steps of one round: the framework's, the whole, and each part in a run of its own."""
+
+    framework: list[float]
+    whole: list[float]
+    parts: dict[str, list[float]]
+
+
+class Bench:
+    """Two random models, and the runs of cells with them."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        torch.manual_seed(0)
+        self._options = options
+        self.target = small_llama(options, options.layers)
+        self._drafter = small_drafter(options, self.target)
+
+    def run(self, cell: Cell) -> Steps:
+        """Time the steps after prompts of some length: the whole first, with as little in the way as can be."""
+        sampling = SamplingSettings(temperature=cell.temperature)
+        decoder = Decoder(self.target, self._drafter, gamma=self._options.gamma, sampling=sampling, strict=True)
+        prompts = torch.randint(0, self._options.vocab, (cell.rows, cell.context)).tolist()
+        drafter = self._drafter.loaded.model
+        models = [(self.target.model, "forward", "target forward"), (drafter, "forward", "drafter forward")]
+        self._watch(decoder, prompts, models)  # warm up
+        alone = self._watch(decoder, prompts, models)
+        inner = self._watch(decoder, prompts, models + INNER_PARTS)
+        names = dict.fromkeys(label for _, _, label in models + INNER_PARTS)
+        parts = {name: [spent.get(name, 0.0) for _, spent in inner] for name in names}
+        return Steps([whole - sum(spent.values()) for whole, spent in alone], [whole for whole, _ in alone], parts)
+
+    def _watch(
+        self, decoder: Decoder, prompts: list[list[int]], parts: list[Part]
+    ) -> list[tuple[float, dict[str, float]]]:
+        """Return the milliseconds of each step with drafts of full length, and of the wrapped parts in it."""
+        clock, before, steps = Clock(), dict[str, float](), []
+        settings = GenerationSettings(max_new_tokens=self._options.steps, ignore_eos=True)
+        with timed_parts(clock, parts):
+            for report in decoder.stream(prompts, settings):
+                spent = {name: 1e3 * (total - before.get(name, 0.0)) for name, total in clock.totals.items()}
+                before = dict(clock.totals)
+                # Not the prompt's step, nor the last ones, in which there is less room.
+                if report.step and min(report.outcome.drafted) == self._options.gamma:
+                    steps.append((1e3 * report.step_seconds, spent))
+        return steps
+
+
+def measure(cell: Cell, sides: Mapping[str, Callable[[Cell], Steps]], rounds: int) -> dict[str, Any]:
+    """Run a cell on each side in turns; return the spreads, and the ratio of the framework's medians by round."""
+    made: dict[str, list[Steps]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side, run in sides.items():
+            made[side].append(run(cell))
+    result: dict[str, Any] = cell._asdict()
+    for side, steps in made.items():
+        parts = {name: list(chain.from_iterable(one.parts[name] for one in steps)) for name in steps[0].parts}
+        result[side] = {
+            "framework_ms_a_step": spread([ms for one in steps for ms in one.framework]),
+            "step_ms": spread([ms for one in steps for ms in one.whole]),
+            "parts_ms_a_step": {name: round(median(ms), 4) for name, ms in parts.items()},
+        }
+    if "before" in made:
+        medians = {side: [median(one.framework) for one in steps] for side, steps in made.items()}
+        result["before_over_after"] = ratios(medians["before"], medians["after"])
+    return result
+
+
+# --- another checkout, in a process of its own ---------------------------------------------------------------
+
+SERVE = "--serve"
+
+
+def serve(bench: Bench) -> None:
+    """Answer each cell that comes as a line of JSON with its steps."""
+    for line in sys.stdin:
+        print(json.dumps(bench.run(Cell(*json.loads(line)))), flush=True)
+
+
+@contextmanager
+def other_checkout(folder: Path) -> Iterator[Callable[[Cell], Steps]]:
+    """Run this script on the packages of another checkout; yield a function that runs a cell there."""
+    packages = [folder.resolve() / part for part in (".", "drafters", "plugins")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages))}
+    command = [sys.executable, __file__, *sys.argv[1:], SERVE]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers = process.stdout
+
+        def run(cell: Cell) -> Steps:
+            print(json.dumps(cell), file=process.stdin, flush=True)
+            answer = answers.readline()
+            if not answer:
+                raise SystemExit(f"the checkout in {folder} ended early: see its messages above")
+            return Steps(*json.loads(answer))
+
+        yield run
+        process.stdin.close()
 
 
 # --- controllers by themselves -------------------------------------------------------------------------------
@@ -225,7 +303,6 @@ CONTROLLER_LIMIT = 20
 CONTROLLER_KINDS: tuple[PluginKind, ...] = ("gamma", "lenience")
 CONTROLLER_STEPS = 2000
 CONTROLLER_ROUNDS = 7
-
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
     "optimal": [{"alpha": 0.7, "c": 0.1}],

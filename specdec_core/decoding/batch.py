@@ -18,6 +18,7 @@ from specdec_core.decoding.validation import trim
 from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
+from specdec_core.models.device import fetched
 from specdec_core.sampling.constraints import Constraints
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -60,7 +61,7 @@ class _StepNumbers:
         accepted: n of Algorithm 1.
         token: The recovered or bonus token.
         fault: What is wrong with the draft, 0 for nothing; empty if nothing can be.
-        sound: Whether the token was drawn from a distribution, and not from NaN.
+        sound: Whether the token was drawn from a distribution, and not from NaN; see also `Verifier.refuses`.
         draft: The draft tokens.
         parents: The parent of each draft token; None for lines.
         paths: The numbers of the accepted draft tokens; None for lines.
@@ -245,28 +246,25 @@ class Batch:
             rows = torch.arange(len(self.rows), device=result.accepted.device)
             last = result.accepted if result.path is None else _columns(result.path)[rows, result.accepted]
             self._hidden = self._target.hidden[rows, last]
-        single = [result.accepted, result.token, result.sound.long(), *([] if faults is None else [faults])]
-        parts = [torch.stack(single, dim=1), proposal.tokens]
-        if result.deviation is not None:
-            parts.append((result.deviation.double() / _UNIT).round().long())
+        deviation = None if result.deviation is None else (result.deviation.double() / _UNIT).round().long()
         self._path = None if proposal.parents is None else result.path
-        if proposal.parents is not None and result.path is not None:
-            parts += [proposal.parents, result.path]
-        numbers = torch.cat(parts, dim=1).tolist()
-        accepted, token, sound = ([row[n] for row in numbers] for n in range(3))
-        fault = [] if faults is None else [row[3] for row in numbers]
-        start, pairs = len(single), list(zip(numbers, proposal.lengths, strict=True))
-        end = start + proposal.tokens.shape[1]
-        draft = [row[start : start + n] for row, n in pairs]
-        deviation = [row[end : end + n] for row, n in pairs]
-        if self._path is None:
-            return _StepNumbers(accepted, token, fault, sound, draft, deviation)
-        paths_from = len(numbers[0]) - proposal.tokens.shape[1]
-        parents_from = paths_from - proposal.tokens.shape[1]
-        parents = [row[parents_from : parents_from + n] for row, n in pairs]
-        paths = [row[paths_from : paths_from + n] for row, n in zip(numbers, accepted, strict=True)]
-        deviation = deviation if result.deviation is not None else [[] for _ in draft]
-        return _StepNumbers(accepted, token, fault, sound, draft, deviation, parents, paths)
+        optional = (faults, deviation, proposal.parents, self._path)
+        accepted, token, sound, draft, *others = fetched(
+            result.accepted, result.token, result.sound, proposal.tokens, *(p for p in optional if p is not None)
+        )
+        others.reverse()
+        fault, costs, parents, paths = (None if part is None else others.pop() for part in optional)
+        lengths = proposal.lengths
+        return _StepNumbers(
+            accepted,
+            token,
+            fault or [],
+            sound,
+            _cut(draft, lengths),
+            [] if costs is None else _cut(costs, lengths),
+            None if parents is None or paths is None else _cut(parents, lengths),
+            None if paths is None else _cut(paths, accepted),
+        )
 
     def _uniforms(self, proposal: Proposal) -> Tensor:
         """Draw r_1 ... r_n of each row, and the number for its next token in the last column, `[B, K + 1]`."""
@@ -323,14 +321,14 @@ class Batch:
             finished=tuple(row.reason is not None for row in self.rows),
             used=max(drafted) > 0,
             parents=None if numbers.parents is None else tuple(map(tuple, numbers.parents)),
-            paths=None if numbers.paths is None else _cut(numbers.paths, accepted),
+            paths=None if numbers.paths is None else tuple(map(tuple, _cut(numbers.paths, accepted))),
         )
         self._proposer.commit(outcome)
         report = StepReport(
             step=self._tally.steps,
             asked=self._proposer.asked,
             outcome=outcome,
-            draft_tokens=tuple(tuple(row[:n]) for row, n in zip(numbers.draft, drafted, strict=True)),
+            draft_tokens=tuple(map(tuple, _cut(numbers.draft, drafted))),
             draft_seconds=self._proposer.seconds,
             verify_seconds=verify_seconds,
             step_seconds=perf_counter() - started,
@@ -376,11 +374,13 @@ def _columns(path: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(path[:, :1]), path + 1], dim=1)
 
 
-def _cut(paths: Sequence[Sequence[int]], lengths: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    return tuple(tuple(path[:length]) for path, length in zip(paths, lengths, strict=True))
+def _cut(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _deviation(numbers: _StepNumbers, outcome: Outcome) -> tuple[float, ...]:
     """Return what lenience cost in each row, at the positions that were verified before its end."""
+    if not numbers.deviation:
+        return (0.0,) * len(outcome.accepted)
     rows = zip(numbers.deviation, outcome.accepted, outcome.committed, strict=True)
     return tuple(_UNIT * sum(costs[: min(n + 1, len(new))]) for costs, n, new in rows)

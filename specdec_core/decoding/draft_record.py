@@ -110,6 +110,8 @@ class DraftRecord:
         self._extended_q = self._extended_q or q is not None
 
     def _add(self, tokens: Tensor | list[int], place: _Place) -> None:
+        if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
+            tokens = tokens.tolist()
         if isinstance(tokens, Tensor):
             # Copied, since the drafter has the tensor too.
             self._column(len(self)).copy_(tokens, non_blocking=True)

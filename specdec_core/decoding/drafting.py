@@ -283,7 +283,7 @@ class DraftRecorder:
         Such a proposal needs no check of its ids and sums, unless it was changed in place.
         """
         made = self._made
-        if not isinstance(proposal, Proposal):
+        if type(proposal) is not Proposal:  # one with parts that are computed may return others later
             return False
         parts = () if made is None else (made.tokens, made.q, made.parents)
         if made is not None and all(map(operator.is_, parts, (proposal.tokens, proposal.q, proposal.parents))):

@@ -63,7 +63,14 @@ def validate(
     Raises:
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
-    checked = trim(check_form(proposal, budget, vocab_size), device)
+    if recorded and isinstance(proposal, Proposal):
+        # Only its lengths may be the drafter's own.
+        checked, columns = proposal, proposal.tokens.shape[1]
+        lengths = _lengths(proposal.lengths, budget, columns)
+        if lengths is not proposal.lengths or max(lengths) < columns:
+            checked = trim(replace(proposal, lengths=lengths), device)
+    else:
+        checked = trim(check_form(proposal, budget, vocab_size), device)
     if checked.parents is not None and depth is None:
         raise PluginError(
             "a tree was proposed, but only a line can be verified here; leave `parents` out where "
@@ -100,12 +107,7 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
         raise PluginError(
             f"tokens of shape {shape} and dtype {tokens.dtype} were proposed; expected int64 [{batch}, K]."
         )
-    lengths = _lengths(proposal.lengths, batch)
-    for row, (length, limit) in enumerate(zip(lengths, budget, strict=True)):
-        if not 0 <= length <= limit:
-            raise PluginError(f"{length} tokens were proposed for row {row}; its budget was {limit}.")
-        if length > shape[1]:
-            raise PluginError(f"row {row} claims {length} tokens, but tokens has only {shape[1]} columns.")
+    lengths = _lengths(proposal.lengths, budget, shape[1])
     parents = None if proposal.parents is None else _checked_parents(proposal.parents, shape)
     q = _checked_q(proposal.q, shape, vocab_size)
     given = (tokens, lengths, q, parents)
@@ -121,7 +123,18 @@ def _checked_parents(parents: object, shape: tuple[int, ...]) -> Tensor:
     return checked
 
 
-def _lengths(given: object, batch: int) -> tuple[int, ...]:
+def _lengths(given: object, budget: tuple[int, ...], columns: int) -> tuple[int, ...]:
+    """Return lengths as plain numbers, each at most the row's budget and the number of columns."""
+    lengths = _whole_numbers(given, len(budget))
+    for row, (length, limit) in enumerate(zip(lengths, budget, strict=True)):
+        if not 0 <= length <= limit:
+            raise PluginError(f"{length} tokens were proposed for row {row}; its budget was {limit}.")
+        if length > columns:
+            raise PluginError(f"row {row} claims {length} tokens, but tokens has only {columns} columns.")
+    return lengths
+
+
+def _whole_numbers(given: object, batch: int) -> tuple[int, ...]:
     """Return lengths as plain numbers; whole numbers of numpy and torch are taken, too."""
     if type(given) is tuple and len(given) == batch and all(type(length) is int for length in given):
         return given
@@ -237,9 +250,12 @@ def trim(proposal: Proposal, device: torch.device) -> Proposal:
     return Proposal(tokens, proposal.lengths, q, parents)
 
 
-def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor]:
+def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:
     """Check the one thing that can be wrong with tokens drawn by the core: NaN logits."""
-    impossible = ~(density(proposal.q, proposal.tokens) > 0)  # negated, so that NaN fails
+    possible = density(proposal.q, proposal.tokens) > 0  # not where q is NaN
+    if possible.device.type == "cpu" and possible.all():
+        return proposal, None  # nearly always; elsewhere, asking would wait for the device
+    impossible = ~possible
     if min(proposal.lengths) < proposal.tokens.shape[1]:
         impossible &= _drafted(proposal)
     return proposal, impossible.any(dim=1).long() * BAD_TOKEN

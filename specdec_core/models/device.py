@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch import Tensor
 
 from specdec_core.interface.errors import ModelError, unknown_name
 
@@ -87,6 +88,29 @@ def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished all queued work. Does nothing for a CPU, which runs synchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def fetched(*parts: Tensor) -> list[Any]:
+    """Return tensors as lists, in one transfer if they are on a GPU: each transfer waits for it.
+
+    Args:
+        parts: `[B]` or `[B, N]` each, whole numbers or bool, on one device. On a GPU, bools come as numbers.
+    """
+    if parts[0].device.type == "cpu":
+        return [part.tolist() for part in parts]
+    return fetched_together(parts)
+
+
+def fetched_together(parts: Sequence[Tensor]) -> list[Any]:
+    """Return `fetched` of parts on a GPU."""
+    columns = [part if part.dim() == 2 else part[:, None] for part in parts]
+    rows = torch.cat(columns, dim=1).tolist()
+    made, start = [], 0
+    for part, column in zip(parts, columns, strict=True):
+        end = start + column.shape[1]
+        made.append([row[start:end] if part.dim() == 2 else row[start] for row in rows])
+        start = end
+    return made
 
 
 def inference_only(function: Callable[_P, _T]) -> Callable[_P, _T]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 MAX_UNIFORM = 1 - 2**-52
 """The largest uniform number that is drawn. Multiplied by any total, it rounds to less than the total."""
 
 _BLOCK = 512
+_CHUNK = 128
+_CHUNK = 128
 
 
 class RowGenerators:
@@ -86,8 +93,37 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
+    # A single row is done with running sums before the small steps of the other way are.
+    if weights.device.type == "cpu" and len(weights) > 1 and weights.shape[1] > _CHUNK:
+        tokens, totals = zip(*map(draw_from_row, weights.numpy(), uniforms.tolist()), strict=True)
+        return torch.tensor(tokens), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
     total = sums[:, -1]
     # u <= 1 - 2**-52, so that u * total rounds to less than the total and an index is found.
     index = torch.searchsorted(sums, (uniforms * total)[:, None], right=True)[:, 0]
     return index.clamp_(max=weights.shape[1] - 1), total
+
+
+def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, float]:
+    """Draw as `draw_with_total` for one row on a CPU, where running sums over all V would take longest.
+
+    Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk.
+
+    Args:
+        weights: `[V]` float.
+        uniform: A number in [0, 1 - 2**-52].
+    """
+    whole = len(weights) - len(weights) % _CHUNK
+    sums = np.add.reduce(weights[:whole].reshape(-1, _CHUNK), axis=1)
+    if whole < len(weights):
+        sums = np.append(sums, weights[whole:].sum())
+    running = sums.cumsum(dtype=np.float64)
+    total = float(running[-1])
+    wanted = uniform * total
+    chunk = min(int(running.searchsorted(wanted, side="right")), len(running) - 1)
+    first = chunk * _CHUNK
+    inside = weights[first : first + _CHUNK].cumsum(dtype=np.float64)
+    before = float(running[chunk - 1]) if chunk else 0.0
+    # The same weights added in another order: rounding must not lead out of the chunk.
+    left = min(wanted - before, MAX_UNIFORM * float(inside[-1]))
+    return min(first + int(inside.searchsorted(left, side="right")), len(weights) - 1), total

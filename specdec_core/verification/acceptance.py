@@ -15,9 +15,10 @@ from torch import Tensor
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal, TokenRuleConfig
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import density, residual
+from specdec_core.verification.distributions import at_places, density, residual
 from specdec_core.verification.drawing import count_accepted, draw_next
 from specdec_core.verification.lenience import variation, within_greedy_lenience
+from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu, supported
 from specdec_core.verification.tree import accept_tree, accept_tree_greedy
 
 
@@ -46,7 +47,7 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
         token, total = draw_with_total(p[:, 0], uniforms[:, 0])
         return AcceptanceResult(torch.zeros_like(token), token, total > 0)
 
-    p_x = p[:, :width].gather(2, proposal.tokens[..., None])[..., 0]
+    p_x = p.gather(2, proposal.tokens[..., None])[..., 0]
     q_x = density(proposal.q, proposal.tokens)
     if lenience is not None:
         lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
@@ -54,10 +55,9 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     lengths = torch.tensor(proposal.lengths, device=p.device)
     accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
 
-    rows = torch.arange(batch, device=p.device)
     rejected_at = accepted.clamp(max=width - 1)
-    x = proposal.tokens[rows, rejected_at]
-    p_next = p[rows, accepted]  # [B, V]
+    x = at_places(proposal.tokens, rejected_at)
+    p_next = at_places(p, accepted)  # [B, V]
     weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths)
     token, sound = draw_next(weights, proposal, p, accepted, uniforms)
     return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))
@@ -82,9 +82,10 @@ def accept_greedy(proposal: Proposal, scores: Tensor, lenience: Tensor | None) -
         lenient = within_greedy_lenience(scores, proposal.tokens, lenience) & ~matches
         matches, deviation = matches | lenient, lenient.float()
     accepted = count_accepted(matches, proposal.lengths)
-    token = best.gather(1, accepted[:, None])
-    largest = scores[torch.arange(len(accepted), device=scores.device), accepted].gather(1, token)
-    return AcceptanceResult(accepted, token[:, 0], largest[:, 0].isfinite(), deviation)
+    at = accepted[:, None]
+    largest = scores.gather(2, best[..., None])[..., 0].gather(1, at)[:, 0]
+    # The difference is NaN where the largest score is NaN or infinite.
+    return AcceptanceResult(accepted, best.gather(1, at)[:, 0], largest - largest == 0, deviation)
 
 
 class SpeculativeSampling(AcceptanceRule):
@@ -104,10 +105,14 @@ class SpeculativeSampling(AcceptanceRule):
         """Verify by `accept`, a tree by `accept_tree`."""
         if proposal.parents is not None:
             return accept_tree(proposal, p, uniforms)
+        if supported(proposal, p, lenience):
+            return accept_on_cpu(proposal, p, uniforms)
         return accept(proposal, p, lenience, uniforms)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
         """Verify by `accept_greedy`, a tree by `accept_tree_greedy`."""
         if proposal.parents is not None:
             return accept_tree_greedy(proposal, scores)
+        if supported(proposal, scores, lenience):
+            return accept_greedy_on_cpu(proposal, scores)
         return accept_greedy(proposal, scores, lenience)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import dense, residual
+from specdec_core.verification.distributions import at_places, dense, residual
 from specdec_core.verification.drawing import count_accepted, draw_next
 
 
@@ -36,17 +36,16 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
     Returns:
         The result, with the deviation E of each position.
     """
-    batch, width = proposal.tokens.shape
+    width = proposal.tokens.shape[1]
     lengths = torch.tensor(proposal.lengths, device=p.device)
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
     accepted = count_accepted(passes, proposal.lengths, lengths)
-    rows = torch.arange(batch, device=p.device)
     place = accepted.clamp(max=width - 1)
-    p_next, x = p[rows, accepted], proposal.tokens[rows, place]
+    p_next, x = at_places(p, accepted), at_places(proposal.tokens, place)
     rejected = accepted < lengths
     # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
     less = residual(p_next, proposal.q, x, place, rejected)
-    weights = torch.where(allowed[rows, place] & rejected[:, None], less, p_next)
+    weights = torch.where(at_places(allowed, place) & rejected[:, None], less, p_next)
     token, sound = draw_next(weights, proposal, p, accepted, uniforms)
     # NaN in p is no matter of the rule: decoding reports it where a text gets there.
     deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)

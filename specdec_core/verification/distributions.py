@@ -55,16 +55,27 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, reject
     share = rejected.to(p.dtype)[:, None]
     if isinstance(q, PointMass):
         return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
-    rows = torch.arange(p.shape[0], device=p.device)
+    q_at = at_places(q.probabilities, position).to(p.dtype)
     if isinstance(q, Backoff):
-        weights = torch.addcmul(p, share * q.backoff_weight[rows, position][:, None], q.lower_order, value=-1)
-        ids = q.ids[rows, position].long()
-        listed = q.probabilities[rows, position].to(p.dtype)
-        return weights.scatter_(1, ids, p.gather(1, ids).addcmul_(share, listed, value=-1)).clamp_(min=0)
-    q_at = q.probabilities[rows, position].to(p.dtype)
+        backoff_weight = at_places(q.backoff_weight, position)[:, None]
+        weights = torch.addcmul(p, share * backoff_weight, q.lower_order, value=-1)
+        ids = at_places(q.ids, position).long()
+        return weights.scatter_(1, ids, p.gather(1, ids).addcmul_(share, q_at, value=-1)).clamp_(min=0)
     if isinstance(q, Dense):
         return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
-    return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)
+    return p.scatter_add(1, at_places(q.ids, position), -share * q_at).clamp_(min=0)
+
+
+def at_places(values: Tensor, places: Tensor) -> Tensor:
+    """Return the values `[B, ...]` at one place of each sequence; may be a view.
+
+    Args:
+        values: `[B, K, ...]`.
+        places: `[B]` int64, from 0 to K - 1.
+    """
+    if len(places) == 1 and places.device.type == "cpu":
+        return values[:, int(places)]  # elsewhere, asking would wait for the device
+    return values[torch.arange(len(places), device=places.device), places]
 
 
 def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 from specdec_core.interface import Proposal
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
+from specdec_core.verification.distributions import at_places
 
 
 def count_accepted(verdicts: Tensor, lengths: Sequence[int], limits: Tensor | None = None) -> Tensor:
@@ -46,11 +47,12 @@ def draw_next(
         The token `[B]` int64, and `[B]` bool: False where it could not be drawn because the weights hold NaN.
     """
     width = proposal.tokens.shape[1]
-    rows = torch.arange(len(accepted), device=accepted.device)
     token, total = draw_with_total(weights, uniforms[:, width])
+    if token.device.type == "cpu" and total.all():
+        return token, total >= 0  # nearly always; elsewhere, asking would wait for the device
     # A residual is 0 where p equals q up to rounding; the draft token x itself is then a draw from p. If p
     # excludes x, however small q(x) is, the most probable token replaces it.
-    x = proposal.tokens[rows, accepted.clamp(max=width - 1)]
-    p_next = p[rows, accepted]
+    x = at_places(proposal.tokens, accepted.clamp(max=width - 1))
+    p_next = at_places(p, accepted)
     fallback = torch.where(p_next.gather(1, x[:, None])[:, 0] > 0, x, argmax(p_next))
     return torch.where(total == 0, fallback, token), total >= 0

@@ -77,6 +77,8 @@ KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
 
 BLOCK = "plugins/specdec_plugins/rules/block.py"
 DRAWING = "specdec_core/verification/drawing.py"
+ON_CPU = "specdec_core/verification/on_cpu.py"
+CPU_TESTS = ("tests/verification/test_on_cpu.py",)
 ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
 ALONG = "specdec_core/replay/along.py"
@@ -174,8 +176,8 @@ MUTATIONS = (
     Mutation(
         "residual of a dense q not clamped",
         DISTRIBUTIONS,
-        "        return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)",
-        "        return torch.addcmul(p, share, q_at, value=-1)",
+        "torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)",
+        "torch.addcmul(p, share, q_at, value=-1)",
         "Negative weights: recovered tokens have the wrong distribution.",
         RULE_TESTS,
     ),
@@ -198,8 +200,8 @@ MUTATIONS = (
     Mutation(
         "bonus token from the wrong position",
         ACCEPTANCE,
-        "    p_next = p[rows, accepted]",
-        "    p_next = p[rows, rejected_at]",
+        "    p_next = at_places(p, accepted)",
+        "    p_next = at_places(p, rejected_at)",
         "After a fully accepted draft, the next token is drawn from the distribution before it.",
         RULE_TESTS,
     ),
@@ -244,6 +246,78 @@ MUTATIONS = (
         RULE_TESTS,
     ),
     Mutation(
+        "the residual of a single sequence from the first position",
+        DISTRIBUTIONS,
+        "values[:, int(places)]",
+        "values[:, 0]",
+        "At batch size 1, recovered and bonus tokens come from the distribution before the draft.",
+        ("tests/verification/test_acceptance.py",),
+    ),
+    Mutation(
+        "the recovered token on a CPU is drawn from p",
+        ON_CPU,
+        "        if n < len(draft):\n            weights = weights.copy()",
+        "        if False:\n            weights = weights.copy()",
+        "What q already gave is given again: the output is not p.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "the residual on a CPU takes q of the next position",
+        ON_CPU,
+        "weights -= q[row, n]",
+        "weights -= q[row, min(n + 1, len(draft) - 1)]",
+        "Recovered tokens have the wrong distribution where drafts are longer than one token.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "a draft on a CPU is compared with p in float32",
+        ON_CPU,
+        "if not r[n] * q_x < float(p_row[n, x]):",
+        "if not r[n] * q_x < p_row[n, x]:",
+        "Where p is q and the number is close to 1, a token is rejected that must be accepted.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "p changed where a CPU verifies",
+        ON_CPU,
+        "            weights = weights.copy()\n",
+        "",
+        "A hierarchy passes on the residual as q: the level above accepts by the wrong ratio.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "tokens beyond a row's draft verified on a CPU",
+        ON_CPU,
+        "drafts[row][: proposal.lengths[row]]",
+        "drafts[row]",
+        "Padding is accepted as a draft where drafts differ in length.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "a greedy draft on a CPU compared with the position before",
+        ON_CPU,
+        "drafts[row][n] == choices[n]:",
+        "drafts[row][n] == choices[max(n - 1, 0)]:",
+        "The second draft token must repeat the first one to be accepted.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "a draw does not know what lies before its chunk",
+        GENERATORS,
+        "float(running[chunk - 1]) if chunk else 0.0",
+        "0.0",
+        "Within a chunk of the vocabulary the last token of all with weight is drawn.",
+        ("tests/sampling/test_generators.py",),
+    ),
+    Mutation(
+        "a draw leads out of its chunk by rounding",
+        GENERATORS,
+        "min(wanted - before, MAX_UNIFORM * float(inside[-1]))",
+        "wanted - before",
+        "Once in many draws, a token that has no probability is emitted.",
+        ("tests/sampling/test_generators.py",),
+    ),
+    Mutation(
         "greedy ties broken to the other side",
         LOGITS,
         "        return torch.from_numpy(scores.detach().numpy().argmax(axis=-1))",
@@ -265,7 +339,7 @@ MUTATIONS = (
         "lenience in the residual",
         ACCEPTANCE,
         "x, rejected_at, accepted < lengths)",
-        "x, rejected_at, (accepted < lengths) * (1 if lenience is None else lenience[rows, rejected_at]))",
+        "x, rejected_at, (accepted < lengths) * (1 if lenience is None else at_places(lenience, rejected_at)))",
         "The output deviates more from p than the reported bound.",
         RULE_TESTS,
     ),

@@ -181,6 +181,26 @@ def test_tokens_beyond_a_drafts_length_have_no_influence():
     assert accept(poisoned, p, torch.ones(3), uniforms(3, 3)).token.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("form", ["point", "sparse", "dense", "overlay"])
+def test_a_sequence_alone_gives_what_it_gives_in_a_batch(form):
+    rows = 60
+    tokens, q = forms(form)
+    numbers = uniforms(rows, K + 1)
+    numbers[::3, :K] *= 0.04  # whole drafts are accepted
+
+    def of(part):
+        parts = {name: value if name == "lower_order" else value[part] for name, value in vars(q).items()}
+        count = len(tokens[:rows][part])
+        proposal = Proposal(tokens[:rows][part], (K,) * count, type(q)(**parts))
+        return accept(proposal, P.expand(count, 3, V), None, numbers[part])
+
+    together = of(slice(0, rows))
+    assert together.accepted.unique().tolist() == [0, 1, 2]
+    for row in range(rows):
+        alone = of(slice(row, row + 1))
+        assert (alone.accepted.item(), alone.token.item()) == (together.accepted[row], together.token[row])
+
+
 def test_an_empty_proposal_draws_from_p():
     p = P[0].expand(N, 1, V)
     verdict = accept(Proposal.empty(N), p, torch.ones(N), uniforms(N, 1))

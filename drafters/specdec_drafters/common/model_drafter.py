@@ -80,8 +80,7 @@ class _ModelDraftSession(DraftSession):
                 logits = self._go_on(drawn, active)
             drawn = request.sample(logits)
             place += 1
-        proposal = request.proposal()
-        return replace(proposal, lengths=tuple(map(min, proposal.lengths, limits)))
+        return _within(request.proposal(), limits)
 
     def _propose_tree(self, request: DraftRequest, limits: Sequence[int]) -> Proposal:
         logits = torch.zeros(len(limits), 1, self._vocab_size)
@@ -97,8 +96,7 @@ class _ModelDraftSession(DraftSession):
             logits = torch.zeros(*drawn.tokens.shape, self._vocab_size)
             if any(counts):
                 logits = self._model.forward([[]] * len(counts), drawn.tokens, counts, drawn.parents)
-        proposal = request.proposal()
-        return replace(proposal, lengths=tuple(map(min, proposal.lengths, limits)))
+        return _within(request.proposal(), limits)
 
     def commit(self, outcome: Outcome) -> None:
         """Keep the cached part of the accepted tokens; the rest of the draft is void."""
@@ -140,3 +138,9 @@ class _ModelDraftSession(DraftSession):
         logits = self._model.forward([[]] * len(counts), drawn[:, None], counts)[:, -1]
         self._drafted = [old + new for old, new in zip(self._drafted, counts, strict=True)]
         return logits
+
+
+def _within(proposal: Proposal, limits: Sequence[int]) -> Proposal:
+    """Return a proposal cut to a number of tokens for each row."""
+    lengths = tuple(map(min, proposal.lengths, limits))
+    return proposal if lengths == proposal.lengths else replace(proposal, lengths=lengths)

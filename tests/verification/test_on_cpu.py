@@ -1,0 +1,89 @@
+"""Algorithm 1 on a CPU gives what the tensor functions give, whose law the other tests prove."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specdec_core.interface import Dense, PointMass, Proposal
+from specdec_core.sampling.generators import MAX_UNIFORM
+from specdec_core.verification import accept, accept_greedy
+from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu
+
+B, K = 200, 3
+
+
+def case(vocab, form, seed=0):
+    """Return a ragged proposal, p and uniforms: p and q overlap, and both exclude tokens, as top-k does."""
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.rand(B, K, vocab, generator=generator) ** 6
+    p = torch.rand(B, K + 1, vocab, generator=generator)
+    p[:, :K] *= q
+    p[torch.rand(p.shape, generator=generator) < 0.2] = 0
+    p[:, :, 0] += 0.01
+    p[:40, :K] = q[:40]  # nothing is left after a rejection
+    q, p = q / q.sum(2, keepdim=True), p / p.sum(2, keepdim=True)
+    tokens = torch.multinomial(q.flatten(0, 1), 1, generator=generator).view(B, K)
+    uniforms = torch.rand(B, K + 1, generator=generator, dtype=torch.float64)
+    uniforms[::5, :K] = 0.0
+    uniforms[1::5, :K] = MAX_UNIFORM
+    lengths = tuple(torch.randint(0, K + 1, (B,), generator=generator).tolist())
+    return Proposal(tokens, lengths, PointMass() if form == "point" else Dense(q)), p, uniforms
+
+
+def assert_equal(one, other):
+    for field in ("accepted", "token", "sound"):
+        assert getattr(one, field).dtype == getattr(other, field).dtype
+        assert torch.equal(getattr(one, field), getattr(other, field)), field
+
+
+@pytest.mark.parametrize("form", ["point", "dense"])
+@pytest.mark.parametrize("vocab", [7, 300])
+def test_sampled(vocab, form):
+    proposal, p, uniforms = case(vocab, form)
+    together, given = accept(proposal, p, None, uniforms), p.clone()
+    assert set(together.accepted.tolist()) == {0, 1, 2, 3}
+    assert_equal(accept_on_cpu(proposal, p, uniforms), together)
+    assert torch.equal(p, given)
+
+
+@pytest.mark.parametrize("vocab", [7, 300])
+def test_a_draft_token_with_no_residual_that_p_excludes(vocab):
+    proposal, p, _ = case(vocab, "dense")
+    p[:, :, 1] = 0
+    q = p[:, :K].clone()
+    proposal = Proposal(torch.ones(B, K, dtype=torch.long), (K,) * B, Dense(q))
+    uniforms = torch.full((B, K + 1), 0.5, dtype=torch.float64)
+    assert_equal(accept_on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms))
+
+
+@pytest.mark.parametrize("vocab", [7, 300])
+def test_nan_in_p(vocab):
+    proposal, p, uniforms = case(vocab, "dense")
+    p[::2, 1] = torch.nan
+    found, expected = accept_on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms)
+    assert torch.equal(found.sound, expected.sound)
+    assert not found.sound.all()
+    assert torch.equal(found.accepted, expected.accepted)
+    assert torch.equal(found.token[found.sound], expected.token[found.sound])
+
+
+def test_an_empty_proposal():
+    _, p, uniforms = case(300, "dense")
+    empty = Proposal.empty(B)
+    assert_equal(accept_on_cpu(empty, p[:, :1], uniforms[:, :1]), accept(empty, p[:, :1], None, uniforms[:, :1]))
+
+
+@pytest.mark.parametrize("vocab", [7, 300])
+def test_greedy(vocab):
+    proposal, p, _ = case(vocab, "point")
+    scores = p.clamp(min=1e-9).log()
+    best = scores.argmax(2)[:, :K]
+    proposal.tokens[::2] = best[::2]
+    proposal.tokens[::3, 0] = best[::3, 0]
+    scores[3::7, 2, 4] = torch.nan
+    scores[4::7, 0] = -torch.inf
+    expected = accept_greedy(proposal, scores, None)
+    assert set(expected.accepted.tolist()) == {0, 1, 2, 3}
+    assert not expected.sound.all()
+    assert_equal(accept_greedy_on_cpu(proposal, scores), expected)
