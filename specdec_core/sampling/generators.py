@@ -17,7 +17,6 @@ MAX_UNIFORM = 1 - 2**-52
 
 _BLOCK = 512
 _CHUNK = 128
-_CHUNK = 128
 
 
 class RowGenerators:
@@ -93,8 +92,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
-    # A single row is done with running sums before the small steps of the other way are.
-    if weights.device.type == "cpu" and len(weights) > 1 and weights.shape[1] > _CHUNK:
+    if weights.device.type == "cpu" and weights.shape[1] > _CHUNK:
         tokens, totals = zip(*map(draw_from_row, weights.numpy(), uniforms.tolist()), strict=True)
         return torch.tensor(tokens), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
