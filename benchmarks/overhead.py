@@ -49,7 +49,8 @@ from specdec_core.interface import (
     SamplingSettings,
     StepReport,
 )
-from specdec_core.models import LoadedModel, ModelSession, wrap_model
+from specdec_core.models import LoadedModel, ModelSession, compile_model, wrap_model
+from specdec_core.models.static import CheckedPass
 from specdec_core.registry import Registry
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -106,6 +107,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 8], help="sequences decoded together")
     parser.add_argument("--steps", type=int, default=150, help="new tokens of a sequence in each round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--compile", action="store_true", help="compile the passes of both models")
     parser.add_argument("--against", type=Path, metavar="CHECKOUT", help="another checkout, to take turns with")
     parser.add_argument(SERVE, action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -212,6 +214,9 @@ class Bench:
         self._options = options
         self.target = small_llama(options, options.layers)
         self._drafter = small_drafter(options, self.target)
+        if options.compile:
+            self.target = compile_model(self.target)
+            self._drafter.loaded = compile_model(self._drafter.loaded)
 
     def run(self, cell: Cell) -> Steps:
         """Time the steps after prompts of some length: the whole first, with as little in the way as can be."""
@@ -220,6 +225,8 @@ class Bench:
         prompts = torch.randint(0, self._options.vocab, (cell.rows, cell.context)).tolist()
         drafter = self._drafter.loaded.model
         models = [(self.target.model, "forward", "target forward"), (drafter, "forward", "drafter forward")]
+        if self._options.compile:
+            models.append((CheckedPass, "__call__", "compiled passes"))
         self._watch(decoder, prompts, models)  # warm up
         alone = self._watch(decoder, prompts, models)
         inner = self._watch(decoder, prompts, models + INNER_PARTS)

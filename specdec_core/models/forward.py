@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +16,7 @@ from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
 from specdec_core.models.positions import PositionPatch, position_patch
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """Logits `[B, T, V']`, and the hidden states they were computed from, `[B, T, D]`, if those are kept."""
 
     logits: Tensor
@@ -26,6 +24,8 @@ class Output:
 
     def last(self, count: int) -> Output:
         """Return the last columns. The model may have trimmed each part to them already."""
+        if self.hidden is None and self.logits.shape[1] == count:
+            return self
         return self.map(lambda part: part if part.shape[1] == count else part[:, -count:])
 
     def zeros(self, rows: int, columns: int) -> Output:
@@ -87,20 +87,27 @@ class ModelForward:
         else:
             keywords["input_ids"] = tokens
             keywords["past_key_values"] = cache
+        with self.loaded.lock:
+            if self.features is None and not self.layers:
+                result = Output(self.loaded.model(**keywords).logits)
+            else:
+                result = self._run_captured(cache, keywords)
+        return result if keep is None else result.last(keep)
+
+    def _run_captured(self, cache: SlotCache, keywords: Mapping[str, Any]) -> Output:
+        """Run the model, and keep what it computes on the way."""
         hidden: list[Tensor] = []
+        features, captured = self.loaded.features, None
         with ExitStack() as entered:
-            entered.enter_context(self.loaded.lock)
             if self.features is not None:
                 hidden = entered.enter_context(self.features.capture())
-            features, captured = self.loaded.features, None
             if self.layers and features is not None:
                 captured = entered.enter_context(features.capture_layers(self.layers))
             output = self.loaded.model(**keywords)
         for layer in self.layers:
             # A draft head, which has no features, returns its states.
             cache.keep_states(layer, (output.hidden_states if captured is None else captured)[layer])
-        result = Output(output.logits, hidden[-1] if hidden else None)
-        return result if keep is None else result.last(keep)
+        return Output(output.logits, hidden[-1] if hidden else None)
 
     def run_ragged(
         self,

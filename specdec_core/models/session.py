@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +21,7 @@ from specdec_core.models.static import WIDEST, place
 from specdec_core.models.tree import CachedTree
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """The input of one forward pass, aligned so that draft token i is in the same column for all rows.
 
     Row b holds left padding, its committed tokens that are not cached yet, its draft, and right padding. The last
@@ -41,7 +41,7 @@ class Block:
     counts: tuple[int, ...]
     keep: int
     draft: int
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    inputs: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class ModelSession:
@@ -183,7 +183,7 @@ class ModelSession:
         block = self._align(uncached, draft, draft_lengths)
         if states is not None:
             assert self._family.ragged, "the model takes no states"
-            block = replace(block, inputs={"states": states})
+            block = block._replace(inputs={"states": states})
         self.calls += 1
         if parents is not None and block.draft:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
@@ -210,7 +210,7 @@ class ModelSession:
     def _align(
         self, uncached: Sequence[Sequence[int]], draft: Tensor | None, draft_lengths: Sequence[int] | None
     ) -> Block:
-        longest = max(len(row) for row in uncached)
+        longest = max(map(len, uncached))
         width = 0 if draft is None else draft.shape[1]
         drafted = [width] * len(uncached) if draft_lengths is None else draft_lengths
         counts = tuple(len(row) + length for row, length in zip(uncached, drafted, strict=True))
