@@ -168,8 +168,8 @@ MUTATIONS = (
     Mutation(
         "residual of a sparse q not clamped",
         DISTRIBUTIONS,
-        "    return p.scatter_add(1, q.ids[rows, position], -share * q_at).clamp_(min=0)",
-        "    return p.scatter_add(1, q.ids[rows, position], -share * q_at)",
+        "    return p.scatter_add(1, at_places(q.ids, position), -share * q_at).clamp_(min=0)",
+        "    return p.scatter_add(1, at_places(q.ids, position), -share * q_at)",
         "Negative weights: recovered tokens have the wrong distribution.",
         RULE_TESTS,
     ),
@@ -184,8 +184,8 @@ MUTATIONS = (
     Mutation(
         "residual of a back-off q not clamped",
         DISTRIBUTIONS,
-        ".addcmul_(share, listed, value=-1)).clamp_(min=0)",
-        ".addcmul_(share, listed, value=-1))",
+        ".addcmul_(share, q_at, value=-1)).clamp_(min=0)",
+        ".addcmul_(share, q_at, value=-1))",
         "Negative weights: recovered tokens have the wrong distribution.",
         RULE_TESTS,
     ),
@@ -1019,7 +1019,7 @@ MUTATIONS = (
     Mutation(
         "lossy rules: q is subtracted from tokens that are not allowed",
         ALLOWING,
-        "weights = torch.where(allowed[rows, place] & rejected[:, None], less, p_next)",
+        "weights = torch.where(at_places(allowed, place) & rejected[:, None], less, p_next)",
         "weights = less",
         "Typical acceptance deviates more than it reports.",
         ("tests/plugins/test_rules.py",),
