@@ -116,12 +116,15 @@ def alphas(results: dict[str, Any]) -> str:
 
 
 def by_licence(provenance: dict[str, Any]) -> dict[str, tuple[list[str], int]]:
-    """Return the programs under each licence, and the number of their training pairs."""
+    """Return the programs and libraries under each licence, and the number of their training pairs."""
     names: dict[str, list[str]] = defaultdict(list)
     pairs: dict[str, int] = defaultdict(int)
     for program in provenance["programs"]:
         names[program["licence"]].append(program["name"])
         pairs[program["licence"]] += program["pairs"]["train"]
+    for library in provenance.get("libraries", ()):
+        names[library["licence"]].append(f"docstrings of {library['name']}")
+        pairs[library["licence"]] += library["docstrings"]
     cpython = provenance["cpython"]
     names[cpython["licence"]].append(f"CPython {cpython['python']} ({', '.join(cpython['pairs'])})")
     pairs[cpython["licence"]] += sum(counts["train"] for counts in cpython["pairs"].values())

@@ -485,8 +485,9 @@ def test_a_card_has_the_measurements_and_the_sources():
     ]
     cpython = {"python": "3.11", "licence": "PSF-2.0", "pairs": {"docstrings": {"train": 44}}}
     for role in cards.PURPOSES:
-        text = cards.card(role, results, {"programs": programs, "cpython": cpython})
-        assert "| one, three | MIT | 1,500 |" in text
+        libraries = [{"name": "four", "licence": "MIT", "docstrings": 20}]
+        text = cards.card(role, results, {"programs": programs, "libraries": libraries, "cpython": cpython})
+        assert "| one, three, docstrings of four | MIT | 1,520 |" in text
         assert "| CPython 3.11 (docstrings) | PSF-2.0 | 44 |" in text
         assert "| translation | 2.500 | bleu 12.3, chrf 40.0 |" in text
         assert "0.613 ± 0.010" in text or "0.612 ± 0.010" in text
