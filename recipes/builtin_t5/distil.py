@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 # Share of the steps that use each source. Missing sources (see `samples`) are skipped.
-SHARES = {"train": 0.15, "sampled": 0.10, "greedy": 0.10, "fresh_sampled": 0.40, "fresh_greedy": 0.25}
+SHARES = {"train": 0.10, "sampled": 0.10, "greedy": 0.10, "fresh_sampled": 0.35, "fresh_greedy": 0.35}
 HARD = 0.1  # weight of the cross-entropy on the next token
 
 
