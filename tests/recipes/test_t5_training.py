@@ -399,6 +399,35 @@ def test_answers_come_in_the_order_of_the_sources_and_end_at_eos(small):
     assert all(len(row) <= 6 and END_ID not in row[:-1] for row in together)
 
 
+@pytest.mark.usefixtures("_small_shapes")
+def test_an_interrupted_run_of_samples_goes_on_with_what_it_saved(small, tmp_path, monkeypatch):
+    write(tmp_path, "train", encoded(12, 2))
+    torch.save({"model": small["target"].state_dict()}, tmp_path / "target.pt")
+    monkeypatch.setattr(samples, "CHUNK", 4)
+    arguments = argparse.Namespace(
+        work=tmp_path, prompts="train", rows=10, greedy_rows=2, summaries=0.2, processes=1, resume=False
+    )
+    run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
+    whole = vars(open_split(tmp_path, "sampled"))
+    asked = []
+
+    def interrupted(model, sources, **options):
+        asked.append(len(sources))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return answer(model, sources, **options)
+
+    answer = samples.answer
+    monkeypatch.setattr(samples, "answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
+    (tmp_path / "meeting-point").unlink(missing_ok=True)
+    arguments.resume = True
+    run_alone(samples.write_samples, arguments, tmp_path, monkeypatch)
+    assert asked == [4, 4, 2, 2, 2], "the last chunk again, and then the greedy ones"
+    assert all(np.array_equal(whole[name], rows) for name, rows in vars(open_split(tmp_path, "sampled")).items())
+
+
 def test_a_pruned_bigram_sums_to_one_and_is_read_back_as_written(tmp_path):
     texts = [np.concatenate([ngram.START, row]) for row in np.random.default_rng(0).integers(3, 20, (80, 9))]
     texts = [text.astype(np.int32) for text in texts]
