@@ -18,6 +18,7 @@ from specdec_drafters.dflash.model import DFlashHead
 from specdec_drafters.dflash.model import HeadShape as DFlashShape
 from specdec_drafters.eagle3.checkpoint import config_of
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
+from specdec_drafters.early_exit.file import ExitCard, write_exit
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
 from specdec_drafters.mtp.model import MtpHead
@@ -67,6 +68,10 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "copy-recent": ("prompt-copy", {"min_match": 1}),
     "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
     "transformer": ("transformer", {}),
+    "early-exit": ("early-exit", {"layers": 1}),
+    "early-exit-trained": ("early-exit", {}),
+    "quantised": ("quantised", {}),
+    "quantised-4": ("quantised", {"bits": 4}),
     "heads": ("heads", {}),
     "eagle3": ("eagle3", {}),
     "dflash": ("dflash", {}),
@@ -75,6 +80,8 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "chain": ("chain", {"drafters": ("copy-long", "bigram"), "min_draft_tokens": 2}),
     "hierarchy-bigram": ("hierarchical", {"drafter": "bigram", "gamma": Gamma(2)}),
     "hierarchy-chain": ("hierarchical", {"drafter": "chain", "gamma": Gamma(2)}),
+    "hierarchy-exit": ("hierarchical", {"middle": "early-exit", "drafter": "bigram", "gamma": Gamma(2)}),
+    "hierarchy-quantised": ("hierarchical", {"middle": "quantised", "drafter": "bigram", "gamma": Gamma(2)}),
     "other-transformer": ("transformer", {}),
     "other-bigram": ("ngram", {"order": 2}),
     "translated": ("translated", {"drafter": "other-transformer"}),
@@ -136,6 +143,7 @@ class Catalogue:
         write_random_eagle3(folder / "eagle3", target)
         write_random_dflash(folder / "dflash", target)
         write_random_mtp(folder / "mtp", target)
+        write_random_exit(folder / "early-exit.safetensors", target)
         model = {"model": str(folder / "small")}
         self._needed = {
             "ngram": {"arpa": folder / "ids.arpa"},
@@ -145,6 +153,7 @@ class Catalogue:
             "eagle3": {"model": str(folder / "eagle3")},
             "dflash": {"model": str(folder / "dflash")},
             "mtp": {"model": str(folder / "mtp")},
+            "early-exit-trained": {"model": str(folder / "early-exit.safetensors")},
             "other-transformer": {"model": str(folder / "other")},
         }
 
@@ -153,7 +162,8 @@ class Catalogue:
         if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
             settings = {key: self._written(value) for key, value in settings.items()}
-            settings |= self._needed.get(who) or self._needed.get(name, {})
+            if "middle" not in settings:
+                settings |= self._needed.get(who) or self._needed.get(name, {})
             info = self._infos.get(who.partition("-")[0], self._info)
             registry = default_registry()
             config = registry.spec("drafter", name).config(**settings)
@@ -177,6 +187,15 @@ def write_random_heads(path: Path, target: LoadedModel) -> None:
         for weight in heads.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
     write_heads(path, heads, HeadsCard(shape, target.vocab_size, target.name, features.fingerprint()))
+
+
+def write_random_exit(path: Path, target: LoadedModel) -> None:
+    """Write a random exit after the first layer of a target."""
+    features = target.features
+    assert features is not None
+    size = features.hidden_size
+    translator = torch.eye(size) + 0.3 * torch.randn(size, size, generator=torch.Generator().manual_seed(3))
+    write_exit(path, translator, ExitCard(layers=1, target=target.name, fingerprint=features.fingerprint()))
 
 
 def write_random_eagle3(folder: Path, target: LoadedModel, layers: Sequence[int] = (0, 1), **flags: Any) -> None:

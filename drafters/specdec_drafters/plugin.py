@@ -7,11 +7,13 @@ from specdec_core.registry import hookimpl
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
+from specdec_drafters.early_exit.config import EarlyExitConfig, EarlyExitTrainerConfig
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.mtp.config import MtpConfig
 from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
+from specdec_drafters.quantised.config import QuantisedConfig
 from specdec_drafters.random.config import RandomConfig
 from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
 from specdec_drafters.translated.config import TranslatedConfig
@@ -52,6 +54,22 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.transformer.drafter:TransformerDrafter",
             config=TransformerConfig,
             summary="A smaller Hugging Face model with the target's vocabulary.",
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="early-exit",
+            factory="specdec_drafters.early_exit.drafter:EarlyExitDrafter",
+            config=EarlyExitConfig,
+            summary="The target's first layers with its own head, optionally trained (self-speculation).",
+            capabilities=Capabilities(needs_model=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="quantised",
+            factory="specdec_drafters.quantised.drafter:QuantisedDrafter",
+            config=QuantisedConfig,
+            summary="A copy of the target with weights of 8 or 4 bits (self-speculation).",
+            capabilities=Capabilities(needs_model=True),
         ),
         PluginSpec(
             kind="drafter",
@@ -128,6 +146,13 @@ def specdec_trainers() -> list[PluginSpec]:
             factory="specdec_drafters.transformer.trainer:TransformerTrainer",
             config=TransformerTrainerConfig,
             summary="A small Hugging Face model, on a text's tokens or the target's distributions.",
+        ),
+        PluginSpec(
+            kind="trainer",
+            name="early-exit",
+            factory="specdec_drafters.early_exit.trainer:EarlyExitTrainer",
+            config=EarlyExitTrainerConfig,
+            summary="An exit after some of the target's layers, for the early-exit drafter.",
         ),
         PluginSpec(
             kind="trainer",

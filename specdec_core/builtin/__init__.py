@@ -49,6 +49,18 @@ def builtin_heads(model: str) -> Path:
     return _by_folder("built-in heads", model, "heads.safetensors")
 
 
+def builtin_exit(model: str) -> Path:
+    """Return the weights file of a built-in exit, with which a built-in model's first layers draft for it.
+
+    Args:
+        model: Its name, such as `builtin:early-exit`.
+
+    Raises:
+        ModelError: There is no such exit. The message lists the built-in ones.
+    """
+    return _by_folder("built-in exit", model, "early-exit.safetensors")
+
+
 def builtin_speculator(model: str) -> Path:
     """Return the folder of a built-in draft head in the format of the speculators package.
 

@@ -38,7 +38,7 @@ def replay(
         list[str] | None,
         typer.Argument(
             help="A study, as a .yaml file; or drafters: names, or YAML with their settings.  [default: all "
-            "installed drafters that need no settings]",
+            "installed drafters that need no settings, nor the target]",
             metavar="[STUDY|DRAFTER...]",
         ),
     ] = None,
@@ -137,10 +137,12 @@ def _drafter(text: str) -> Any:
 
 
 def _all_drafters(quiet: bool) -> list[str]:
-    """Return the installed drafters that need no settings, and say which need some."""
+    """Return the installed drafters that need neither settings nor the target, and say which do."""
     ready, needy = drafters_without_settings(default_registry())
     if not ready:
         raise ConfigError("no drafter: name one (`specdec plugins` lists them), or give a study.")
     if needy and not quiet:
-        error_console().print(f"left out, as they need settings: {', '.join(needy)}.", soft_wrap=True)
+        error_console().print(
+            f"left out, as they need settings, or the target: {', '.join(needy)}.", soft_wrap=True
+        )
     return ready

@@ -55,6 +55,9 @@ class TargetInfo:
         folder: Base for relative paths in a config.
         features: The target's weights, for drafters that work on its hidden states; None if it has no output
             embedding.
+        model: The target itself, a `LoadedModel`, for drafters made of its weights, which they share or copy and
+            never change. None where it is not loaded, as in the replay of a record, or where the drafter does not
+            draft its tokens.
         build: Creates a nested plugin from its settings, for drafters composed of others. Takes the kind
             (`drafter` or `gamma`), the settings, and the target that the nested drafter works for. None for a
             drafter that is constructed directly.
@@ -67,6 +70,7 @@ class TargetInfo:
     encoder_decoder: bool = False
     folder: Path = Path()
     features: TargetFeatures | None = None
+    model: Any = None
     build: Callable[[PluginKind, PluginConfig, TargetInfo], Any] | None = None
 
 

@@ -50,6 +50,7 @@ class Capabilities:
         encoder_decoder: Works for encoder-decoder targets.
         needs_tokenizer: Reads text, so the target must come with a tokenizer.
         needs_hidden_states: Works on the target's hidden states, `DraftRequest.hidden`.
+        needs_model: Is made of the target's own weights, `TargetInfo.model`, so that the target must be loaded.
         token_ids_only: Drafts from the committed token ids and its own tables alone: it has no model, reads no
             weights or hidden states of the target, and opens no `SessionInfo.loop`. It can then draft in another
             engine; see `specdec export`. A drafter composed of others declares it if they need nothing more.
@@ -60,6 +61,7 @@ class Capabilities:
     encoder_decoder: bool = True
     needs_tokenizer: bool = False
     needs_hidden_states: bool = False
+    needs_model: bool = False
     token_ids_only: bool = False
 
 

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
     from specdec_core.models.loaded import LoadedModel, inspect_family
-    from specdec_core.models.packing import pack
+    from specdec_core.models.packing import pack, unpack
     from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
     from specdec_core.models.resolve import model_folder
     from specdec_core.models.session import ModelSession
+    from specdec_core.models.variants import first_layers, with_modules
 
 __all__ = [
     "TESTED_FAMILIES",
@@ -28,6 +29,7 @@ __all__ = [
     "ModelOutline",
     "ModelSession",
     "bytes_of_characters",
+    "first_layers",
     "inference_only",
     "inflate",
     "inspect_family",
@@ -37,6 +39,8 @@ __all__ = [
     "model_folder",
     "open_session",
     "pack",
+    "unpack",
+    "with_modules",
     "without_progress_bar",
     "wrap_model",
 ]
@@ -57,10 +61,11 @@ lazy_attributes(
             "wrap_model",
         ),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
-        "specdec_core.models.packing": ("pack",),
+        "specdec_core.models.packing": ("pack", "unpack"),
         "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
         "specdec_core.models.resolve": ("model_folder",),
         "specdec_core.models.session": ("ModelSession",),
+        "specdec_core.models.variants": ("first_layers", "with_modules"),
     },
 )

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.overrides import overridden
 
+LAYER_COUNTS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
+"""Config keys of the number of the (decoder's) layers."""
 _VALUES_PER_WEIGHT = 64
 """Number of values of each weight that enter the fingerprint."""
 
@@ -38,7 +40,7 @@ class ModelFeatures:
     @property
     def num_layers(self) -> int:
         """Number of the (decoder's) layers."""
-        return len(_layers_of(self._model))
+        return len(layers_of(self._model))
 
     @property
     def input_embeddings(self) -> Tensor:
@@ -101,7 +103,7 @@ class ModelFeatures:
         Raises:
             ModelError: The model has no such layer.
         """
-        stack = _layers_of(self._model)
+        stack = layers_of(self._model)
         if not set(layers) <= set(range(len(stack) + 1)):
             raise ModelError(
                 f"the target has {len(stack)} layers; the outputs of {sorted(layers)} were asked for."
@@ -127,15 +129,18 @@ def features_of(model: Any) -> ModelFeatures | None:
     return None if model.get_output_embeddings() is None else ModelFeatures(model)
 
 
-def _layers_of(model: Any) -> nn.ModuleList:
+def layers_of(model: Any) -> nn.ModuleList:
     """Return the (decoder's) layers.
 
     Raises:
         ModelError: They are not where transformers has them.
     """
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.get_decoder().children():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
+    decoder = model.get_decoder()
+    configs = (model.config.get_text_config(decoder=True), decoder.config)
+    # Those of an encoder-decoder model may have the encoder's number as well.
+    counts = {getattr(config, key, None) for config in configs for key in LAYER_COUNTS}
+    for module in decoder.children():
+        if isinstance(module, nn.ModuleList) and len(module) in counts:
             return module
     raise ModelError(
         f"the layers of a {type(model).__name__}, whose outputs the drafter reads, were not found. Choose a "

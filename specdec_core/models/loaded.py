@@ -163,6 +163,7 @@ class LoadedModel:
             encoder_decoder=self.encoder_decoder,
             folder=folder,
             features=self.features,
+            model=self,
         )
 
 

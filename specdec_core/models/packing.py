@@ -7,9 +7,6 @@ cost of reading the weights if it may rearrange ("pack") them beforehand.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import available_memory, describe_device
 from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.variants import with_modules
 
 DTYPES = (torch.float32, torch.bfloat16)
 """Dtypes that can be packed."""
@@ -85,7 +83,7 @@ def pack(loaded: LoadedModel) -> LoadedModel:
     reason = _why_not(loaded)
     if reason is not None:
         raise ModelError(f"{loaded.name}: {reason}. Remove `packed`.")
-    return _with_layers(loaded, {id(layer): PackedLinear(layer) for layer in _linear_layers(loaded.model)})
+    return with_modules(loaded, {id(layer): PackedLinear(layer) for layer in _linear_layers(loaded.model)})
 
 
 def unpack(loaded: LoadedModel) -> LoadedModel:
@@ -97,7 +95,7 @@ def unpack(loaded: LoadedModel) -> LoadedModel:
     if not is_packed(loaded):
         return loaded
     packed = (layer for layer in loaded.model.modules() if isinstance(layer, PackedLinear))
-    return _with_layers(loaded, {id(layer): layer.unpacked() for layer in packed})
+    return with_modules(loaded, {id(layer): layer.unpacked() for layer in packed})
 
 
 def is_packed(loaded: LoadedModel) -> bool:
@@ -124,14 +122,6 @@ def pack_as_set(loaded: LoadedModel, packed: bool | Literal["auto"]) -> LoadedMo
     if packed == "auto":
         packed = not loaded.quantized and not loaded.spread and _why_not(loaded) is None and _pays(loaded)
     return pack(loaded) if packed else loaded
-
-
-def _with_layers(loaded: LoadedModel, layers: Mapping[int, nn.Module]) -> LoadedModel:
-    """Return a copy of a model that shares its weights; `layers` replace those whose `id` they have."""
-    shared: dict[int, Any] = {id(t): t for t in (*loaded.model.parameters(), *loaded.model.buffers())}
-    model = copy.deepcopy(loaded.model, {**shared, **layers})
-    features = loaded.features.of_copy(model) if loaded.features is not None else None
-    return replace(loaded, model=model, features=features)
 
 
 def _why_not(loaded: LoadedModel) -> str | None:

@@ -178,6 +178,7 @@ class Registry:
             encoder_decoder=target.encoder_decoder,
             has_tokenizer=target.tokenizer is not None,
             has_hidden_states=target.features is not None,
+            has_model=target.model is not None,
         )
         return self.create(kind, name, config, target)
 

@@ -25,6 +25,7 @@ def check_capabilities(
     batch_size: int | None = None,
     has_tokenizer: bool | None = None,
     has_hidden_states: bool | None = None,
+    has_model: bool | None = None,
 ) -> None:
     """Check that a plugin supports the target and the batch size.
 
@@ -37,6 +38,7 @@ def check_capabilities(
         has_tokenizer: Whether the target has a tokenizer.
         has_hidden_states: Whether the target has an output embedding, whose inputs are the hidden states that
             drafters see.
+        has_model: Whether the target's model is there for drafters made of its weights.
 
     Raises:
         PluginError: The plugin declares that it cannot do this. The message names the plugin, the requirement and
@@ -61,6 +63,11 @@ def check_capabilities(
         reason = (
             "needs hidden states, but this target has no output embedding to read them from, shares it with other "
             "processes (tensor_parallel), or is drafted for in other tokens; choose another drafter or target"
+        )
+    elif can.needs_model and has_model is False:
+        reason = (
+            "is made of the target's own weights, but this target is not loaded, or is drafted for in other "
+            "tokens; choose another drafter or target"
         )
     if reason is not None:
         raise PluginError(f"{KIND_LABELS[spec.kind]} {spec.name!r} {reason}.")
@@ -103,6 +110,7 @@ def unmet_requirements(
     batch_size: int | None = None,
     has_tokenizer: bool | None = None,
     has_hidden_states: bool | None = None,
+    has_model: bool | None = None,
     folder: Path = Path(),
 ) -> Iterator[tuple[Keys, PluginError]]:
     """Yield the unmet requirements of a plugin and of the plugins nested in its settings.
@@ -119,6 +127,7 @@ def unmet_requirements(
         batch_size: See `check_capabilities`.
         has_tokenizer: See `check_capabilities`.
         has_hidden_states: See `check_capabilities`.
+        has_model: See `check_capabilities`.
         folder: Base for relative paths.
 
     Yields:
@@ -128,6 +137,7 @@ def unmet_requirements(
         "encoder_decoder": encoder_decoder,
         "has_tokenizer": has_tokenizer,
         "has_hidden_states": has_hidden_states,
+        "has_model": has_model,
     }
     name: str = cast("Any", config).name
     try:
@@ -136,7 +146,7 @@ def unmet_requirements(
         yield (), error
     draft_model: dict[str, bool | None] = {}
     if isinstance(config, ModelSettings):
-        encoder = has_encoder(config.model, folder, config.subfolder)
+        encoder = has_encoder(config.model, folder, config.subfolder) if config.model else None
         mismatch = encoder_mismatch(
             name, config.model, model_has_encoder=encoder, target_has_encoder=encoder_decoder
         )

@@ -129,21 +129,21 @@ class Preparation:
 
     def _load(self, config: PluginConfig, batch_size: int) -> tuple[Drafter, int]:
         info = self._info()
-        unmet = partial(self._unmet, config, info)
-        if info.features is None and len(unmet(features=False)) > len(unmet(features=True)):
+        unmet = partial(self._unmet, config)
+        if len(unmet(info)) > len(unmet(info, loaded=True)):
             info = self._target.info(self._folder)
-        features = info.features is not None
-        if unmet(features=features, batch_size=batch_size):
+        if unmet(info, batch_size=batch_size):
             batch_size = 1  # it may be limited to that
-        for keys, error in unmet(features=features, batch_size=batch_size):
+        for keys, error in unmet(info, batch_size=batch_size):
             raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
         name: str = getattr(config, "name")  # noqa: B009  (the registry adds it; mypy knows no such field)
         drafter: Drafter = self._registry.create("drafter", name, config, info)
         return drafter, batch_size
 
     def _unmet(
-        self, config: PluginConfig, info: TargetInfo, *, features: bool, batch_size: int | None = None
+        self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False, batch_size: int | None = None
     ) -> list[tuple[Keys, PluginError]]:
+        """Return the unmet requirements of a drafter; with `loaded`, those that the loaded target would leave."""
         return list(
             unmet_requirements(
                 self._registry,
@@ -151,7 +151,8 @@ class Preparation:
                 encoder_decoder=info.encoder_decoder,
                 batch_size=batch_size,
                 has_tokenizer=info.tokenizer is not None,
-                has_hidden_states=features,
+                has_hidden_states=loaded or info.features is not None,
+                has_model=loaded or info.model is not None,
                 folder=self._folder,
             )
         )

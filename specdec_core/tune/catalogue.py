@@ -43,7 +43,11 @@ def default_study(
     known = json.loads(BUILTIN_DRAFTERS.read_text(encoding="utf-8")).get(str(record.header.target["model"]), {})
     runs: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
+    imported = record.header.source is not None
     for name in registry.names("drafter"):
+        if imported and registry.spec("drafter", name).capabilities.needs_model:
+            left_out[name] = "it is made of the target's weights, which an imported record does not name."
+            continue
         run = {"drafter": {"name": name, **known.get(name, {})}, "grid": {"gamma": list(GAMMAS)}}
         try:
             load_study({**shared, "runs": [run]}, settings, registry)

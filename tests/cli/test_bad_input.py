@@ -182,7 +182,7 @@ def test_a_chain_of_none(compare):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("ngrams",), "unknown trainer 'ngrams'. Did you mean 'ngram'? Available: eagle3, heads, ngram,"),
+        (("ngrams",), "unknown trainer 'ngrams'. Did you mean 'ngram'? Available: eagle3, early-exit, heads,"),
         (("ngram", "--ordr", "3"), "No such option: --ordr"),
         ((*SMALL, "--minutes", "1"), "give --steps or --minutes, not both; got 4 and 1"),
         (

@@ -38,7 +38,7 @@ SMALLER = {
     r"^(compare|replay) .*(examples/replay)": "--set 'runs=[{drafter: prompt-copy, gamma: 2}]'",
     r"^compare examples/paper/": "--set target=builtin:t5-target --set tasks.ende.prompts.limit=1"
     " --set tasks.summaries.prompts.limit=1 --set repeats=1 --set generation.max_new_tokens=4",
-    r"^compare examples/quickstart": f"{SMALL_STUDY} --set target=builtin:target",
+    r"^compare examples/(quickstart|self)": f"{SMALL_STUDY} --set target=builtin:target",
     r"^compare ": SMALL_STUDY,
     r"^generate ": "--max-new-tokens 8",
     r"^record .*--import": "",
@@ -49,14 +49,15 @@ SMALLER = {
     r"^measure examples/quickstart": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1"
     " --set target=builtin:target",
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
-    r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --finalists 1",
+    r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --finalists 1"
+    " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
     r"^train ngram .*--ids": "",
     r"^train transformer .*--ids": "--samples 64 --held-out 32 --length 16 --batch-tokens 64 --minutes 0.001",
     r"^check rule": "--only answer-form",
     r"^train ngram ": "--text text.py",
-    r"^train (transformer|heads|eagle3)": "--text text.py --samples 128 --held-out 32 --length 32"
+    r"^train (transformer|heads|eagle3|early-exit)": "--text text.py --samples 128 --held-out 32 --length 32"
     " --batch-tokens 64 --minutes 0.001",
     r"^benchmarks/vs_transformers": f"{BRIEF} --tokens 4 --prompts 1 --temperatures 0",
     r"^benchmarks/batches": f"{BRIEF} --threads 1 --new-tokens 8 --batch-sizes 2",
@@ -68,11 +69,12 @@ SMALLER = {
     r"^benchmarks/replay": "--only random --prompts 1 --seeds 1 --threads 1",
     r"^benchmarks/cluster": "--drafters prompt-copy --gammas 1 --repeats 1",
     r"^benchmarks/tune": "--pairs t5 --prompts 2 --new-tokens 4 --repeats 1 --timings 1",
+    r"^benchmarks/self_speculation": "--hidden 64 --layers 2 --vocab 64 --exits 1 --repeats 1 --threads 1",
     r"^benchmarks/packed": f"{BRIEF} --threads 1 --context 4 --drafted 0",
 }
 SLOW = re.compile(
-    r"^compare (examples/(paper|code|chat|drafters|beams|json|trees|verification)|docs|study)|^measure|^tune"
-    r"|^train (tr|h)|^benchmarks|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
+    r"^compare (examples/(paper|code|chat|drafters|beams|json|self|trees|verification)|docs|study)|^measure|^tune"
+    r"|^train (tr|h|early)|^benchmarks|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
     r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.

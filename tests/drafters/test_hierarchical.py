@@ -6,7 +6,9 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 
+from specdec_core import default_registry
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     BestFirstTree,
@@ -422,3 +424,61 @@ def test_a_middle_model_of_another_vocabulary_is_refused(target, tmp_path):
     tiny_model("llama", VOCAB + 5).save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="drafter 'hierarchical': the vocabulary"):
         hierarchy(target, tmp_path, TableDrafter(VOCAB))
+
+
+@pytest.mark.parametrize("middle", [{"name": "early-exit", "layers": 1}, {"name": "quantised", "bits": 8}])
+def test_a_drafter_made_of_the_target_is_the_middle_model(target, middle):
+    registry = default_registry()
+    made = {
+        "middle": registry.spec("drafter", middle["name"]).config(**{k: middle[k] for k in middle if k != "name"}),
+        "drafter": PluginConfig(),
+        "gamma": PluginConfig(),
+    }
+    alone = registry.create("drafter", middle["name"], made["middle"], target.info())
+    built = {"drafter": [alone, lambda info: TableDrafter(info.vocab_size)], "gamma": [Gamma(2)]}
+    seen = []
+
+    def build(kind, config, info):
+        seen.append(info)
+        one = built[kind].pop(0)
+        return one(info) if callable(one) else one
+
+    drafter = HierarchicalDrafter(HierarchicalConfig(**made), replace(target.info(), build=build))
+    assert drafter.loaded is alone.loaded
+    assert seen[0].model is target
+    assert seen[1].model is alone.loaded, "what drafts below is made of the middle model"
+    sampling = SETTINGS["temperature-0.7-top-p-0.6"]
+    expected = enumerate_continuations(target, sampling, (2, 2), length=4)
+    decoder = Decoder(target, drafter, gamma=Gamma(3, 1), sampling=sampling, strict=True)
+    assert doubled_p_value(decoder, expected, 3000, prompt=(2, 2), length=4) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "give the middle model: either 'model', or 'middle'"),
+        ({"model": "m", "middle": PluginConfig()}, "give the middle model: either 'model', or 'middle'"),
+        ({"middle": PluginConfig(), "dtype": "bfloat16"}, "'middle' brings its model along; remove 'dtype'"),
+    ],
+)
+def test_there_is_one_middle_model(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        HierarchicalConfig(drafter=PluginConfig(), gamma=PluginConfig(), **settings)
+
+
+def test_a_middle_without_a_model_is_refused(target):
+    config = HierarchicalConfig(middle=TableDrafter(VOCAB), drafter=PluginConfig(), gamma=PluginConfig())
+    with pytest.raises(ConfigError, match="'TableDrafter' in 'middle' drafts with no model of its own"):
+        HierarchicalDrafter(config, target.info())
+
+
+def test_a_study_with_a_middle_model_for_a_target_with_an_encoder(tmp_path):
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "target: builtin:t5-target\nprompts: [a]\nruns:\n  - gamma: 2\n    drafter:\n      name: hierarchical\n"
+        "      middle: {name: early-exit, layers: 2}\n      drafter: {name: transformer, model: builtin:drafter}\n"
+        "      gamma: 1\n"
+    )
+    said = r"study.yaml:8:43: drafter 'transformer': builtin:drafter has no encoder"
+    with pytest.raises(ConfigError, match=said):
+        load_study(study)

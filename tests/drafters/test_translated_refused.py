@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from specdec_core.interface import (
     SamplingSettings,
     TargetInfo,
 )
-from specdec_core.models import load_model
+from specdec_core.models import load_model, wrap_model
 from specdec_core.replay.forced import ForcedContext
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -95,6 +96,14 @@ def test_heads_on_the_targets_hidden_states_are_refused(info, own_info):
     heads.target, heads.needs_hidden_states = own_info, True
     with pytest.raises(PluginError, match="works on the target's hidden states"):
         translated(heads, info)
+
+
+def test_what_is_made_of_the_targets_weights_is_refused(info, folder):
+    model = wrap_model(tiny_model("llama", VOCAB))
+    config = TranslatedConfig(drafter=settings(name="quantised"), tokenizer=str(folder))
+    registry = default_registry()
+    with pytest.raises(PluginError, match="'quantised' is made of the target's own weights, but this"):
+        registry.create("drafter", "translated", config, replace(info, model=model))
 
 
 def test_vocabularies_without_a_common_text_are_refused(info):

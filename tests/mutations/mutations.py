@@ -66,7 +66,8 @@ MTP = "drafters/specdec_drafters/mtp/checkpoint.py"
 MTP_HEAD = "drafters/specdec_drafters/mtp/model.py"
 EAGLE3_TRAINING = "drafters/specdec_drafters/eagle3/training.py"
 CACHE = "specdec_core/models/cache.py"
-TRANSFORMER = "drafters/specdec_drafters/transformer/drafter.py"
+MODEL_DRAFTER = "drafters/specdec_drafters/common/model_drafter.py"
+VARIANTS = "specdec_core/models/variants.py"
 AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
 TABLES = "drafters/specdec_drafters/ngram/tables.py"
 KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
@@ -347,7 +348,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the drafter keeps the first nodes of a tree",
-        TRANSFORMER,
+        MODEL_DRAFTER,
         "self._model.keep(outcome.paths)",
         "self._model.keep([range(len(path)) for path in outcome.paths])",
         "Still exact, but the draft model goes on from tokens that were rejected: acceptance falls.",
@@ -446,11 +447,59 @@ MUTATIONS = (
     ),
     Mutation(
         "draft cache one short after a fully accepted draft",
-        TRANSFORMER,
+        MODEL_DRAFTER,
         "self._kept[row] += min(accepted, self._drafted[row])",
         "self._kept[row] += accepted",
         "The draft model never reads the last accepted token: q is not its own, acceptance falls.",
         ("tests/drafters/test_transformer.py",),
+    ),
+    Mutation(
+        "an exit after one layer too many",
+        VARIANTS,
+        "nn.ModuleList(list(layers)[:count])",
+        "nn.ModuleList(list(layers)[: count + 1])",
+        "Still exact, but the exit is another than was measured and trained, and costs more.",
+        ("tests/models/test_variants.py",),
+    ),
+    Mutation(
+        "the target's own config shortened",
+        VARIANTS,
+        "    decoder = model.get_decoder()\n",
+        "    decoder = loaded.model.get_decoder()\n",
+        "The target itself is changed by its drafter.",
+        ("tests/models/test_variants.py",),
+    ),
+    Mutation(
+        "a trained exit that is not used",
+        "drafters/specdec_drafters/early_exit/model.py",
+        "nn.functional.linear(states, self.translator)",
+        "states",
+        "q is that of the untrained exit: acceptance falls.",
+        ("tests/drafters/test_early_exit.py",),
+    ),
+    Mutation(
+        "an exit chosen by acceptance alone",
+        "drafters/specdec_drafters/early_exit/model.py",
+        "key=lambda worth: worth.speedup",
+        "key=lambda worth: worth.alpha",
+        "The exit after the most layers always wins.",
+        ("tests/drafters/test_early_exit.py",),
+    ),
+    Mutation(
+        "activations of 8 bits with one scale for all rows",
+        "drafters/specdec_drafters/quantised/layers.py",
+        "rows.abs().amax(-1, keepdim=True)",
+        "rows.abs().amax()",
+        "A draft depends on the sequences beside it, and on what else is read with it.",
+        ("tests/drafters/test_quantised.py",),
+    ),
+    Mutation(
+        "weights of 4 bits around the wrong middle",
+        "drafters/specdec_drafters/quantised/layers.py",
+        ".round_().add_(8)",
+        ".round_().add_(7)",
+        "Every weight is a step too small: acceptance falls.",
+        ("tests/drafters/test_quantised.py",),
     ),
     Mutation(
         "inner cache not rolled back",

@@ -49,11 +49,13 @@ def test_names():
             "chain",
             "dflash",
             "eagle3",
+            "early-exit",
             "heads",
             "hierarchical",
             "mtp",
             "ngram",
             "prompt-copy",
+            "quantised",
             "random",
             "transformer",
             "translated",
@@ -70,7 +72,7 @@ def test_names():
         ],
         "lenience": ["budgeted", "constant", "greedy", "schedule"],
         "rule": ["block", "exact-match", "rejection", "token", "top-k", "typical"],
-        "trainer": ["eagle3", "heads", "ngram", "transformer"],
+        "trainer": ["eagle3", "early-exit", "heads", "ngram", "transformer"],
     }
 
 

@@ -31,10 +31,11 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.record import read_record
 from specdec_core.registry import plugin_settings
 from specdec_core.replay import DrafterReplay, check_replayable, expected_metrics
 from specdec_core.replay.preparing import read_hidden
-from specdec_core.testing.harness.replaying import memory_record, recorded_texts
+from specdec_core.testing.harness.replaying import MemoryPart, memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter
 from specdec_core.verification import SpeculativeSampling
@@ -237,6 +238,17 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     assert without.odds()[0].offered[0] == 0  # nothing was read before the first step
     assert "hidden states" in without.notes[0]
     assert not given.notes
+
+
+@pytest.mark.parametrize("drafter", [{"name": "quantised"}, {"name": "early-exit", "layers": 5}])
+def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
+    record = read_record("builtin:code")
+    config = plugin_settings(default_registry(), "drafter", drafter)
+    part = record.parts[0]
+    one = replace(record, parts=(part,)), MemoryPart(part.header, [next(iter(part))])
+    [odds] = DrafterReplay(*one, config, max_gamma=2).odds()
+    accepted = odds.accept()[: len(odds), 0].mean()
+    assert (0.9 if drafter["name"] == "quantised" else 0.05) < accepted <= 1
 
 
 def test_drafters_are_loaded_by_their_settings(target):

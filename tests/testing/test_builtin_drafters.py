@@ -18,6 +18,8 @@ DEFAULT = [
     ("trigram", False),
     ("copy-recent", False),
     ("transformer", True),
+    ("early-exit", False),
+    ("quantised-4", True),
     ("heads", False),
     ("eagle3", True),
     ("dflash", False),
@@ -32,6 +34,9 @@ OTHERS = [(name, not encoder) for name, encoder in DEFAULT] + [
     ("unigram", False),
     ("copy-frequent", False),
     ("hierarchy-chain", True),
+    ("hierarchy-quantised", False),
+    ("early-exit-trained", True),
+    ("quantised", False),
     ("translated-bigram", True),
 ]
 """Each plugin on the other target, and settings that take another way through it.

@@ -36,8 +36,8 @@ class Part(list):
         )
 
 
-def record_of(model, *parts):
-    return SimpleNamespace(header=SimpleNamespace(target={"model": model}), parts=parts)
+def record_of(model, *parts, source=None):
+    return SimpleNamespace(header=SimpleNamespace(target={"model": model}, source=source), parts=parts)
 
 
 def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
@@ -52,10 +52,12 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     assert drafters == {
         "chain",
         "eagle3",
+        "early-exit",
         "heads",
         "hierarchical",
         "ngram",
         "prompt-copy",
+        "quantised",
         "random",
         "transformer",
     }
@@ -69,8 +71,11 @@ def test_drafters_that_need_settings_are_left_out_with_the_reason(tmp_path):
     other = SimpleNamespace(number=1, prompt=(2,))
     part = Part(None, texts=[other, text, text])
     study, left_out = default_study(record_of("somebody/large", part), registry=None)
-    assert {one.labels.drafter for one in study.runs[1:]} == {"prompt-copy", "random"}
+    assert {one.labels.drafter for one in study.runs[1:]} == {"early-exit", "prompt-copy", "quantised", "random"}
     assert "missing key 'model'" in left_out["transformer"]
+    study, left_out = default_study(record_of("somebody/large", part, source="vllm"), registry=None)
+    assert {one.labels.drafter for one in study.runs[1:]} == {"prompt-copy", "random"}
+    assert "made of the target's weights, which an imported record does not name" in left_out["quantised"]
     # An import has no settings of prompts: they are its token ids, in order.
     assert [prompt.tokens for prompt in study.tasks[0].prompts] == [(3, 1), (2,)]
 

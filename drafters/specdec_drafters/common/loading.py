@@ -41,6 +41,25 @@ def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) ->
     return loaded
 
 
+def target_model(target: TargetInfo, drafter: str) -> LoadedModel:
+    """Return the target, for a drafter made of its weights.
+
+    Args:
+        target: The target.
+        drafter: Name of the drafter, for the error message.
+
+    Raises:
+        ModelError: It is not loaded, or the drafter does not draft its tokens.
+    """
+    if target.model is None:
+        raise ModelError(
+            f"drafter {drafter!r} is made of the target's own weights, but this target is not loaded, or is "
+            "drafted for in other tokens. Choose another drafter."
+        )
+    model: LoadedModel = target.model
+    return model
+
+
 def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "transformer") -> None:
     """Refuse a draft model whose token ids mean other tokens than the target's.
 

@@ -6,14 +6,20 @@ import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from specdec_core.interface import ModelSettings, Nested, NestedGamma, PluginConfig
+from specdec_core.interface import ModelSettings, Nested, NestedDrafter, NestedGamma, PluginConfig
 from specdec_core.registry import nested_settings
 
 
 class HierarchicalConfig(PluginConfig, ModelSettings):
     """The model that drafts for the target, how to load it, and the drafter for that model."""
+
+    model: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]  # `middle` has one, too
+    """The middle model: a folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""
+    middle: NestedDrafter | None = None
+    """Instead of `model`, a drafter that drafts with a model of its own, such as `early-exit` or `quantised`: that
+    is the middle model."""
 
     drafter: Annotated[Any, Nested("drafter", same_target=False)]
     """The drafter for the middle model: a name, or a mapping with `name` and settings."""
@@ -21,8 +27,17 @@ class HierarchicalConfig(PluginConfig, ModelSettings):
     """Draft tokens per forward pass of the middle model: a number, a controller's name, or a mapping."""
 
     @model_validator(mode="after")
+    def _check_middle(self) -> HierarchicalConfig:
+        if (self.model is None) == (self.middle is None):
+            raise ValueError("give the middle model: either 'model', or 'middle', a drafter that has one")
+        loading = sorted(self.model_fields_set & ModelSettings.model_fields.keys())
+        if self.middle is not None and loading:
+            raise ValueError(f"'middle' brings its model along; remove {' and '.join(map(repr, loading))}")
+        return self
+
+    @model_validator(mode="after")
     def _check_levels(self) -> HierarchicalConfig:
-        if _place(self.model) in map(_place, _models_in(self)):
+        if self.model is not None and _place(self.model) in map(_place, _models_in(self)):
             raise ValueError(
                 f"{self.model!r} appears again below itself; each level drafts for the one above it and must be "
                 "cheaper: name a smaller model there"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdec_core.interface import (
+    ConfigError,
     Drafter,
     DraftLoop,
     DraftRequest,
@@ -18,10 +19,13 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_drafters.common.loading import load_draft_model, make_nested
+from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from specdec_core.models import LoadedModel
 
 
 class HierarchicalDrafter(Drafter):
@@ -31,6 +35,7 @@ class HierarchicalDrafter(Drafter):
     from the middle model's own adjusted distribution, so q is exact, to any depth. Tokens that the target rejects
     are rolled back on every level.
 
+    The model in the middle is named in the settings, or it is that of a drafter made of the target.
     In Python, the settings may contain a drafter and a controller instead of their settings.
 
     References:
@@ -42,7 +47,7 @@ class HierarchicalDrafter(Drafter):
 
     def __init__(self, config: HierarchicalConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
-        self.loaded = load_draft_model(config, target, "hierarchical")
+        self.loaded = _middle_model(config, target)
         # Every level drafts in the target's vocabulary, even if the middle model pads its own.
         own = self.loaded.info(target.folder)
         below = replace(own, vocab_size=target.vocab_size, build=target.build)
@@ -56,6 +61,25 @@ class HierarchicalDrafter(Drafter):
                 "drafter 'hierarchical' needs an inner loop, which a Decoder opens for it (SessionInfo.loop)."
             )
         return _HierarchicalSession(session.loop(self.loaded, self.drafter, self.gamma))
+
+
+def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel:
+    """Return the model in the middle.
+
+    Raises:
+        ConfigError: `middle` is a drafter without a model of its own.
+        ModelError: The model cannot be loaded, or cannot draft for the target.
+    """
+    if config.middle is None:
+        return load_draft_model(config, target, "hierarchical")
+    drafter = make_nested("drafter", config.middle, target, "hierarchical")
+    if not isinstance(drafter, ModelDrafter):
+        name = getattr(config.middle, "name", type(drafter).__name__)
+        raise ConfigError(
+            f"drafter 'hierarchical': {name!r} in 'middle' drafts with no model of its own, which the drafter "
+            "below could accelerate. Name 'transformer', 'early-exit' or 'quantised' there, or a model in 'model'."
+        )
+    return drafter.loaded
 
 
 class _HierarchicalSession(DraftSession):

@@ -141,6 +141,7 @@ def _in_own_tokens(outline: ModelOutline, target: TargetInfo) -> TargetInfo:
         eos_ids=outline.eos_ids,
         tokenizer=outline.tokenizer,
         features=None,  # hidden states are followed by the target's own tokens
+        model=None,
     )
 
 
@@ -159,7 +160,7 @@ def _outline(config: TranslatedConfig, target: TargetInfo) -> ModelOutline:
 
 def _models_in(config: PluginConfig) -> Iterator[ModelSettings]:
     """Yield the models that a drafter's settings name, at any depth."""
-    if isinstance(config, ModelSettings):
+    if isinstance(config, ModelSettings) and config.model:
         yield config
     for nested in nested_settings(config):
         yield from _models_in(nested.config)

@@ -83,15 +83,18 @@ def _run_name(drafter: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
 
 
 def drafters_without_settings(registry: Registry) -> tuple[list[str], list[str]]:
-    """Return the names of the installed drafters that need no settings, and of those that do."""
+    """Return the names of the installed drafters that need neither settings nor the target, and of the others."""
     ready = [one.name for one in registry.records() if one.kind == "drafter" and one.state == "ready"]
-    needy = [name for name in ready if _needs_settings(registry, name)]
+    needy = [name for name in ready if _needs_more(registry, name)]
     return [name for name in ready if name not in needy], needy
 
 
-def _needs_settings(registry: Registry, name: str) -> bool:
+def _needs_more(registry: Registry, name: str) -> bool:
+    spec = registry.spec("drafter", name)
+    if spec.capabilities.needs_model:
+        return True
     try:
-        registry.spec("drafter", name).config()
+        spec.config()
     except ValidationError:
         return True
     return False

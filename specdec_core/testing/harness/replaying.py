@@ -134,9 +134,13 @@ class LiveAndReplayed:
         Given a text, a count is its expectation and noise of mean 0; there is none where drafts are certain.
         """
         difference = self.live - self.replayed
+        mean = np.abs(difference.mean(axis=0))
         error = difference.std(axis=0, ddof=1) / np.sqrt(len(difference))
-        # Probabilities are float32.
-        distances = np.abs(difference.mean(axis=0)) / np.maximum(error, 2e-5)
+        if not self.certain:
+            # A sample without the rejections of an almost perfect drafter does not show their variance, which is
+            # that of a Poisson count.
+            error = np.maximum(error, np.sqrt(mean / len(difference)))
+        distances = mean / np.maximum(error, 2e-5)  # probabilities are float32
         return float(distances.max()), int(distances.argmax())
 
 

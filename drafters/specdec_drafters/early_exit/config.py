@@ -1,0 +1,39 @@
+"""Settings of the early-exit drafter and its trainer. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from specdec_core.interface import PluginConfig
+from specdec_drafters.training.config import LossName, TrainingConfig
+
+
+class EarlyExitConfig(PluginConfig):
+    """After which of the target's layers to exit, and with which trained exit."""
+
+    layers: Annotated[int, Field(ge=1)] | None = None
+    """Number of the target's layers that draft, from the first. By default those of the trained exit; without one,
+    the number whose expected speed-up is highest, measured on a text that the target writes when it is loaded."""
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """A trained exit that `specdec train early-exit` wrote for this target: a file, a folder with
+    `early-exit.safetensors`, or `builtin:early-exit`. By default the target's own norm and head, untrained."""
+
+
+class EarlyExitTrainerConfig(TrainingConfig):
+    """Choose after how many layers the target should exit, and train that exit. The target is frozen.
+
+    For the built-in target:
+
+    ```
+    specdec train early-exit --text builtin:stdlib --samples 50000 --minutes 6 --output early-exit.safetensors
+    ```
+    """
+
+    layers: Annotated[int, Field(ge=1)] | None = None
+    """Number of layers before the exit. By default an exit is trained after each of the first half of the layers,
+    and the one with the highest expected speed-up is kept."""
+    loss: LossName = "kl-then-tv"
+    """The loss: `ce`, cross-entropy on the tokens of the text; `kl`, KL(p || q); `tv`, total variation, which is
+    1 - alpha; `kl-then-tv`, KL first, then increasingly total variation."""

@@ -1,0 +1,108 @@
+"""The early-exit drafter: the target's first layers, its final norm and its head (self-speculation)."""
+
+from __future__ import annotations
+
+import warnings
+
+from specdec_core.interface import ConfigError, ModelError, PluginWarning, TargetInfo, TrainingObserver
+from specdec_core.models import LoadedModel
+from specdec_drafters.common.loading import target_model
+from specdec_drafters.common.model_drafter import ModelDrafter
+from specdec_drafters.early_exit.config import EarlyExitConfig
+from specdec_drafters.early_exit.file import HOW_TO_TRAIN, ExitCard, find_exit, read_exit
+from specdec_drafters.early_exit.model import (
+    ExitWorth,
+    best_of,
+    exit_after,
+    exit_alphas,
+    layer_count,
+    worth_of_each,
+)
+from specdec_drafters.training.rows import pad_rows
+from specdec_drafters.training.sources import own_samples
+
+_SAMPLES, _LENGTH = 512, 64
+"""Tokens that the target writes, and their number in a text, to choose an exit by."""
+
+
+class EarlyExitDrafter(ModelDrafter):
+    """Drafts with the target's first layers, followed by its own final norm and head.
+
+    It needs no second model, and no memory but a KV cache for those layers. q is the distribution of the exit, a
+    model of its own, whatever the target's later layers make of it.
+
+    References:
+        LayerSkip (Elhoushi et al. 2024, arXiv 2404.16710); Draft & Verify (Zhang et al. 2023, arXiv 2309.08168).
+
+    Attributes:
+        layers: Number of the target's layers that draft.
+    """
+
+    Config = EarlyExitConfig
+
+    def __init__(self, config: EarlyExitConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        own = target_model(target, "early-exit")
+        self.layers, translator = config.layers, None
+        if config.model is not None:
+            path = find_exit(config.model, target.folder)
+            translator, card = read_exit(path)
+            _check_target(card, len(translator), str(path), own)
+            if config.layers not in (None, card.layers):
+                raise ConfigError(
+                    f"drafter 'early-exit': layers is {config.layers}, but {path} was trained for an exit after "
+                    f"{card.layers} layers. Remove 'layers', or train another exit."
+                )
+            self.layers = card.layers
+        if self.layers is None:
+            self.layers = _measured(own).layers
+        self.loaded: LoadedModel = exit_after(own, self.layers, translator)
+
+
+def _check_target(card: ExitCard, size: int, path: str, target: LoadedModel) -> None:
+    """Raise a ModelError if an exit was trained for another target."""
+    own = None if target.features is None else target.features.fingerprint()
+    if card.fingerprint != own:
+        raise ModelError(
+            f"drafter 'early-exit': {path} was trained for another target, {card.target} (fingerprint "
+            f"{card.fingerprint}); this one's is {own}. {HOW_TO_TRAIN}"
+        )
+    # The fingerprint implies it; this catches a header written by hand.
+    if target.features is not None and size != target.features.hidden_size:
+        raise ModelError(
+            f"drafter 'early-exit': {path} is for hidden states of size {size}; this target's have "
+            f"{target.features.hidden_size}. {HOW_TO_TRAIN}"
+        )
+
+
+def _measured(target: LoadedModel) -> ExitWorth:
+    """Return the exit to take, by its acceptance rate on a text that the target writes.
+
+    Raises:
+        ConfigError: The target writes nothing without a prompt.
+    """
+    try:
+        written = own_samples(target, _SAMPLES, 0, _Silent(), length=_LENGTH)
+    except ConfigError as error:
+        raise ConfigError(
+            f"drafter 'early-exit': give 'layers', or a trained exit in 'model'. {target.name} has an encoder, or "
+            "no token to begin a text with, so that the exits cannot be compared when it is loaded."
+        ) from error
+    rows = pad_rows(written, [1] * len(written))
+    exits = {layers: exit_after(target, layers) for layers in range(1, layer_count(target))}
+    best = best_of(worth_of_each(exits, exit_alphas(exits, target, rows), target))
+    if best.gamma == 0:
+        warnings.warn(
+            f"drafter 'early-exit': no exit of {target.name} is expected to make decoding faster. The best, after "
+            f"{best.layers} layers, has an acceptance rate of {best.alpha:.2f} and reads {best.c:.2f} of the "
+            f"weights. {HOW_TO_TRAIN}",
+            PluginWarning,
+            stacklevel=2,
+        )
+    return best
+
+
+class _Silent(TrainingObserver):
+    def stage(self, what: str, total: float | None = None) -> None: ...
+    def advance(self, done: float, note: str = "") -> None: ...
+    def measured(self, point: object) -> None: ...

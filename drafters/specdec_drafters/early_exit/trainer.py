@@ -1,0 +1,207 @@
+"""`specdec train early-exit`: chooses after how many layers a target exits, and trains that exit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import (
+    Trainer,
+    TrainingObserver,
+    TrainingReport,
+    check_output,
+    writing_file,
+)
+from specdec_core.models import LoadedModel, load_model
+from specdec_drafters.early_exit.config import EarlyExitTrainerConfig
+from specdec_drafters.early_exit.file import ExitCard, write_exit
+from specdec_drafters.early_exit.model import (
+    ExitWorth,
+    best_of,
+    exit_after,
+    exit_alphas,
+    identity,
+    layer_count,
+    worth_of_each,
+)
+from specdec_drafters.training.config import usage
+from specdec_drafters.training.forward import autocast, row_logits
+from specdec_drafters.training.loop import Objective, StepResult
+from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
+from specdec_drafters.training.rows import Batches, Rows
+from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.sources import TrainingData
+
+LEARNING_RATE = 4e-3
+"""Default peak learning rate."""
+
+
+class EarlyExitTrainer(Trainer):
+    """Trains exits for the early-exit drafter, and keeps the best. The target is frozen.
+
+    An exit is a linear map of the normalised states after some layers, in front of the target's head. It starts as
+    the identity, that is, as the untrained exit.
+
+    References:
+        Belrose et al. 2023 (arXiv 2303.08112), who train such a map for every layer; Corollary 3.6 and Theorem 3.8
+        of arXiv 2211.17192 for the loss and the choice.
+    """
+
+    Config = EarlyExitTrainerConfig
+    config: EarlyExitTrainerConfig
+    """The settings."""
+
+    def train(self, observer: TrainingObserver) -> TrainingReport:
+        """Train; the result is a file, with the learning curve beside it.
+
+        Raises:
+            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
+                can be resumed.
+        """
+        config = self.config
+        curve = config.output.with_suffix(".curve.jsonl")
+        for path in (config.output, curve):
+            check_output(path, config.overwrite)
+        observer.stage("loading the target")
+        target = load_model(config.target, device=config.device, packed=False)
+        target.model.requires_grad_(requires_grad=False)
+        exits = {layers: _new_exit(target, layers) for layers in _candidates(target, config.layers)}
+
+        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
+            return Distillation(config, target, exits, data, dtype).objective()
+
+        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, observer)
+        observer.stage("writing the exit")
+        after = run.trained.curve[-1]
+        best = best_of(_worths(exits, after, target))
+        facts = self._facts(exits, target, best, run)
+        self._write(exits[best.layers], best.layers, target, facts)
+        with writing_file(curve) as place:
+            place.write_text("".join(json.dumps(point) + "\n" for point in run.trained.curve), encoding="utf-8")
+        run.folder.remove()
+        return TrainingReport((config.output, curve), facts, usage("early-exit", "model", config.output))
+
+    def _facts(
+        self, exits: Mapping[int, LoadedModel], target: LoadedModel, best: ExitWorth, run: TrainingRun
+    ) -> dict[str, str | int | float]:
+        before, after = run.trained.curve[0], run.trained.curve[-1]
+        facts: dict[str, str | int | float] = {
+            **run.facts(_translator(exits[best.layers]).numel()),
+            "loss": self.config.loss,
+        }
+        for worth in _worths(exits, after, target):
+            facts[f"exit after {worth.layers}"] = (
+                f"alpha {before[_alpha(worth.layers)]:.3f} untrained, {worth.alpha:.3f} trained; "
+                f"{worth.c:.2f} of the weights; expected speed-up {worth.speedup:.2f} with gamma {worth.gamma}"
+            )
+        return {**facts, "layers": best.layers}
+
+    def _write(
+        self, exit_: LoadedModel, layers: int, target: LoadedModel, facts: Mapping[str, str | int | float]
+    ) -> None:
+        config = self.config
+        assert target.features is not None
+        of_text = {
+            name: str(value)
+            for name in ("text", "samples", "sources", "temperature", "seed")
+            if (value := getattr(config, name)) is not None
+        }
+        card = ExitCard(
+            layers=layers,
+            target=target.name,
+            fingerprint=target.features.fingerprint(),
+            facts={**of_text, **facts},
+        )
+        write_exit(config.output, _translator(exit_), card)
+
+
+def _candidates(target: LoadedModel, layers: int | None) -> list[int]:
+    """Return the numbers of layers to try: those given, or up to half of the target's."""
+    return [*range(1, layer_count(target) // 2 + 1)] if layers is None else [layers]
+
+
+def _new_exit(target: LoadedModel, layers: int) -> LoadedModel:
+    model = exit_after(target, layers, identity(target))
+    _translator(model).requires_grad_()
+    return model
+
+
+def _translator(model: LoadedModel) -> Tensor:
+    translator: Tensor = model.model.get_output_embeddings().translator
+    return translator
+
+
+def _alpha(layers: int) -> str:
+    return f"alpha_{layers}"
+
+
+def _worths(exits: Mapping[int, LoadedModel], point: Mapping[str, float], target: LoadedModel) -> list[ExitWorth]:
+    """Return what is expected of each exit, by a point of the learning curve."""
+    return worth_of_each(exits, {layers: point[_alpha(layers)] for layers in exits}, target)
+
+
+class Distillation:
+    """Exits, the target that they share layers with, and the data to compare them on.
+
+    Args:
+        config: Loss, temperature, batch size and seed.
+        target: The target, which gives p.
+        exits: The exits to train, by their number of layers.
+        data: The rows to train and measure on.
+        dtype: Data type of matrix products in training. Evaluation uses the target's own.
+    """
+
+    def __init__(
+        self,
+        config: EarlyExitTrainerConfig,
+        target: LoadedModel,
+        exits: Mapping[int, LoadedModel],
+        data: TrainingData,
+        dtype: torch.dtype,
+    ) -> None:
+        self._config = config
+        self._target = target
+        self._exits = exits
+        self._held_out = data.held_out
+        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
+        self._dtype = dtype
+        self._part = max(1, LARGEST_LOGITS // target.vocab_size)
+
+    def objective(self) -> Objective:
+        """Return the objective for the training loop."""
+        parameters = {str(layers): _translator(model) for layers, model in self._exits.items()}
+        return Objective(parameters, self.gradients, self.measure)
+
+    def gradients(self, step: int, done: float) -> StepResult:
+        """Accumulate the gradients of a step's mean loss, part by part and exit by exit."""
+        parts = [part for rows in self._batches.at(step) for part in rows.split(self._part)]
+        positions = sum(part.positions for part in parts)
+        total = 0.0
+        for part in parts:
+            for loss in self._losses(part.to(self._target.device), done):
+                (loss / positions).backward()  # type: ignore[no-untyped-call]
+                total += float(loss.detach())
+        return StepResult(total / positions / len(self._exits), positions)
+
+    def _losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
+        """Yield the loss of each exit, summed over the positions of some rows."""
+        config = self._config
+        with torch.no_grad(), autocast(self._dtype, self._target.device):
+            p_logits = row_logits(self._target, rows)
+        for model in self._exits.values():
+            with autocast(self._dtype, self._target.device):
+                logits = row_logits(model, rows)
+            if config.loss == "ce":
+                yield cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
+            else:
+                yield distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
+
+    def measure(self) -> dict[str, float]:
+        """Return the held-out acceptance rate of each exit, and that of the best."""
+        alphas = exit_alphas(self._exits, self._target, self._held_out, self._config.temperature)
+        best = best_of(worth_of_each(self._exits, alphas, self._target))
+        point = {_alpha(layers): alpha for layers, alpha in alphas.items()}
+        return {"alpha": best.alpha, "layers": float(best.layers), **point}

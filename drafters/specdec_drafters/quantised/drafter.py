@@ -1,0 +1,27 @@
+"""The quantised drafter: a copy of the target with weights of 8 or 4 bits (self-speculation)."""
+
+from __future__ import annotations
+
+from specdec_core.interface import TargetInfo
+from specdec_drafters.common.loading import target_model
+from specdec_drafters.common.model_drafter import ModelDrafter
+from specdec_drafters.quantised.config import QuantisedConfig
+from specdec_drafters.quantised.model import quantised_copy
+
+
+class QuantisedDrafter(ModelDrafter):
+    """Drafts with a quantised copy of the target.
+
+    q is what the copy computes, not the target's p: rounding the weights costs a little acceptance, and no
+    exactness.
+
+    References:
+        ML-SpecQD (Georganas et al. 2025, arXiv 2503.13565); QuantSpec (Tiwari et al. 2025, arXiv 2502.10424),
+        which also quantises the cache.
+    """
+
+    Config = QuantisedConfig
+
+    def __init__(self, config: QuantisedConfig, target: TargetInfo) -> None:
+        super().__init__(config, target)
+        self.loaded = quantised_copy(target_model(target, "quantised"), config.bits)

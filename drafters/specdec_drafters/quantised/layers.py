@@ -1,0 +1,120 @@
+"""Linear layers with weights of 8 or 4 bits, for a CPU.
+
+Decoding a token takes the time of reading the weights, so that a quarter of the bytes is a quarter of the time, if
+the product is fast with few rows. PyTorch has two such products on a CPU: oneDNN's of 8-bit integers (VNNI), and
+its own of 4-bit weights with bfloat16. Both want their weights packed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_TINY = 1e-20
+"""Stands for the largest value of a row of zeros."""
+GROUP = 32
+"""Number of 4-bit weights that share a scale and a zero point."""
+_WIDE = 16
+"""A layer of 4-bit weights has a multiple of this number of outputs."""
+
+
+class QuantisedLinear(nn.Module):
+    """A linear layer that multiplies with a quantised copy of its weights.
+
+    Attributes:
+        weight: `[out, in]`, the original weights, shared with the original layer.
+        bias: `[out]`, or None.
+    """
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+        self.out_features, self.in_features = weight.shape
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Apply the layer to `rows` `[..., in]`; return `[..., out]`."""
+        product = self.product(rows.reshape(-1, self.in_features)).to(rows.dtype)
+        product = product.view(*rows.shape[:-1], self.out_features)
+        return product if self.bias is None else product + self.bias
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[N, in]` with the quantised weights; return `[N, out]`, float32 or bfloat16."""
+        raise NotImplementedError
+
+    def extra_repr(self) -> str:
+        """Describe the layer in a printed model."""
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class Int8Linear(QuantisedLinear):
+    """8-bit weights with a scale for each output, and 8-bit activations with a scale for each row.
+
+    Rows are rounded when they are multiplied, each by itself, so that a token's logits depend on no other token's.
+    What is accumulated is integers: the result does not depend on the number of rows either.
+    """
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        super().__init__(weight, bias)
+        values, scales = round_to_int8(weight.detach())
+        # In a tuple, so that Module.to does not find it: a packed tensor cannot be converted.
+        self._packed = (torch.ops.onednn.qlinear_prepack(values, None),)
+        self._scales = scales / 127  # those of the rows are, too
+        self._zeros = torch.zeros(self.out_features, dtype=torch.int64)
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[N, in]` with the quantised weights; return `[N, out]` float32."""
+        rows = rows.float()
+        largest = rows.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
+        # oneDNN takes unsigned activations, here around 128; cutting off what follows the point rounds to them.
+        unsigned = torch.div(rows, largest).mul_(127).add_(128.5).to(torch.uint8)
+        product: Tensor = torch.ops.onednn.qlinear_pointwise(
+            *(unsigned, 1.0, 128, *self._packed, self._scales, self._zeros),
+            *(None, 1.0, 0, torch.float32, "none", [], ""),
+        )
+        return product.mul_(largest)
+
+
+class Int4Linear(QuantisedLinear):
+    """4-bit weights with a scale and a zero point for each group of `GROUP`, multiplied with bfloat16."""
+
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+        super().__init__(weight, bias)
+        values, scales_and_zeros = round_to_int4(weight.detach())
+        self._packed = (torch.ops.aten._convert_weight_to_int4pack_for_cpu(values, 1),)
+        self._scales_and_zeros = scales_and_zeros
+
+    @staticmethod
+    def takes(weight: Tensor) -> bool:
+        """Return whether there is a product for weights of this shape."""
+        return weight.shape[1] % GROUP == 0 and weight.shape[0] % _WIDE == 0
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Multiply rows `[N, in]` with the quantised weights; return `[N, out]` bfloat16."""
+        product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
+            rows.bfloat16(), *self._packed, GROUP, self._scales_and_zeros
+        )
+        return product
+
+
+def round_to_int8(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights `[out, in]` as int8 between -127 and 127, and the scale of each row, `[out]` float32."""
+    weight = weight.float().contiguous()
+    scales = weight.abs().amax(1).div_(127).clamp_min_(_TINY)
+    return (weight / scales[:, None]).round_().to(torch.int8), scales
+
+
+def round_to_int4(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights `[out, in]` as int32 between 0 and 15, and a scale and a zero point for each group.
+
+    A weight is `(value - 8) * scale + zero`.
+
+    Returns:
+        The values `[out, in]`, and `[in / GROUP, out, 2]` bfloat16.
+    """
+    groups = weight.float().reshape(len(weight), -1, GROUP)
+    low, high = groups.amin(-1), groups.amax(-1)
+    scales = ((high - low) / 15).clamp_min_(_TINY).bfloat16()
+    zeros = (low + 8 * scales.float()).bfloat16()
+    wide, offset = scales.float()[..., None], zeros.float()[..., None]
+    values = ((groups - offset) / wide).round_().add_(8).clamp_(0, 15).to(torch.int32)
+    return values.flatten(1), torch.stack([scales, zeros], -1).transpose(0, 1).contiguous()

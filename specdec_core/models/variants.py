@@ -1,0 +1,86 @@
+"""Models made of a model in memory: with other modules in the place of some, or with its first layers only.
+
+They share everything else with it, which is not changed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from specdec_core.interface.errors import ModelError
+from specdec_core.models.features import LAYER_COUNTS, ModelFeatures, layers_of
+from specdec_core.models.loaded import LoadedModel, inspect_family
+
+
+def with_modules(loaded: LoadedModel, modules: Mapping[int, nn.Module]) -> LoadedModel:
+    """Return a copy of a model in which some modules are replaced; all others, and the weights, are shared.
+
+    Args:
+        loaded: The model.
+        modules: By the `id` of the module that each replaces.
+    """
+    model = _copy(loaded.model, modules)
+    features = loaded.features.of_copy(model) if loaded.features is not None else None
+    return replace(loaded, model=model, features=features)
+
+
+def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None) -> LoadedModel:
+    """Return a model that ends after the first layers of another: its own final norm and head follow.
+
+    Its layers, packed or not, are those of `loaded`, so that it takes no memory. The encoder, if there is one, is
+    shared as a whole.
+
+    Args:
+        loaded: A model on one device.
+        count: Number of the (decoder's) layers to keep, at least 1 and fewer than there are.
+        head: Takes the place of the output embedding.
+
+    Raises:
+        ModelError: There are not that many layers, or they are not where transformers has them, or the model is
+            spread over devices.
+    """
+    if loaded.spread:
+        raise ModelError(
+            f"{loaded.name}: its weights are spread over devices, so that its layers cannot be shared. Load it on "
+            "one device."
+        )
+    layers = layers_of(loaded.model)
+    if not 1 <= count < len(layers):
+        raise ModelError(
+            f"{loaded.name} has {len(layers)} layers, and {count} were asked for; take 1 to {len(layers) - 1}."
+        )
+    replaced: dict[int, nn.Module] = {id(layers): nn.ModuleList(list(layers)[:count])}
+    if head is not None:
+        replaced[id(loaded.model.get_output_embeddings())] = head
+    model = _copy(loaded.model, replaced)
+    decoder = model.get_decoder()
+    for config in (model.config, model.config.get_text_config(decoder=True), decoder.config):
+        _set_layers(config, len(layers), count)
+    features = None if loaded.features is None else ModelFeatures(model)
+    name = f"the first {count} layers of {loaded.name}"
+    return replace(loaded, model=model, name=name, family=inspect_family(model), features=features)
+
+
+def _copy(model: Any, modules: Mapping[int, nn.Module]) -> Any:
+    """Return a copy whose only new modules are those that contain a replaced one."""
+    tensors = (*model.parameters(), *model.buffers())
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
+    for module in model.modules():
+        if not any(id(part) in modules for part in module.modules()):
+            shared[id(module)] = module
+    return copy.deepcopy(model, {**shared, **modules})
+
+
+def _set_layers(config: Any, before: int, count: int) -> None:
+    """Write the number of layers into a config. That of an encoder is another key, or another number."""
+    for key in LAYER_COUNTS:
+        if getattr(config, key, None) == before:
+            setattr(config, key, count)
+    types = getattr(config, "layer_types", None)
+    if types and len(types) == before:
+        config.layer_types = list(types)[:count]

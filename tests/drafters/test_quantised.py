@@ -1,0 +1,262 @@
+"""The quantised drafter: weights and activations are rounded as they should; q is what the copy computes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import ModelError, SamplingSettings
+from specdec_core.models import inflate, load_model, pack, wrap_model
+from specdec_core.testing.harness.state import changed_state, model_state
+from specdec_drafters.quantised.config import QuantisedConfig
+from specdec_drafters.quantised.drafter import QuantisedDrafter
+from specdec_drafters.quantised.layers import GROUP, Int4Linear, Int8Linear, round_to_int4, round_to_int8
+from specdec_drafters.quantised.model import quantised_copy
+from tests.drafters.support import commit, info_for, request_for, rows_of
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch without oneDNN")
+
+V = 40
+SOURCES = [[5, 6, 7, 8, 9], [10, 11], [12, 13, 14]]
+PROMPTS = [[2, 3, 4, 5, 6, 7], [8], [9, 10, 11]]
+STEPS = [((3, 3, 3), (3, 0, 0)), ((2, 4, 0), (0, 4, 0)), ((4, 1, 3), (2, 1, 0))]
+
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def layer_of(kind, outputs, inputs, bias=True):
+    weight = nn.Parameter(normal(outputs, inputs), requires_grad=False)
+    return kind(weight, nn.Parameter(normal(outputs, seed=1), requires_grad=False) if bias else None)
+
+
+def dequantised(layer):
+    """Return the weights that a layer stands for, `[out, in]`, from the rounded values themselves."""
+    if isinstance(layer, Int8Linear):
+        values, scales = round_to_int8(layer.weight)
+        return values.float() * scales[:, None]
+    values, groups = round_to_int4(layer.weight)
+    scales, zeros = groups.float().transpose(0, 1).unbind(-1)
+    return ((values.view(*scales.shape, GROUP) - 8) * scales[..., None] + zeros[..., None]).flatten(1)
+
+
+def test_8_bits_are_the_nearest_of_255_values():
+    weight = normal(7, 12)
+    weight[3] = 0
+    values, scales = round_to_int8(weight)
+    assert values.dtype == torch.int8
+    assert values.abs().amax(1).tolist() == [127, 127, 127, 0, 127, 127, 127]
+    assert ((values * scales[:, None] - weight).abs() <= scales[:, None] / 2 + 1e-7).all()
+
+
+def test_4_bits_are_the_nearest_of_16_values_of_a_group():
+    weight = normal(16, 3 * GROUP)
+    weight[2, :GROUP] = 0.25
+    layer = Int4Linear(nn.Parameter(weight), None)
+    values, _ = round_to_int4(weight)
+    assert set(values.unique().tolist()) <= set(range(16))
+    groups = weight.view(16, 3, GROUP)
+    step = (groups.amax(-1) - groups.amin(-1))[..., None] / 15
+    error = (dequantised(layer).view_as(groups) - groups).abs()
+    # Half a step, and what bfloat16 takes from the scale and the zero point.
+    assert (error <= 0.5 * step + 0.01 * groups.abs().amax(-1, keepdim=True)).all()
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [(Int8Linear, 1e-5), (Int4Linear, 6e-3)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 40)])
+def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shape):
+    layer = layer_of(kind, 48, 64, bias=bias)
+    rows = normal(*shape, 64, seed=2)
+    rows[0, 0] *= 100
+    read = rows
+    if kind is Int8Linear:
+        scales = rows.abs().amax(-1, keepdim=True) / 127
+        read = (rows / scales).round() * scales
+    expected = nn.functional.linear(read, dequantised(layer), layer.bias)
+    found = layer(rows)
+    assert found.shape == (*shape, 48)
+    assert found.dtype == torch.float32
+    assert (found - expected).norm() <= tolerance * expected.norm()
+
+
+def test_a_row_of_8_bits_depends_on_no_other_row():
+    layer = layer_of(Int8Linear, 48, 64)
+    rows = normal(9, 64, seed=2)
+    rows[4] *= 1000
+    rows[5] = 0
+    together = layer(rows)
+    assert torch.equal(together, torch.cat([layer(row[None]) for row in rows]))
+    torch.testing.assert_close(together[5], layer.bias)
+
+
+def test_other_data_types():
+    for kind in (Int8Linear, Int4Linear):
+        weight, bias = (nn.Parameter(normal(*shape).bfloat16(), False) for shape in ((48, 64), (48,)))
+        layer = kind(weight, bias)
+        rows = normal(2, 64).bfloat16()
+        assert layer(rows).dtype == torch.bfloat16
+        expected = nn.functional.linear(rows.float(), dequantised(layer), layer.bias.float())
+        assert (layer(rows).float() - expected).norm() <= 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma3", "t5", "bart"])
+def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
+    target = wrap_model(tiny_model(family, 48))
+    state = model_state(target.model, None)
+    copied = quantised_copy(target, bits)
+    assert changed_state(state, target.model, None) == []
+    ids = {"input_ids": torch.tensor([[1, 9, 10, 11, 12]])}
+    if target.encoder_decoder:
+        ids["decoder_input_ids"] = ids["input_ids"]
+    with torch.inference_mode():
+        p, q = (each.model(**ids, use_cache=False).logits.softmax(-1) for each in (target, copied))
+    overlap = torch.minimum(p, q).sum(-1).mean()
+    assert (0.97 if bits == 8 else 0.6) < overlap < 1 - 1e-6
+    kinds = [type(layer) for layer in copied.model.modules()]
+    assert nn.Linear not in kinds
+    assert Int8Linear in kinds
+    assert type(copied.model.get_output_embeddings()) is Int8Linear
+    if bits == 4 and family != "gpt2":
+        assert Int4Linear in kinds
+
+
+def test_weights_are_shared_with_the_target_packed_or_not():
+    plain = load_model("builtin:target", packed=False)
+    for target in (plain, pack(plain)):
+        copied = quantised_copy(target, 4)
+        ours = {id(weight) for weight in plain.model.parameters()}
+        assert {id(weight) for weight in copied.model.parameters()} == ours
+        assert copied.model.model.norm is not None
+        assert copied.features.fingerprint() == plain.features.fingerprint()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("family", ["llama", "t5"])
+def test_q_is_the_copys_own_through_drafts_commits_and_ragged_rows(family, bits):
+    target = wrap_model(tiny_model(family, V))
+    drafter = QuantisedDrafter(QuantisedConfig(bits=bits), target.info())
+    sources = SOURCES if target.encoder_decoder else None
+    info, tokens = info_for(3, V, sources), [list(prompt) for prompt in PROMPTS]
+    session = drafter.open(info)
+    for seed, (budget, kept) in enumerate(STEPS):
+        proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
+        for row, draft in enumerate(rows_of(proposal)):
+            for place in range(len(draft)):
+                ids = torch.tensor([[*tokens[row], *draft[:place]]])
+                names = {"input_ids": ids}
+                if sources:
+                    names = {"input_ids": torch.tensor([sources[row]]), "decoder_input_ids": ids}
+                with torch.inference_mode():
+                    expected = drafter.loaded.model(**names, use_cache=False).logits[0, -1].softmax(-1)
+                # A last bit may round an activation the other way.
+                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=0.02, rtol=0.1)
+        commit(session, tokens, proposal, kept, last=20 + seed)
+    session.close()
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_the_built_in_target_accepts_most_of_its_drafts(bits):
+    target = load_model("builtin:target")
+    drafter = QuantisedDrafter(QuantisedConfig(bits=bits), target.info())
+    sampling = SamplingSettings(temperature=1)
+    decoder = Decoder(target, drafter, gamma=Gamma(4), sampling=sampling, strict=True)
+    result = decoder.generate(["def main(argv):\n", "import os\n"], max_new_tokens=40, seed=0)
+    assert result.metrics.alpha > (0.93 if bits == 8 else 0.85)
+
+
+def test_settings():
+    with pytest.raises(ValidationError, match="Input should be 8 or 4"):
+        QuantisedConfig(bits=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"share": SimpleNamespace()}, "its weights are spread over devices, which excludes `drafter: quantised`"),
+        ({"quantizer": True}, "its weights are quantized, which excludes `drafter: quantised`"),
+        ({"gone": True}, "'quantised' is made of the target's own weights, but this target is not loaded"),
+    ],
+)
+def test_targets_that_cannot_be_copied_are_refused(change, message):
+    target = wrap_model(tiny_model("llama"))
+    if change.pop("quantizer", False):
+        target.model.hf_quantizer = SimpleNamespace()
+    gone = change.pop("gone", False)
+    info = replace(target, **change).info()
+    with pytest.raises(ModelError, match=message):
+        QuantisedDrafter(QuantisedConfig(), replace(info, model=None) if gone else info)
+
+
+def test_a_target_whose_weights_are_elsewhere_is_refused():
+    target = wrap_model(tiny_model("llama"))
+    experts = nn.Module()
+    experts.weights = nn.Parameter(torch.zeros(100, 200))
+    target.model.model.layers[0].mlp.experts = experts
+    with pytest.raises(ModelError, match="most of its weights outside linear layers"):
+        quantised_copy(target, 8)
+
+
+def test_an_inflated_target_is_copied_as_a_whole():
+    target = inflate(load_model("builtin:target", packed=False), 1, 512)
+    copied = quantised_copy(target, 8)
+    layers = [layer for layer in copied.model.modules() if isinstance(layer, Int8Linear)]
+    assert len(layers) == 13 * 7 + 1
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Make the copy as on a device without the products of this module."""
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_without_torchao_other_devices_are_told_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchao.quantization", None)
+    with pytest.raises(ModelError, match=r"it needs torchao: pip install 'specdec-core\[torchao\]'"):
+        quantised_copy(wrap_model(tiny_model("llama")), 8)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
+def test_torchao_makes_the_copy_elsewhere(family):
+    pytest.importorskip("torchao")
+    target = wrap_model(tiny_model(family, 48))
+    state = model_state(target.model, None)
+    copied = quantised_copy(target, 8)
+    assert changed_state(state, target.model, None) == []
+    ids = {"input_ids": torch.tensor([[1, 9, 10, 11, 12]])}
+    if target.encoder_decoder:
+        ids["decoder_input_ids"] = ids["input_ids"]
+    with torch.inference_mode():
+        p, q = (each.model(**ids, use_cache=False).logits.softmax(-1) for each in (target, copied))
+    assert 0.97 < torch.minimum(p, q).sum(-1).mean() < 1 - 1e-6
+    drafter = QuantisedDrafter(QuantisedConfig(), target.info())
+    sources = SOURCES if target.encoder_decoder else None
+    assert drafter.open(info_for(3, 48, sources)).propose(request_for(PROMPTS, [3, 2, 1])).lengths == (3, 2, 1)
+
+
+def test_8_bits_are_those_of_torchao():
+    quantization = pytest.importorskip("torchao.quantization")
+    layer = nn.Sequential(nn.Linear(64, 48, bias=False))
+    weight = layer[0].weight.detach().clone()
+    quantization.quantize_(layer, quantization.Int8DynamicActivationInt8WeightConfig())
+    values, scales = round_to_int8(weight)
+    theirs = layer[0].weight
+    assert (theirs.qdata.int() - values.int()).abs().max() <= 1
+    torch.testing.assert_close(theirs.scale.flatten().float(), scales, rtol=1e-2, atol=0)
+    rows = normal(3, 64)
+    ours = Int8Linear(nn.Parameter(weight, requires_grad=False), None)(rows)
+    with torch.inference_mode():
+        assert (layer(rows) - ours).norm() <= 0.02 * ours.norm()

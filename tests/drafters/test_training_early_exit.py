@@ -1,0 +1,139 @@
+"""`specdec train early-exit`: which exits are trained, which is kept, and that it drafts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from specdec_core.decoding import Decoder
+from specdec_core.interface import GenerationSettings, ModelError
+from specdec_core.models import first_layers, load_model
+from specdec_drafters.early_exit.config import EarlyExitConfig, EarlyExitTrainerConfig
+from specdec_drafters.early_exit.drafter import EarlyExitDrafter
+from specdec_drafters.early_exit.file import read_exit
+from specdec_drafters.early_exit.model import best_of, cost_share, exit_after, exit_alphas, worth_of_each
+from specdec_drafters.early_exit.trainer import EarlyExitTrainer
+from specdec_drafters.training.sources import gather
+from tests.drafters.training.support import Recorder
+from tests.tiny import tiny_model
+from tests.toys import Gamma
+
+V = 40
+LAYERS = {"llama": "num_hidden_layers", "t5": "num_decoder_layers"}
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory):
+    """Return a tiny target of four layers by its family, saved and loaded once."""
+    root, loaded = tmp_path_factory.mktemp("targets"), {}
+
+    def targets(family="llama"):
+        if family not in loaded:
+            tiny_model(family, V, sharpness=1.5, **{LAYERS[family]: 4}).save_pretrained(root / family)
+            loaded[family] = load_model(root / family)
+        return loaded[family]
+
+    return targets
+
+
+@pytest.fixture
+def config_for(targets, tmp_path):
+    """Return the config of a short training, changed as wanted."""
+
+    def config_for(family="llama", **changes):
+        given = {
+            "target": targets(family).name,
+            "output": tmp_path / "out" / "early-exit.safetensors",
+            "samples": 1500,
+            "length": 24,
+            "held_out": 300,
+            "batch_tokens": 256,
+            "steps": 40,
+            "dtype": "float32",
+        }
+        if targets(family).encoder_decoder:
+            lines = [{"source": [2 + (7 * n + m * m) % 38 for m in range(3 + n % 5)]} for n in range(32)]
+            given["sources"] = tmp_path / "sources.jsonl"
+            given["sources"].write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return EarlyExitTrainerConfig(**{**given, **changes})
+
+    return config_for
+
+
+@pytest.mark.parametrize(("family", "loss"), [("llama", "kl-then-tv"), ("llama", "ce"), ("t5", "kl")])
+def test_training_raises_alpha_of_the_first_half_of_the_exits_and_the_target_stays(
+    targets, config_for, family, loss
+):
+    target = targets(family)
+    before = {name: weight.clone() for name, weight in target.model.named_parameters()}
+    observer = Recorder()
+    EarlyExitTrainer(config_for(family, loss=loss)).train(observer)
+    first, last = observer.points[0], observer.points[-1]
+    assert {name for name in first if name.startswith("alpha_")} == {"alpha_1", "alpha_2"}
+    assert all(last[name] > first[name] + 0.01 for name in ("alpha_1", "alpha_2"))
+    assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())
+    assert all(weight.grad is None for weight in target.model.parameters())
+
+
+def test_the_untrained_exit_is_where_training_begins(targets, config_for):
+    observer = Recorder()
+    config = config_for(steps=1)
+    EarlyExitTrainer(config).train(observer)
+    target = targets()
+    held = gather(config, target, Recorder()).held_out
+    alphas = exit_alphas({n: first_layers(target, n) for n in (1, 2)}, target, held)
+    assert observer.points[0]["alpha_1"] == pytest.approx(alphas[1], abs=1e-4)
+    assert observer.points[0]["alpha_2"] == pytest.approx(alphas[2], abs=1e-4)
+
+
+@pytest.mark.parametrize("layers", [None, 3])
+def test_what_is_written_is_the_best_exit_and_drafts_for_this_target(targets, config_for, layers):
+    target, config = targets(), config_for(layers=layers)
+    report = EarlyExitTrainer(config).train(Recorder())
+    assert report.written == (config.output, config.output.with_name("early-exit.curve.jsonl"))
+    assert {path.name for path in config.output.parent.iterdir()} == {path.name for path in report.written}
+    assert report.usage == f'{{name: early-exit, model: "{config.output}"}}'
+    _, card = read_exit(config.output)
+    last = json.loads(report.written[1].read_text().splitlines()[-1])
+    tried = [1, 2] if layers is None else [layers]
+    exits = {n: exit_after(target, n, torch.eye(32)) for n in tried}
+    best = best_of(worth_of_each(exits, {n: last[f"alpha_{n}"] for n in tried}, target))
+    assert card.layers == report.facts["layers"] == best.layers
+    assert card.facts["samples"] == "1500"
+    assert (
+        f"{cost_share(exits[best.layers], target):.2f} of the weights" in report.facts[f"exit after {best.layers}"]
+    )
+
+    drafter = EarlyExitDrafter(EarlyExitConfig(model=str(config.output)), target.info())
+    assert drafter.layers == best.layers
+    # Tokens a call, expected from text alone, are those of a run: the map is where it was trained.
+    alpha = exit_alphas({1: drafter.loaded}, target, gather(config, target, Recorder()).held_out)[1]
+    assert alpha == pytest.approx(last[f"alpha_{best.layers}"], abs=2e-3)  # it is stored in float16
+    result = Decoder(target, drafter, gamma=Gamma(1), strict=True).generate(
+        [[0]] * 200, GenerationSettings(max_new_tokens=24, ignore_eos=True, seed=3)
+    )
+    assert result.metrics.alpha == pytest.approx(alpha, abs=0.05)
+
+
+def test_a_training_that_was_interrupted_goes_on_to_the_same_exit(config_for, tmp_path):
+    whole = config_for(output=tmp_path / "whole.safetensors")
+    EarlyExitTrainer(whole).train(Recorder())
+
+    def interrupt(stage, number):
+        if stage == "training" and number == 11:
+            raise KeyboardInterrupt
+
+    stopped = config_for(output=tmp_path / "stopped.safetensors", checkpoint_minutes=1e-9)
+    with pytest.raises(KeyboardInterrupt):
+        EarlyExitTrainer(stopped).train(Recorder(interrupt))
+    assert not stopped.output.exists()
+    EarlyExitTrainer(stopped.model_copy(update={"resume": True})).train(Recorder())
+    (expected, _), (found, _) = (read_exit(config.output) for config in (whole, stopped))
+    assert torch.equal(expected, found)
+
+
+def test_an_exit_after_all_layers_is_refused(config_for):
+    with pytest.raises(ModelError, match="has 4 layers, and 4 were asked for; take 1 to 3"):
+        EarlyExitTrainer(config_for(layers=4)).train(Recorder())
