@@ -177,8 +177,13 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of all training commands."""
+    """Add the options of the training commands of the pair."""
     parser.add_argument("--minutes", type=float, required=True, help="length of the whole run")
+    add_common_arguments(parser)
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all training commands, except for the length of a run."""
     parser.add_argument("--learning-rate", type=float, default=4e-3, help="peak learning rate")
     parser.add_argument("--save-minutes", type=float, default=4.0, help="time between checkpoints")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")

@@ -1,10 +1,12 @@
 """The architectures of target and drafter, those of T5 v1.1, and the export to model folders.
 
-The target's decoder is deep and the drafter's has one layer. The time of a forward pass of a small decoder grows
+The drafter is the target with one of its five decoder layers. The time of a forward pass of a small decoder grows
 with its layers, so this keeps the cost coefficient c low. Encoders run once per text.
 
 References:
-    Raffel et al. 2020, arXiv 1910.10683 (T5); Shazeer 2020, arXiv 2002.05202 (the gated GELU of v1.1).
+    Raffel et al. 2020, arXiv 1910.10683 (T5); Shazeer 2020, arXiv 2002.05202 (the gated GELU of v1.1);
+    Kasai et al. 2021, arXiv 2006.10369 (deep encoders, shallow decoders); Gandhi et al. 2023, arXiv 2311.00430
+    (a drafter with the target's encoder and fewer decoder layers).
 """
 
 from __future__ import annotations
@@ -28,40 +30,29 @@ FOLDERS = {"target": BUILTIN / "t5-target", "drafter": BUILTIN / "t5-drafter"}
 
 # No decoder may be deeper than its encoder: transformers 5.23 makes the cache of `generate` as deep as the
 # encoder.
-SHAPES: dict[str, dict[str, Any]] = {
-    "target": {
-        "d_model": 256,
-        "d_kv": 64,
-        "num_heads": 4,
-        "d_ff": 384,
-        "num_layers": 5,
-        "num_decoder_layers": 5,
-        "tie_word_embeddings": False,
-    },
-    # Two embeddings of 8192 pieces would take all of a million parameters, so the drafter's are tied.
-    "drafter": {
-        "d_model": 96,
-        "d_kv": 32,
-        "num_heads": 3,
-        "d_ff": 192,
-        "num_layers": 2,
-        "num_decoder_layers": 1,
-        "tie_word_embeddings": True,
-    },
+TARGET: dict[str, Any] = {
+    "d_model": 256,
+    "d_kv": 64,
+    "num_heads": 4,
+    "d_ff": 384,
+    "num_layers": 5,
+    "num_decoder_layers": 5,
+    "tie_word_embeddings": False,
 }
+SHAPES = {"target": TARGET, "drafter": {**TARGET, "num_decoder_layers": 1}}
 
 
-def new_model(role: str, seed: int) -> T5ForConditionalGeneration:
+def new_model(role: str, seed: int, dropout: float = 0.0) -> T5ForConditionalGeneration:
     """Return the untrained target or drafter, initialised from `seed` as transformers does.
 
-    Except for the target's untied output embedding, which is initialised to the scale of a tied one. With the
-    default, sixteen times as large, the loss would start at 200.
+    Except for an untied output embedding, which is initialised to the scale of a tied one. With the default,
+    sixteen times as large, the loss would start at 200.
     """
     torch.manual_seed(seed)
     config = T5Config(
         vocab_size=VOCABULARY_SIZE,
         feed_forward_proj="gated-gelu",
-        dropout_rate=0.0,
+        dropout_rate=dropout,
         pad_token_id=PAD_ID,
         eos_token_id=END_ID,
         decoder_start_token_id=PAD_ID,
@@ -73,6 +64,14 @@ def new_model(role: str, seed: int) -> T5ForConditionalGeneration:
         head = torch.empty(VOCABULARY_SIZE, config.d_model)
         model.lm_head.weight = nn.Parameter(head.normal_(std=config.d_model**-0.5))
     return model
+
+
+def shortened(target: T5ForConditionalGeneration) -> T5ForConditionalGeneration:
+    """Return an untrained drafter: a copy of the target's encoder, first decoder layer, and embeddings."""
+    drafter = new_model("drafter", seed=0)
+    weights = target.state_dict()
+    drafter.load_state_dict({name: weights[name] for name in drafter.state_dict()})
+    return drafter
 
 
 def load_checkpoint(role: str, path: Path) -> T5ForConditionalGeneration:

@@ -5,12 +5,13 @@ Run from the repository root: `python -m recipes.builtin_t5.cards`
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from recipes.builtin_pair.cards import write_cards
-from recipes.builtin_t5.architectures import FOLDERS, SHAPES
+from recipes.builtin_t5.architectures import FOLDERS
 from recipes.builtin_t5.vocabulary import MAX_SOURCE, MAX_TARGET, VOCABULARY_SIZE
 
 # ruff: noqa: E501 (rows of a Markdown table cannot be broken)
@@ -115,12 +116,15 @@ def alphas(results: dict[str, Any]) -> str:
 
 
 def by_licence(provenance: dict[str, Any]) -> dict[str, tuple[list[str], int]]:
-    """Return the programs under each licence, and the number of their training pairs."""
+    """Return the programs and libraries under each licence, and the number of their training pairs."""
     names: dict[str, list[str]] = defaultdict(list)
     pairs: dict[str, int] = defaultdict(int)
     for program in provenance["programs"]:
         names[program["licence"]].append(program["name"])
         pairs[program["licence"]] += program["pairs"]["train"]
+    for library in provenance.get("libraries", ()):
+        names[library["licence"]].append(f"docstrings of {library['name']}")
+        pairs[library["licence"]] += library["docstrings"]
     cpython = provenance["cpython"]
     names[cpython["licence"]].append(f"CPython {cpython['python']} ({', '.join(cpython['pairs'])})")
     pairs[cpython["licence"]] += sum(counts["train"] for counts in cpython["pairs"].values())
@@ -129,7 +133,8 @@ def by_licence(provenance: dict[str, Any]) -> dict[str, tuple[list[str], int]]:
 
 def card(role: str, results: dict[str, Any], provenance: dict[str, Any]) -> str:
     """Return the text of one card."""
-    own, shape, programs = results[role], SHAPES[role], by_licence(provenance)
+    own, programs = results[role], by_licence(provenance)
+    shape = json.loads((FOLDERS[role] / "config.json").read_text(encoding="utf-8"))
     before = own.get("loss_before_rounding", {})
     return CARD.format(
         role=role,

@@ -1,11 +1,12 @@
 """Make the training, validation and test pairs of the built-in T5 models.
 
 Translations come from message catalogs of programs under permissive licences (`programs`, `catalogs`, `cleaning`),
-summaries from docstrings and documentation of CPython (`docstrings`, `documentation`). The splits depend on a hash
-of the English words of a message, or of the summary or body of a docstring, not on an order. Test messages come
-from the same programs as training messages. Messages that equal a test message except for case, digits, signs and
-placeholders, or share four fifths of its words, are not used for training. Test docstrings come from whole modules
-that are held out.
+summaries from docstrings and documentation of CPython (`docstrings`, `documentation`) and from docstrings of
+Python libraries (`libraries`). The splits depend on a hash of the English words of a message, or of the summary or
+body of a docstring, not on an order. Test messages come from the same programs as training messages. Messages that
+equal a test message except for case, digits, signs and placeholders, or share four fifths of its words, are not
+used for training. Test docstrings come from whole modules of CPython that are held out; a library's docstring that
+shares four fifths of its words with one is not used.
 
 Archives in `.work/archives` are reused, so that an interrupted run can continue. A program that cannot be
 downloaded or read is left out with a warning. Debian's mirrors remove old versions; snapshot.debian.org keeps the
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import platform
 import random
 import re
@@ -34,6 +36,7 @@ from recipes.builtin_t5.cleaning import ADDRESS, PLACEHOLDER, TAG, fault, prose_
 from recipes.builtin_t5.docstrings import Summary, normal, summaries
 from recipes.builtin_t5.documentation import PACKAGE as DOCUMENTATION
 from recipes.builtin_t5.documentation import of_documentation
+from recipes.builtin_t5.libraries import LIBRARIES, of_library
 from recipes.builtin_t5.programs import PROGRAMS, WORK, Program, digest, fetch, members
 from recipes.builtin_t5.shipped import TITLES, licence_text, ordered_docstrings, ordered_messages, write_set
 
@@ -122,7 +125,10 @@ def close_to(keys: Iterable[str], others: Iterable[str]) -> set[str]:
     found = set()
     for key in set(keys):
         words = set(key.split())
-        candidates = (other for word in words for other in of_word.get(word, ()))
+        # A close text has all but a few of these words, so it has one of the few that the others have most rarely.
+        missing = len(words) - math.ceil(MIN_OVERLAP * len(words) - 1e-9)
+        rarest = sorted(words, key=lambda word: len(of_word.get(word, ())))[: missing + 1]
+        candidates = (other for word in rarest for other in of_word.get(word, ()))
         if any(len(words & other) >= MIN_OVERLAP * len(words | other) for other in candidates):
             found.add(key)
     return found
@@ -150,23 +156,35 @@ def split_translations(pairs: list[Pair]) -> dict[str, list[Pair]]:
 
 
 def split_summaries(train: list[Summary], held_out: list[Summary]) -> dict[str, list[Pair]]:
-    """Return the splits. Texts with the same summary are in the same split; `test` comes from held-out modules."""
+    """Return the splits. Texts with the same summary are in the same split; `test` comes from held-out modules.
+
+    `valid` and `test` are of CPython. No library's text is close to one of them or of a held-out module.
+    """
 
     def pair(item: Summary) -> Pair:
-        return Pair("summarize", item.body, item.summary, "cpython", item.source, normal(item.summary))
+        return Pair("summarize", item.body, item.summary, item.origin, item.source, normal(item.summary))
 
-    held_out = [item for item in held_out if len(item.body.split()) >= SHORTEST_TEST_BODY]
-    valid_keys = set(sorted({normal(item.summary) for item in train}, key=rank)[: VALID["summarize"]])
+    of_cpython = {normal(item.summary) for item in train if item.origin == "cpython"}
+    valid_keys = set(sorted(of_cpython, key=rank)[: VALID["summarize"]])
     valid = {normal(item.summary): item for item in reversed(train) if normal(item.summary) in valid_keys}
     valid_bodies = {normal(item.body) for item in valid.values()}
     train = [item for item in train if normal(item.body) not in valid_bodies]
-    distinct_test = {normal(item.summary): item for item in reversed(held_out)}
+    train = without_close(train, [*valid.values(), *held_out])
+    worthy = [item for item in held_out if len(item.body.split()) >= SHORTEST_TEST_BODY]
+    distinct_test = {normal(item.summary): item for item in reversed(worthy)}
     test = sorted(distinct_test.values(), key=lambda item: rank(normal(item.body)))[:TEST_SUMMARIES]
     return {
         "train": [pair(item) for item in train if normal(item.summary) not in valid_keys],
         "valid": [pair(item) for item in valid.values()],
         "test": [pair(item) for item in test],
     }
+
+
+def without_close(items: list[Summary], others: list[Summary]) -> list[Summary]:
+    """Return the items of CPython, and those of libraries whose text is not close to one of `others`."""
+    bodies = [normal(item.body) for item in items if item.origin != "cpython"]
+    barred = close_to(bodies, [normal(other.body) for other in others])
+    return [item for item in items if item.origin == "cpython" or normal(item.body) not in barred]
 
 
 def record(pair: Pair, split: str, fetched: dict[str, dict[str, object]]) -> dict[str, object]:
@@ -220,14 +238,44 @@ def documentation(folder: Path) -> list[Summary]:
         return []
 
 
+def docstrings_of_libraries(folder: Path) -> tuple[list[Summary], list[dict[str, object]]]:
+    """Return the pairs of all libraries, and a record of the downloads.
+
+    A library that cannot be downloaded is left out with a warning.
+    """
+    found: list[Summary] = []
+    fetched: list[dict[str, object]] = []
+    for library in LIBRARIES:
+        package = library.package
+        try:
+            mine = of_library(library, folder)
+        except OSError as error:
+            print(f"warning: {package.name} is left out: {error!r}")
+            continue
+        found.extend(mine)
+        archive = fetch(package, folder)
+        fetched.append(
+            {
+                "name": package.name,
+                "registry": package.registry,
+                "version": package.version,
+                "licence": library.licence,
+                "sha256": {archive.name: digest(archive)},
+            }
+        )
+        print(f"{package.name}: {len(mine)} docstrings", flush=True)
+    return found, fetched
+
+
 def provenance(
-    fetched: dict[str, dict[str, object]], splits: dict[str, list[Pair]], faults: Counter[str], folder: Path
+    fetched: dict[str, dict[str, object]],
+    libraries: list[dict[str, object]],
+    splits: dict[str, list[Pair]],
+    faults: Counter[str],
+    folder: Path,
 ) -> dict[str, object]:
     """Return the content of provenance.json: archives, licences, and the number of pairs of each."""
-    taken = {
-        split: Counter(kind_of(pair) if pair.program == "cpython" else pair.program for pair in pairs)
-        for split, pairs in splits.items()
-    }
+    taken = {split: Counter(kind_of(pair) for pair in pairs) for split, pairs in splits.items()}
     archive = DOCUMENTATION.archive(folder)
     total = {split: dict(Counter(pair.task for pair in pairs)) for split, pairs in splits.items()}
     return {
@@ -236,6 +284,9 @@ def provenance(
             for name, entry in fetched.items()
         ],
         "left_out": dict(faults.most_common()),
+        "libraries": [
+            {**entry, "docstrings": taken["train"][f"docstrings of {entry['name']}"]} for entry in libraries
+        ],
         "cpython": {
             "python": platform.python_version(),
             "licence": "PSF-2.0",
@@ -252,7 +303,11 @@ def provenance(
 
 
 def kind_of(pair: Pair) -> str:
-    """Return the kind of a pair from CPython."""
+    """Return what provenance.json counts a pair under: its program, library, or kind of CPython's texts."""
+    if pair.task == "translate":
+        return pair.program
+    if pair.program != "cpython":
+        return f"docstrings of {pair.program}"
     if pair.place.startswith("documentation: "):
         return "documentation"
     return "help topics" if pair.place.startswith("pydoc_data.topics.") else "docstrings"
@@ -282,7 +337,8 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.work / "archives"
     pairs, fetched, faults = collect(folder)
-    train, held_out = summaries(documentation(folder))
+    of_libraries, libraries = docstrings_of_libraries(folder)
+    train, held_out = summaries([*documentation(folder), *of_libraries])
     splits = split_translations(pairs)
     for split, more in split_summaries(train, held_out).items():
         splits[split].extend(more)
@@ -291,7 +347,7 @@ def main() -> None:
     with (arguments.work / "pairs.jsonl").open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (arguments.work / "programs.json").write_text(json.dumps(fetched, indent=2) + "\n", encoding="utf-8")
-    facts = provenance(fetched, splits, faults, folder)
+    facts = provenance(fetched, libraries, splits, faults, folder)
     PROVENANCE.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     ship(splits, held_out, folder, arguments.out)
     print(json.dumps({"total": facts["total"], "left_out": facts["left_out"]}, indent=2))

@@ -5,7 +5,10 @@ the loss should be the total variation. Its gradient is poor while q is far from
 q) and moves to TV, as for the built-in pair. The target runs in every step: this costs less than storing its
 distributions.
 
-Run from the repository root: `python -m recipes.builtin_t5.distil --minutes 20`
+The drafter has the target's encoder, which is not trained: it runs once for both. Its decoder starts as the
+target's first layer.
+
+Run from the repository root: `python -m recipes.builtin_t5.distil --steps 4000`
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from torch.nn import functional
 
 from recipes.builtin_pair.architectures import count_parameters, load_weights
 from recipes.builtin_pair.parallel import is_first, run
-from recipes.builtin_t5.architectures import load_checkpoint, new_model
+from recipes.builtin_t5.architectures import load_checkpoint, shortened
 from recipes.builtin_t5.batches import open_split
-from recipes.builtin_t5.train import Draw, add_arguments, draws, logits_of, loop
+from recipes.builtin_t5.train import Draw, add_arguments, draws, encoder_states, logits_of, loop
 from recipes.builtin_t5.vocabulary import PAD_ID
 from specdec_drafters.training.losses import distillation, tv_share
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 # Share of the steps that use each source. Missing sources (see `samples`) are skipped.
-SHARES = {"train": 0.15, "sampled": 0.10, "greedy": 0.10, "fresh_sampled": 0.40, "fresh_greedy": 0.25}
+SHARES = {"train": 0.10, "sampled": 0.10, "greedy": 0.10, "fresh_sampled": 0.35, "fresh_greedy": 0.35}
 HARD = 0.1  # weight of the cross-entropy on the next token
 
 
@@ -61,8 +64,9 @@ class Distillation:
     def __call__(self, draw: Draw, elapsed: float) -> torch.Tensor:
         """Return the loss summed over a batch's target tokens; `elapsed` is the elapsed share of the run."""
         with torch.no_grad():
-            p_logits = logits_of(self.target, draw.batch)
-        q_logits = logits_of(self.drafter, draw.batch)
+            encoded = encoder_states(self.target, draw.batch)
+            p_logits = logits_of(self.target, draw.batch, encoded)
+        q_logits = logits_of(self.drafter, draw.batch, encoded)
         soft, tv = distillation(p_logits, q_logits, tv_share("kl-then-tv", elapsed))
         labels = draw.batch.targets[draw.batch.targets != PAD_ID]
         hard = functional.cross_entropy(q_logits, labels, reduction="sum")
@@ -79,11 +83,15 @@ class Distillation:
 def distil(arguments: argparse.Namespace) -> None:
     """Train the drafter, in each of the processes."""
     target = load_checkpoint("target", arguments.target or arguments.work / "target.pt")
-    drafter = new_model("drafter", arguments.seed).train()
+    target.set_attn_implementation("eager")
+    drafter = shortened(target)
     if arguments.start is not None:
-        load_weights(drafter, arguments.start).train()
+        load_weights(drafter, arguments.start)
+    drafter.set_attn_implementation("eager")
+    drafter.train().encoder.requires_grad_(False)
     if is_first():
-        print(f"{count_parameters(drafter)} parameters", flush=True)
+        trained = sum(weight.numel() for weight in drafter.parameters() if weight.requires_grad)
+        print(f"{count_parameters(drafter)} parameters, {trained} of them trained", flush=True)
     loop(arguments, drafter, mixed_draws(arguments), Distillation(target, drafter))
 
 
@@ -92,8 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_arguments(parser)
     parser.add_argument("--target", type=Path, help="the target's checkpoint; default: target.pt in --work")
-    parser.add_argument("--start", type=Path, help="checkpoint to start from, rather than from scratch")
-    parser.set_defaults(model="drafter", learning_rate=8e-3)
+    parser.set_defaults(model="drafter", learning_rate=3e-3)
     run(distil, parser.parse_args())
 
 

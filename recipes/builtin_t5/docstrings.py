@@ -41,6 +41,7 @@ class Summary:
     """A text with its summary and source.
 
     `held_out` tells whether the source is a held-out module. `module` is the file or extension module, or empty.
+    `origin` is CPython or the name of a library.
     """
 
     body: str
@@ -48,6 +49,7 @@ class Summary:
     source: str
     held_out: bool
     module: str = ""
+    origin: str = "cpython"
 
 
 def cut(text: str, longest: int = LONGEST_BODY) -> str:
@@ -100,7 +102,7 @@ def of_sources() -> Iterator[Summary]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in old sources
             tree = ast.parse(document.text)
-        for node, place in _documented(tree, name):
+        for node, place in documented(tree, name):
             text = ast.get_docstring(node, clean=False)
             parts = split_docstring(text) if text else None
             if parts:
@@ -110,12 +112,13 @@ def of_sources() -> Iterator[Summary]:
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _documented(node: ast.AST, name: str) -> Iterator[tuple[Documented, str]]:
+def documented(node: ast.AST, name: str) -> Iterator[tuple[Documented, str]]:
+    """Yield the modules, classes and functions in a tree, each with its dotted name below `name`."""
     if isinstance(node, Documented):
         yield node, name
     for child in ast.iter_child_nodes(node):
         named = isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        yield from _documented(child, f"{name}.{getattr(child, 'name', '')}" if named else name)
+        yield from documented(child, f"{name}.{getattr(child, 'name', '')}" if named else name)
 
 
 def extension_modules() -> list[str]:

@@ -1,9 +1,9 @@
 """Make prompts that the target was not trained on, without references, to distil the drafter.
 
 The target has memorised its training pairs, so that its outputs for them differ from those for new prompts, on
-which the drafter will be used. New prompts are made from the training text only: parts of bodies for summaries;
-sentences of bodies, first lines, and concatenated messages for translations. They contain nothing from the
-held-out pairs.
+which the drafter will be used. New prompts for summaries are parts of the bodies of training pairs. Those for
+translations are messages in the sources of libraries (`sentences`), sentences of bodies, first lines, and
+concatenated training messages. None is close to a held-out prompt.
 
 Run from the repository root: `python -m recipes.builtin_t5.fresh`
 """
@@ -18,11 +18,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from transformers import AutoTokenizer
 
+from recipes.builtin_t5.cleaning import prose_key
+from recipes.builtin_t5.data import close_to
+from recipes.builtin_t5.libraries import LIBRARIES
 from recipes.builtin_t5.samples import keep
+from recipes.builtin_t5.sentences import messages_of
 from recipes.builtin_t5.vocabulary import END_ID, MAX_SOURCE, WORK, Pair, read_pairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SUMMARIZE, TRANSLATE = "summarize: ", "translate English to German: "
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -47,15 +51,45 @@ def sentences_of(body: str, min_words: int = 5, max_words: int = 25) -> Iterator
             yield line
 
 
-def fresh_prompts(pairs: list[Pair], generator: np.random.Generator) -> dict[str, list[str]]:
-    """Return new prompts by task, without duplicates and without prompts of the pairs."""
+def library_messages(folder: Path) -> list[str]:
+    """Return the messages of all libraries, each once; a library that cannot be downloaded is left out."""
+    found: dict[str, None] = {}
+    for library in LIBRARIES:
+        try:
+            mine = messages_of(library, folder)
+        except OSError as error:
+            print(f"warning: {library.package.name} is left out: {error!r}")
+            continue
+        found.update(dict.fromkeys(mine))
+        print(f"{library.package.name}: {len(mine)} messages", flush=True)
+    return list(found)
+
+
+def apart(prompts: list[str], held_out: list[str]) -> list[str]:
+    """Return the prompts that are not close to a held-out one."""
+    keys = [prose_key(prompt) for prompt in prompts]
+    barred = close_to(keys, [prose_key(prompt) for prompt in held_out])
+    return [prompt for prompt, key in zip(prompts, keys, strict=True) if key not in barred]
+
+
+def fresh_prompts(
+    pairs: list[Pair], generator: np.random.Generator, more: Iterable[str] = ()
+) -> dict[str, list[str]]:
+    """Return new prompts by task, without duplicates and without prompts of the pairs.
+
+    Args:
+        pairs: The training pairs.
+        generator: Source of randomness.
+        more: English messages without translations.
+    """
     bodies = [pair.prompt.removeprefix(SUMMARIZE) for pair in pairs if pair.task == "summarize"]
     lines = [pair.reference for pair in pairs if pair.task == "summarize"]
     messages = [pair.prompt.removeprefix(TRANSLATE) for pair in pairs if pair.task == "translate"]
     short = [message for message in messages if len(message.split()) <= 12]
     partners = generator.permutation(len(short))
     joined = [f"{first.rstrip('.')}. {short[second]}" for first, second in zip(short, partners, strict=True)]
-    english = [*(line for body in bodies for line in sentences_of(body)), *lines, *joined[: len(joined) // 4]]
+    sentences = [line for body in bodies for line in sentences_of(body)]
+    english = [*more, *sentences, *lines, *joined[: len(joined) // 4]]
     prompts_of = {
         "summarize": [SUMMARIZE + part for body in bodies for part in parts(body)],
         "translate": [TRANSLATE + line for line in english],
@@ -72,11 +106,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs and tokenizer")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    pairs = [pair for pair in read_pairs(arguments.work / "pairs.jsonl") if pair.split == "train"]
+    pairs = read_pairs(arguments.work / "pairs.jsonl")
+    train, held_out = ([pair for pair in pairs if (pair.split == "train") == wanted] for wanted in (True, False))
+    messages = library_messages(arguments.work / "archives")
+    made = fresh_prompts(train, np.random.default_rng(arguments.seed), messages)
     tokenizer = AutoTokenizer.from_pretrained(arguments.work / "tokenizer")
     sources, summaries = [], []
-    for task, prompts in fresh_prompts(pairs, np.random.default_rng(arguments.seed)).items():
-        found = [ids for ids in tokenizer(prompts)["input_ids"] if len(ids) <= MAX_SOURCE]
+    for task, prompts in made.items():
+        kept = apart(prompts, [pair.prompt for pair in held_out if pair.task == task])
+        found = [ids for ids in tokenizer(kept)["input_ids"] if len(ids) <= MAX_SOURCE]
         sources += [np.array(ids, dtype=np.uint16) for ids in found]
         summaries += [task == "summarize"] * len(found)
         print(f"{task}: {len(found)} prompts", flush=True)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import T5ForConditionalGeneration
 
 
-PROGRESS_EVERY = 1024  # prompts
+CHUNK = 1024  # prompts between two reports, after which outputs are saved
 
 
 @torch.inference_mode()
@@ -68,15 +68,17 @@ def choose(data: Encoded, count: int, summaries: float, generator: np.random.Gen
 
 
 def keep(path: Path, sources: list[np.ndarray], answers: list[np.ndarray], summaries: np.ndarray) -> None:
-    """Write prompts and outputs in the format of an encoded split."""
+    """Write prompts and outputs in the format of an encoded split, atomically."""
+    temporary = path.with_suffix(".new.npz")
     np.savez(
-        path,
+        temporary,
         sources=np.concatenate(sources).astype(np.uint16),
         source_starts=np.cumsum([0, *map(len, sources)]),
         targets=np.concatenate(answers).astype(np.uint16),
         target_starts=np.cumsum([0, *map(len, answers)]),
         summaries=summaries,
     )
+    temporary.rename(path)
 
 
 def merge(work: Path, name: str, processes: int) -> None:
@@ -103,18 +105,22 @@ def write_samples(arguments: argparse.Namespace) -> None:
     rank, processes = distributed.get_rank(), distributed.get_world_size()
     # bfloat16 for speed: `distil` computes the distributions for this text again.
     model = load_checkpoint("target", arguments.work / "target.pt").bfloat16()
-    torch.manual_seed(rank)
     names = {kind: file_name(arguments.prompts, kind) for kind in ("sampled", "greedy")}
     for kind, count in (("sampled", arguments.rows), ("greedy", arguments.greedy_rows)):
         name = names[kind]
         chosen = choose(data, count, arguments.summaries, np.random.default_rng(len(name)))
-        own, began, answers = chosen[rank::processes], time.monotonic(), []
+        own, path = chosen[rank::processes], arguments.work / f"{name}.{rank}.npz"
         sources = [data.source(index) for index in own]
-        for first in range(0, len(own), PROGRESS_EVERY):
-            answers += answer(model, sources[first : first + PROGRESS_EVERY], sample=kind == "sampled")
-            rate = sum(map(len, answers)) / (time.monotonic() - began)
+        saved = open_split(arguments.work, path.stem) if arguments.resume and path.exists() else None
+        answers = [saved.target(index) for index in range(len(saved))] if saved else []
+        for first in range(len(answers), len(own), CHUNK):
+            torch.manual_seed(hash((first, rank)))  # the same outputs after an interruption
+            began, part = time.monotonic(), sources[first : first + CHUNK]
+            outputs = answer(model, part, sample=kind == "sampled")
+            rate = sum(map(len, outputs)) / (time.monotonic() - began)
+            answers += outputs
+            keep(path, sources[: len(answers)], answers, data.summaries[own[: len(answers)]])
             print(f"{name}: {len(answers)} outputs from this process, {rate:.0f} tokens/s", flush=True)
-        keep(arguments.work / f"{name}.{rank}.npz", sources, answers, data.summaries[own])
     distributed.barrier()
     for name in names.values() if is_first() else ():
         merge(arguments.work, name, processes)
@@ -127,6 +133,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16000, help="outputs sampled at temperature 1")
     parser.add_argument("--greedy-rows", type=int, default=6000, help="outputs from greedy decoding")
     parser.add_argument("--summaries", type=float, default=0.25, help="share of summaries")
+    parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has saved")
     parser.add_argument("--processes", type=int, default=2, help="number of processes, one per core")
     parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs and checkpoints")
     run(write_samples, parser.parse_args())

@@ -1,9 +1,9 @@
 """Train the target (or, for a first test, the drafter) on the pairs with cross-entropy.
 
-The learning rate depends on the elapsed time: warm-up, constant, then linear to zero at the end of `--minutes`.
-`--resume` continues an interrupted run; the time before the interruption counts.
+The learning rate depends on the step: warm-up, constant, then linear to zero at the last of `--steps`. `--resume`
+continues an interrupted run.
 
-Run from the repository root: `python -m recipes.builtin_t5.train --model target --minutes 60`
+Run from the repository root: `python -m recipes.builtin_t5.train --model target --steps 2000`
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import itertools
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,10 +20,17 @@ import torch
 from torch import distributed
 from torch.nn import functional
 
-from recipes.builtin_pair.architectures import count_parameters
+from recipes.builtin_pair.architectures import count_parameters, load_weights
 from recipes.builtin_pair.parallel import average_gradients, is_first, run
-from recipes.builtin_pair.train import Progress, learning_rate_share, load, report, save, update
-from recipes.builtin_pair.train import add_arguments as add_common_arguments
+from recipes.builtin_pair.train import (
+    Progress,
+    add_common_arguments,
+    learning_rate_share,
+    load,
+    report,
+    save,
+    update,
+)
 from recipes.builtin_t5.architectures import FOLDERS, new_model
 from recipes.builtin_t5.batches import Batch, Encoded, batches_of, collect, in_order, open_split
 from recipes.builtin_t5.vocabulary import PAD_ID, WORK
@@ -44,7 +52,7 @@ def make_optimisers(
     smaller by this factor instead, and so is their learning rate. The embedding is initialised with a standard
     deviation of 1 instead of 0.02, and has a larger learning rate.
     """
-    named = list(model.named_parameters())
+    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     outside = ("shared", "lm_head", "relative_attention_bias")
     body = [(name, w) for name, w in named if w.dim() > 1 and not any(part in name for part in outside)]
     inside = {name for name, _ in body}
@@ -59,12 +67,27 @@ def make_optimisers(
     return [muon, torch.optim.AdamW([embedding, rest], lr=peak, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
-def logits_of(model: T5ForConditionalGeneration, batch: Batch) -> torch.Tensor:
-    """Return the logits [N, V] at the N target positions without padding, row by row."""
+def encoder_states(model: T5ForConditionalGeneration, batch: Batch) -> torch.Tensor:
+    """Return the encoder's output for the sources, [B, S, D]."""
+    mask = (batch.sources != PAD_ID).long()
+    with torch.autocast("cpu", torch.bfloat16):
+        return model.encoder(input_ids=batch.sources, attention_mask=mask).last_hidden_state
+
+
+def logits_of(
+    model: T5ForConditionalGeneration, batch: Batch, encoded: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the logits [N, V] at the N target positions without padding, row by row.
+
+    Args:
+        model: Only its decoder runs if the encoder's output is given.
+        batch: The pairs.
+        encoded: See `encoder_states`.
+    """
+    encoded = encoder_states(model, batch) if encoded is None else encoded
     mask = (batch.sources != PAD_ID).long()
     start = torch.full_like(batch.targets[:, :1], PAD_ID)
     with torch.autocast("cpu", torch.bfloat16):
-        encoded = model.encoder(input_ids=batch.sources, attention_mask=mask).last_hidden_state
         hidden = model.decoder(
             input_ids=torch.cat([start, batch.targets[:, :-1]], dim=1),
             encoder_hidden_states=encoded,
@@ -119,7 +142,7 @@ def loop(
     steps: Iterator[Draw],
     loss_of: Callable[[Draw, float], torch.Tensor],
 ) -> None:
-    """Train a model until the time is up, in each of the processes.
+    """Train a model for `--steps` steps, in each of the processes.
 
     Args:
         arguments: The command line.
@@ -132,23 +155,21 @@ def loop(
     optimisers = make_optimisers(model, arguments.learning_rate, arguments.embedding_factor)
     checkpoint = arguments.work / f"{arguments.name or arguments.model}.pt"
     progress = load(checkpoint, model, optimisers) if arguments.resume else Progress()
-    budget, saved = arguments.minutes * 60.0, progress.seconds
-    began = time.monotonic() - progress.seconds
-    if progress.seconds >= budget:
-        return
-    for draw in itertools.islice(steps, progress.step, None):
-        elapsed = progress.seconds / budget
+    # Dropout differs between the processes, and after a resumed run from what it was at the beginning.
+    torch.manual_seed(hash((arguments.seed, progress.step, distributed.get_rank())))
+    saved, began = progress.seconds, time.monotonic() - progress.seconds
+    for draw in itertools.islice(steps, progress.step, arguments.steps):
+        elapsed = (progress.step + 0.5) / arguments.steps
         share = learning_rate_share(elapsed)
         # Processes have different numbers of tokens; this makes their average the mean over all tokens.
         loss = loss_of(draw, elapsed) * (distributed.get_world_size() / draw.batch.tokens)
         loss.backward()
-        # The time is averaged too, so that all processes agree on the learning rate and the end.
         numbers = [loss.item(), time.monotonic() - began]
         mean_loss, progress.seconds = average_gradients(model, numbers)
         update(model, optimisers, arguments.learning_rate * share)
         progress.step += 1
         progress.tokens += draw.batch.tokens + int(np.diff(draw.data.source_starts)[draw.indices].sum())
-        done = progress.seconds >= budget
+        done = progress.step == arguments.steps
         if is_first() and (progress.step % 50 == 0 or done):
             report(progress, mean_loss, share)
         if is_first() and (progress.seconds - saved > 60.0 * arguments.save_minutes or done):
@@ -156,14 +177,25 @@ def loop(
             save(checkpoint, model, optimisers, progress)
             losses = held_out_loss(model, valid, limit=200)
             print("held-out loss " + ", ".join(f"{task} {loss:.4f}" for task, loss in losses.items()), flush=True)
-        if done:
-            break
+
+
+def begin(arguments: argparse.Namespace) -> T5ForConditionalGeneration:
+    """Return the model to train, from scratch or from `--start`.
+
+    Attention is computed step by step: for such short texts in bfloat16, PyTorch's fused attention on a CPU makes
+    a training step a third slower.
+    """
+    model = new_model(arguments.model, arguments.seed, arguments.dropout)
+    if arguments.start is not None:
+        load_weights(model, arguments.start)
+    model.set_attn_implementation("eager")
+    return model.train()
 
 
 def train(arguments: argparse.Namespace) -> None:
     """Train on the pairs, in each of the processes."""
     data = open_split(arguments.work, "train")
-    model = new_model(arguments.model, arguments.seed).train()
+    model = begin(arguments)
     if is_first():
         print(f"{count_parameters(model)} parameters, {len(data)} pairs", flush=True)
     loop(arguments, model, draws(data, arguments), lambda draw, _: losses_of(model, draw.batch).sum())
@@ -171,15 +203,18 @@ def train(arguments: argparse.Namespace) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of all training commands."""
+    parser.add_argument("--steps", type=int, required=True, help="length of the whole run")
     add_common_arguments(parser)
+    parser.add_argument("--start", type=Path, help="checkpoint to start from, rather than from scratch")
+    parser.add_argument("--dropout", type=float, default=0.0, help="share of the activations that are dropped")
     parser.add_argument(
         "--embedding-factor",
         type=float,
         default=12.0,
         help="learning rate of the embedding relative to the others",
     )
-    parser.add_argument("--batch", type=int, default=8192, help="tokens per step, including padding")
-    parser.add_argument("--summaries", type=float, default=3.0, help="how often an epoch contains each summary")
+    parser.add_argument("--batch", type=int, default=12288, help="tokens per step, including padding")
+    parser.add_argument("--summaries", type=float, default=1.0, help="how often an epoch contains each summary")
     parser.set_defaults(learning_rate=5e-3, work=WORK)
 
 

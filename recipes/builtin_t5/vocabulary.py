@@ -141,11 +141,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=WORK, help="folder with pairs.jsonl")
     parser.add_argument("--pairs", type=Path, help="default: pairs.jsonl in --work")
+    parser.add_argument("--tokenizer", type=Path, help="folder of a tokenizer to use, rather than to train one")
     arguments = parser.parse_args()
     pairs = read_pairs(arguments.pairs or arguments.work / "pairs.jsonl")
     of_split = {split: [pair for pair in pairs if pair.split == split] for split in SPLITS}
     texts = [text for pair in of_split["train"] for text in (pair.prompt, pair.reference)]
-    tokenizer = train_tokenizer(texts)
+    if arguments.tokenizer is None:
+        tokenizer = train_tokenizer(texts)
+    else:
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(arguments.tokenizer)
     check_round_trip(tokenizer, pairs)
     tokenizer.save_pretrained(arguments.work / "tokenizer")
     for split, some in of_split.items():
