@@ -35,9 +35,9 @@ def kills(random: Random, folder: Path) -> Iterator[str]:
         _, said = process.communicate(timeout=30)
         if "Traceback" in said and after >= _START:
             raise BrokenError(f"a traceback: {said.strip().splitlines()[-1]}")
-        # Until Python runs the program's own code, a signal ends it as any other.
-        early = {-sent} if sent is signal.SIGKILL or after < _START else set()
-        if process.returncode not in {0, 128 + sent} | early:
+        # Until Python runs the program's own code, and when all is written, a signal ends it as any other.
+        outside = {-sent} if sent is signal.SIGKILL or after < _START or "report.html" in said else set()
+        if process.returncode not in {0, 128 + sent} | outside:
             raise BrokenError(f"exit code {process.returncode} after {sent.name}: {said.strip()[-100:]}")
     last = _compare(folder)
     _, said = last.communicate(timeout=50)
