@@ -654,7 +654,7 @@ MUTATIONS = (
     Mutation(
         "wrong replays are not noticed",
         STATIC,
-        "            if not error <= self._tolerance:\n",
+        "            if not error <= self._tolerance * largest:\n",
         "            if not error >= 0:\n",
         "A compiler or driver that is wrong changes the output.",
         COMPILE_TESTS,
