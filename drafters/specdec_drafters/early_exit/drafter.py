@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, TargetInfo, TrainingObserver
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
+from specdec_drafters.common.weights_file import check_trained_for
 from specdec_drafters.early_exit.config import EarlyExitConfig
 from specdec_drafters.early_exit.file import HOW_TO_TRAIN, ExitCard, find_exit, read_exit
 from specdec_drafters.early_exit.model import (
@@ -20,6 +22,9 @@ from specdec_drafters.early_exit.model import (
 )
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import own_samples
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _SAMPLES, _LENGTH = 512, 64
 """Tokens that the target writes, and their number in a text, to choose an exit by."""
@@ -47,7 +52,7 @@ class EarlyExitDrafter(ModelDrafter):
         if config.model is not None:
             path = find_exit(config.model, target.folder)
             translator, card = read_exit(path)
-            _check_target(card, len(translator), str(path), own)
+            _check_target(card, len(translator), path, own)
             if config.layers not in (None, card.layers):
                 raise ConfigError(
                     f"drafter 'early-exit': layers is {config.layers}, but {path} was trained for an exit after "
@@ -59,14 +64,9 @@ class EarlyExitDrafter(ModelDrafter):
         self.loaded = compiled_like(own, exit_after(own, self.layers, translator))
 
 
-def _check_target(card: ExitCard, size: int, path: str, target: LoadedModel) -> None:
+def _check_target(card: ExitCard, size: int, path: Path, target: LoadedModel) -> None:
     """Raise a ModelError if an exit was trained for another target."""
-    own = None if target.features is None else target.features.fingerprint()
-    if card.fingerprint != own:
-        raise ModelError(
-            f"drafter 'early-exit': {path} was trained for another target, {card.target} (fingerprint "
-            f"{card.fingerprint}); this one's is {own}. {HOW_TO_TRAIN}"
-        )
+    check_trained_for(target.features, card.target, card.fingerprint, path, "early-exit", HOW_TO_TRAIN)
     # The fingerprint implies it; this catches a header written by hand.
     if target.features is not None and size != target.features.hidden_size:
         raise ModelError(

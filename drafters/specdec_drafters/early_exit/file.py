@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_exit
-from specdec_core.interface import ModelError, input_path, writing_file
+from specdec_core.builtin import builtin_exit
+from specdec_core.interface import ModelError, writing_file
+from specdec_drafters.common.weights_file import find_weights, read_weights
 
 FILE_NAME = "early-exit.safetensors"
 """The file in a folder of an exit."""
@@ -69,14 +69,7 @@ def read_exit(path: Path) -> tuple[Tensor, ExitCard]:
     Raises:
         ModelError: The file is missing, truncated, not of an exit, or of an unknown version.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no such file. {HOW_TO_TRAIN}") from error
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: not a complete safetensors file ({error}). {HOW_TO_TRAIN}") from error
+    tensors, header = read_weights(path, _KEY, HOW_TO_TRAIN)
     if header is None or set(tensors) != {_TENSOR}:
         raise ModelError(
             f"{path}: a safetensors file, but not of a trained exit ({_KEY!r} in its header, and one tensor "
@@ -103,14 +96,7 @@ def find_exit(model: str, folder: Path) -> Path:
     Raises:
         ModelError: There is no such built-in exit, or the folder has no such file.
     """
-    if model.startswith(BUILTIN_PREFIX):
-        return builtin_exit(model)
-    path = input_path(model, folder, ModelError)
-    if not path.is_dir():
-        return path
-    if not (path / FILE_NAME).is_file():
-        raise ModelError(f"{path}: the folder has no {FILE_NAME}. {HOW_TO_TRAIN}")
-    return path / FILE_NAME
+    return find_weights(model, folder, FILE_NAME, builtin_exit, HOW_TO_TRAIN)
 
 
 def _check(translator: Tensor, what: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -27,7 +26,8 @@ from specdec_drafters.early_exit.model import (
     layer_count,
     worth_of_each,
 )
-from specdec_drafters.training.config import usage
+from specdec_drafters.training.config import text_facts, usage
+from specdec_drafters.training.curve import write_points
 from specdec_drafters.training.forward import autocast, row_logits
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
@@ -80,7 +80,7 @@ class EarlyExitTrainer(Trainer):
         facts = self._facts(exits, target, best, run)
         self._write(exits[best.layers], best.layers, target, facts)
         with writing_file(curve) as place:
-            place.write_text("".join(json.dumps(point) + "\n" for point in run.trained.curve), encoding="utf-8")
+            write_points(run.trained.curve, place)
         run.folder.remove()
         return TrainingReport((config.output, curve), facts, usage("early-exit", "model", config.output))
 
@@ -104,16 +104,11 @@ class EarlyExitTrainer(Trainer):
     ) -> None:
         config = self.config
         assert target.features is not None
-        of_text = {
-            name: str(value)
-            for name in ("text", "samples", "sources", "temperature", "seed")
-            if (value := getattr(config, name)) is not None
-        }
         card = ExitCard(
             layers=layers,
             target=target.name,
             fingerprint=target.features.fingerprint(),
-            facts={**of_text, **facts},
+            facts={**text_facts(config), **facts},
         )
         write_exit(config.output, _translator(exit_), card)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,9 +18,13 @@ from specdec_core.interface import (
     TargetFeatures,
     TargetInfo,
 )
+from specdec_drafters.common.weights_file import check_trained_for
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.file import HOW_TO_TRAIN, HeadsCard, find_heads, read_heads
 from specdec_drafters.heads.model import head_logits
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class HeadsDrafter(Drafter):
@@ -48,7 +54,7 @@ class HeadsDrafter(Drafter):
             )
         path = find_heads(config.model, target.folder)
         heads, card = read_heads(path)
-        _check_target(card, str(path), target, target.features)
+        _check_target(card, path, target, target.features)
         if config.count is not None and config.count > card.shape.heads:
             raise ModelError(
                 f"drafter 'heads': count is {config.count}, but {path} holds {card.shape.heads} heads. Lower it, "
@@ -105,14 +111,10 @@ class _HeadsSession(DraftSession):
         return request.proposal()
 
 
-def _check_target(card: HeadsCard, path: str, target: TargetInfo, features: TargetFeatures) -> None:
+def _check_target(card: HeadsCard, path: Path, target: TargetInfo, features: TargetFeatures) -> None:
     """Raise a ModelError if the heads were trained for another target."""
-    shape, own = card.shape, features.fingerprint()
-    if card.fingerprint != own:
-        raise ModelError(
-            f"drafter 'heads': {path} was trained for another target, {card.target} (fingerprint "
-            f"{card.fingerprint}); this one's is {own}. {HOW_TO_TRAIN}"
-        )
+    check_trained_for(features, card.target, card.fingerprint, path, "heads", HOW_TO_TRAIN)
+    shape = card.shape
     # The fingerprint implies these; they catch a header written by hand.
     sizes = {
         "hidden size": (shape.hidden_size, features.hidden_size),

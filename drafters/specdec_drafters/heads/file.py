@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_heads
-from specdec_core.interface import ModelError, input_path, writing_file
+from specdec_core.builtin import builtin_heads
+from specdec_core.interface import ModelError, writing_file
+from specdec_drafters.common.weights_file import find_weights, read_weights
 from specdec_drafters.heads.model import Heads, HeadsShape
 
 FILE_NAME = "heads.safetensors"
@@ -97,14 +97,7 @@ def read_heads(path: Path) -> tuple[Heads, HeadsCard]:
     Raises:
         ModelError: The file is missing, truncated, not a file of heads, or of an unknown version.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no such file. {HOW_TO_TRAIN}") from error
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: not a complete safetensors file ({error}). {HOW_TO_TRAIN}") from error
+    tensors, header = read_weights(path, _KEY, HOW_TO_TRAIN)
     card = _card(path, header)
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if given != card.shape.tensors:
@@ -130,14 +123,7 @@ def find_heads(model: str, folder: Path) -> Path:
     Raises:
         ModelError: There are no such built-in heads, or the folder has no such file.
     """
-    if model.startswith(BUILTIN_PREFIX):
-        return builtin_heads(model)
-    path = input_path(model, folder, ModelError)
-    if not path.is_dir():
-        return path
-    if not (path / FILE_NAME).is_file():
-        raise ModelError(f"{path}: the folder has no {FILE_NAME}. {HOW_TO_TRAIN}")
-    return path / FILE_NAME
+    return find_weights(model, folder, FILE_NAME, builtin_heads, HOW_TO_TRAIN)
 
 
 def _card(path: Path, header: str | None) -> HeadsCard:

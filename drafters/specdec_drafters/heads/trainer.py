@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +21,8 @@ from specdec_drafters.heads.config import HeadsTrainerConfig
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape
-from specdec_drafters.training.config import usage
+from specdec_drafters.training.config import text_facts, usage
+from specdec_drafters.training.curve import write_points
 from specdec_drafters.training.forward import autocast
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import tv_share
@@ -73,7 +73,7 @@ class HeadsTrainer(Trainer):
         facts = self._facts(heads, run)
         self._write(heads, target, facts)
         with writing_file(curve) as place:
-            place.write_text("".join(json.dumps(point) + "\n" for point in run.trained.curve), encoding="utf-8")
+            write_points(run.trained.curve, place)
         run.folder.remove()
         return TrainingReport((config.output, curve), facts, usage("heads", "model", config.output))
 
@@ -97,17 +97,12 @@ class HeadsTrainer(Trainer):
     def _write(self, heads: Heads, target: LoadedModel, facts: Mapping[str, str | int | float]) -> None:
         config = self.config
         assert target.features is not None
-        of_text = {
-            name: str(value)
-            for name in ("text", "samples", "sources", "temperature", "seed")
-            if (value := getattr(config, name)) is not None
-        }
         card = HeadsCard(
             shape=heads.shape,
             vocab_size=target.vocab_size,
             target=target.name,
             fingerprint=target.features.fingerprint(),
-            facts={**of_text, **facts},
+            facts={**text_facts(config), **facts},
         )
         write_heads(config.output, heads, card)
 

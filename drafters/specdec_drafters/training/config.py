@@ -88,6 +88,12 @@ class TrainingConfig(TrainerConfig):
         return None if self.steps is not None else 60.0 * (self.minutes or DEFAULT_MINUTES)
 
 
+def text_facts(config: TrainingConfig) -> dict[str, str]:
+    """Return the settings that say what text a drafter was trained on, for the header of its file."""
+    names = ("text", "samples", "sources", "temperature", "seed")
+    return {name: str(value) for name in names if (value := getattr(config, name)) is not None}
+
+
 def usage(drafter: str, key: str, path: Path) -> str:
     """Return how a study names a trained drafter: a YAML mapping in one line.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from specdec_core.interface import TrainingObserver
@@ -30,7 +30,7 @@ class Curve:
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.is_file() else []
         self.points = [point for point in map(_point, lines) if point is not None and point["step"] <= step]
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text("".join(map(_line, self.points)), encoding="utf-8")
+        write_points(self.points, self._path)
 
     def add(self, point: Mapping[str, float]) -> None:
         """Append a point, which must have a `step`."""
@@ -54,9 +54,14 @@ def _point(line: str) -> dict[str, float] | None:
     return point if isinstance(point, dict) and "step" in point else None
 
 
+def write_points(points: Iterable[Mapping[str, float]], path: Path) -> None:
+    """Write a file with one JSON object per point."""
+    path.write_text("".join(map(_line, points)), encoding="utf-8")
+
+
 def write_curve(points: list[dict[str, float]], folder: Path) -> str:
     """Write `curve.jsonl` and, with matplotlib, `curve.svg` to a folder; return a description."""
-    (folder / "curve.jsonl").write_text("".join(map(_line, points)), encoding="utf-8")
+    write_points(points, folder / "curve.jsonl")
     if importlib.util.find_spec("matplotlib") is None:
         return f"curve.jsonl ({HINT})"
     _draw(points, folder / "curve.svg")
