@@ -50,7 +50,7 @@ from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 
 LONGEST_PROMPT = 48
-"""Tokens to which prompts are cut: reading them is no part of decoding, and takes its time on a CPU."""
+"""Prompts are truncated to this many tokens: prefill is not part of decoding, and takes long on a CPU."""
 
 
 @dataclass(frozen=True)
