@@ -83,6 +83,6 @@ def check_trained_for(
     own = None if features is None else features.fingerprint()
     if fingerprint != own:
         raise ModelError(
-            f"drafter {drafter!r}: {path} was trained for another target, {name} (fingerprint {fingerprint}); this "
-            f"one's is {own}. {how_to_train}"
+            f"drafter {drafter!r}: {path} was trained for another target, {name} (fingerprint {fingerprint}); "
+            f"this one's is {own}. {how_to_train}"
         )
