@@ -1,8 +1,9 @@
 """Compile a forward pass for a CPU with TorchInductor.
 
-The pass is traced once with symbolic sizes, so that one compilation serves all widths, lengths and capacities; one
-more serves batches. Calls go straight to the compiled code: no guards are evaluated. Packed weights are constants
-of the code ("freezing"), which lets oneDNN fuse activations and sums into its products.
+The pass is traced once with symbolic sizes, so that one compilation serves all widths, lengths and capacities.
+Batches, and passes of a single column, are traced on their own. Calls go straight to the compiled code: no guards
+are evaluated. Packed weights are constants of the code ("freezing"), which lets oneDNN fuse activations and sums
+into its products.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class InductorPasses(StaticPasses):
     ) -> None:
         super().__init__(loaded, tolerance)
         self._compiler = compiler or compile_graph
+        self._packed = is_packed(loaded)
         self._numbers = torch.arange(64)
         self._compiled: dict[Any, CheckedPass] = {}
 
@@ -58,12 +60,13 @@ class InductorPasses(StaticPasses):
         # Code for any size is not for a size of 1.
         if end == 1 or (memory is not None and (not source or source[0].shape[1] == 1)):
             return None
-        if tokens.shape[1] == 1:
+        if tokens.shape[1] == 1 and self._packed:
+            # Packed products take as long for two columns as for one. Others do not: they get code of their own.
             tokens = pad(tokens, (0, 1))
         if len(self._numbers) < end:
             self._numbers = torch.arange(2 * end)
         inputs = (tokens, torch.tensor(rows), self._numbers[:end], *buffers, *source)
-        kind = (cache.rows == 1, tuple(layers), len(source))
+        kind = (cache.rows == 1, tokens.shape[1] == 1, tuple(layers), len(source))
         compiled = self._compiled.get(kind)
         if compiled is None:
             with CAPTURING:
@@ -74,7 +77,7 @@ class InductorPasses(StaticPasses):
     def _compile(self, layers: Sequence[int], inputs: Sequence[Tensor], cached: int) -> CheckedPass:
         function = StaticForward(self._loaded, layers, cached)
         graph, fakes = trace(function, inputs, cached)
-        replay = self._compiler(graph, fakes, frozen=is_packed(self._loaded))
+        replay = self._compiler(graph, fakes, frozen=self._packed)
         return CheckedPass(function, replay, self._tolerance)
 
 
@@ -116,7 +119,8 @@ def compile_graph(graph: GraphModule, fakes: Sequence[FakeTensor], *, frozen: bo
 def _dynamic_sizes(inputs: Sequence[Tensor], cached: int) -> list[dict[int, str]]:
     """Return the dimensions of each input that differ from pass to pass, and what they count."""
     rows = {0: "rows"} if inputs[0].shape[0] > 1 else {}
-    tokens, keys, cache = {**rows, 1: "width"}, {0: "keys"}, {**rows, 2: "slots"}
+    width = {1: "width"} if inputs[0].shape[1] > 1 else {}
+    tokens, keys, cache = {**rows, **width}, {0: "keys"}, {**rows, 2: "slots"}
     layout = {1: "rows"} if rows else {}
     sizes = [tokens, layout, keys, *[cache] * cached]
     # The encoder's states [B, S, D], their mask [B, S], and keys and values [B, H, S, D].

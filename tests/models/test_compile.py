@@ -50,6 +50,21 @@ def test_static_passes_equal_eager_ones(kind, family, rows):
     assert all(seen)
 
 
+def test_one_token_runs_in_code_of_its_own_or_padded():
+    """Packed weights are constants of the code, so there is no second one for a single token."""
+    for loaded, codes in ((wrap_model(tiny_model("llama")), 2), (pack(wrap_model(tiny_model("llama"))), 1)):
+        made = []
+
+        def compiler(graph, fakes, *, frozen, made=made):
+            made.append(isinstance(fakes[0].shape[1], int))
+            return graph
+
+        model = replace(loaded, passes=InductorPasses(loaded, TOLERANCE, compiler))
+        prove(model)
+        assert not model.passes.failed
+        assert sorted(made) == [False, True][:codes]
+
+
 @pytest.mark.parametrize("kind", ["fixed", "symbolic"])
 def test_texts_that_grow_and_drafts_of_any_width(kind, monkeypatch):
     """Graphs are captured for some widths and lengths, and all others run padded."""
