@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: interleaved timing, medians with their range, results that grow, and the machine."""
+"""Shared by the benchmarks: interleaved timing, medians with their range, results that grow, and small models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core.interface import writing_file
 from specdec_core.models.device import synchronize
@@ -74,6 +75,20 @@ def weight_bytes(model: torch.nn.Module) -> int:
 def floor_seconds(model: torch.nn.Module) -> float:
     """Return the time to read a model's weights once: a lower bound for a forward pass."""
     return weight_bytes(model) / memory_bandwidth(next(model.parameters()).device)
+
+
+def random_llama(vocab: int, layers: int, width: int) -> LlamaForCausalLM:
+    """Return a small model with random weights, whose cost is that of its vocabulary."""
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=16_384,
+    )
+    return LlamaForCausalLM(config)
 
 
 def _seconds(function: Callable[[], Any]) -> float:

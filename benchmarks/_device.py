@@ -25,8 +25,7 @@ from _against import (
     drafter_of,
     transformers_methods,
 )
-from _common import interleaved, memory_bandwidth, ratios, spread, weight_bytes
-from transformers import LlamaConfig, LlamaForCausalLM
+from _common import interleaved, memory_bandwidth, random_llama, ratios, spread, weight_bytes
 
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
@@ -188,15 +187,7 @@ def time_small(options: argparse.Namespace, mode: str, batch_size: int, temperat
     vocab, hidden = plan.small
     with tempfile.TemporaryDirectory() as folder:
         for name, layers in (("target", 4), ("drafter", 1)):
-            config = LlamaConfig(
-                vocab_size=vocab,
-                hidden_size=hidden,
-                intermediate_size=2 * hidden,
-                num_hidden_layers=layers,
-                num_attention_heads=4,
-                num_key_value_heads=4,
-            )
-            LlamaForCausalLM(config).save_pretrained(Path(folder) / name)
+            random_llama(vocab, layers, hidden).save_pretrained(Path(folder) / name)
         settings = {"device": options.device, "dtype": options.dtype, "packed": False, **MODES[mode]}
         target = load_model(Path(folder) / "target", **settings)
         drafter = drafter_of("transformer", target, model=str(Path(folder) / "drafter"), **settings)

@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import floor_seconds, report, spread
-from transformers import LlamaConfig, LlamaForCausalLM
+from _common import floor_seconds, random_llama, report, spread
 from transformers.utils import logging as hf_logging
 
 from specdec_core import default_registry
@@ -146,7 +145,7 @@ def synthetic_text(vocab: int, count: int) -> np.ndarray:
 
 def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[str, Callable[[], Drafter]]:
     """Return a constructor for each drafter, by name."""
-    target = random_llama(vocab, layers=1, width=HIDDEN)
+    target = wrap_model(random_llama(vocab, layers=1, width=HIDDEN))
     info = target.info(folder)
 
     def build(name: str, **settings: Any) -> Drafter:
@@ -163,7 +162,7 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
         return ngram_of(info, text, order)
 
     def transformer() -> Drafter:
-        random_llama(vocab, layers=2, width=128).model.save_pretrained(folder / "small")
+        random_llama(vocab, layers=2, width=128).save_pretrained(folder / "small")
         return build("transformer", model=str(folder / "small"))
 
     return {
@@ -184,20 +183,6 @@ def ngram_of(info: TargetInfo, text: np.ndarray, order: int) -> Drafter:
     drafter = object.__new__(NgramDrafter)
     drafter.target, drafter.tables = info, estimate([text], info.vocab_size, order)
     return drafter
-
-
-def random_llama(vocab: int, layers: int, width: int) -> LoadedModel:
-    """Return a random model that supports the longest context."""
-    config = LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=16_384,
-    )
-    return wrap_model(LlamaForCausalLM(config))
 
 
 def time_drafts(

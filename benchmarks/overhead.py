@@ -29,9 +29,8 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
-from _common import floor_seconds, ratios, report, spread
+from _common import floor_seconds, random_llama, ratios, report, spread
 from pydantic import ValidationError
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder, proposer
@@ -114,24 +113,10 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def small_llama(options: argparse.Namespace, layers: int) -> LoadedModel:
-    """Build a random model: its cost is small beside the vocabulary's, as in the worst case for a framework."""
-    config = LlamaConfig(
-        vocab_size=options.vocab,
-        hidden_size=options.hidden,
-        intermediate_size=2 * options.hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=8192,
-    )
-    return wrap_model(LlamaForCausalLM(config))
-
-
 def small_drafter(options: argparse.Namespace, target: LoadedModel) -> TransformerDrafter:
     """Return the transformer drafter on a random model of one layer."""
     with tempfile.TemporaryDirectory() as folder:
-        small_llama(options, layers=1).model.save_pretrained(folder)
+        random_llama(options.vocab, 1, options.hidden).save_pretrained(folder)
         return TransformerDrafter(TransformerDrafter.Config(model=folder), target.info())
 
 
@@ -212,7 +197,7 @@ class Bench:
     def __init__(self, options: argparse.Namespace) -> None:
         torch.manual_seed(0)
         self._options = options
-        self.target = small_llama(options, options.layers)
+        self.target = wrap_model(random_llama(options.vocab, options.layers, options.hidden))
         self._drafter = small_drafter(options, self.target)
         if options.compile:
             self.target = compile_model(self.target)
