@@ -39,7 +39,7 @@ decoding, not a usable translator.
 | stored as | float16 safetensors; loss on the two test sets in float32 {before} before rounding, {after} after |
 | tokenizer | Unigram with byte fallback, {vocabulary} pieces, the same in both folders; pad 0, `</s>` 1 |
 | trained lengths | up to {source} source tokens and {target} target tokens |
-| training | {tokens:.1f} million source and target tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), from scratch; {how} |
+| training | {tokens:.1f} million source and target tokens in {minutes:.0f} minutes on two shared CPU cores ({steps} steps), {how} |
 
 ## Quality on the shipped test sets (greedy decoding)
 
@@ -90,7 +90,10 @@ PURPOSES = {
     "drafter": "The smaller model of the built-in encoder-decoder pair, distilled from `t5-target`. It proposes draft "
     "tokens,\nwhich the target verifies.",
 }
-HOW = {"target": "cross-entropy", "drafter": "KL and total variation to the target's distribution"}
+HOW = {
+    "target": "from scratch; cross-entropy",
+    "drafter": "of the decoder only, from the target's weights; KL and total variation to the target's distribution",
+}
 HEADS = {False: "untied output embedding", True: "tied output embedding with T5's scaling"}
 TASKS = {"translation": "translation.jsonl", "summarization": "summarization.jsonl"}
 

@@ -160,13 +160,14 @@ def measure_task(
 def training_record(role: str, work: Path, tests: dict[str, Test]) -> dict[str, Any]:
     """Return losses before rounding and the training effort from the checkpoint, if it exists.
 
-    If the model was started in a run of its own, `ROLE_first.pt`, the effort is that of both runs.
+    The effort includes that of the runs before, `ROLE_first.pt` and `ROLE_second.pt`.
     """
     path = work / f"{role}.pt"
     if not path.exists():
         return {}
     model = load_checkpoint(role, path)
-    runs = [effort(one) for one in (work / f"{role}_first.pt", path) if one.exists()]
+    names = (f"{role}_first", f"{role}_second", role)
+    runs = [effort(work / f"{name}.pt") for name in names if (work / f"{name}.pt").exists()]
     return {
         "loss_before_rounding": {task: round(loss_on(model, test), 4) for task, test in tests.items()},
         **{name: round(sum(run[name] for run in runs), 1) for name in runs[0]},
