@@ -61,7 +61,7 @@ class InductorPasses(StaticPasses):
         if end == 1 or (memory is not None and (not source or source[0].shape[1] == 1)):
             return None
         if tokens.shape[1] == 1 and self._packed:
-            # Packed products take as long for two columns as for one. Others do not: they get code of their own.
+            # With packed weights, two columns take as long as one. Without, one column is compiled separately.
             tokens = pad(tokens, (0, 1))
         if len(self._numbers) < end:
             self._numbers = torch.arange(2 * end)

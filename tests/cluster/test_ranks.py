@@ -104,6 +104,8 @@ def test_a_study_is_run_and_printed_by_one_rank(model, study, tmp_path):
 
 
 def test_what_cannot_be_shared_is_refused_with_the_reason(study, tmp_path):
+    alone = _compare(study, tmp_path / "out", fails=True)
+    assert "tensor_parallel: 2 needs 2 processes, but this is one process" in alone.stderr
     study.write_text(study.read_text().replace("tensor_parallel: 2", "tensor_parallel: 4"))
     two = _compare(study, tmp_path / "out", *_TORCHRUN, fails=True)
     assert "tensor_parallel: 4 needs 4 processes, but torchrun started 2" in two.stderr

@@ -50,8 +50,8 @@ def test_static_passes_equal_eager_ones(kind, family, rows):
     assert all(seen)
 
 
-def test_one_token_runs_in_code_of_its_own_or_padded():
-    """Packed weights are constants of the code, so there is no second one for a single token."""
+def test_a_pass_over_one_token_is_traced_separately_or_padded():
+    """Without packed weights, a pass over one token is traced separately; a packed one is padded to two tokens."""
     for loaded, codes in ((wrap_model(tiny_model("llama")), 2), (pack(wrap_model(tiny_model("llama"))), 1)):
         made = []
 

@@ -28,7 +28,7 @@ def find_weights(model: str, folder: Path, name: str, builtin: Callable[[str], P
         how_to_train: The advice that ends messages.
 
     Raises:
-        ModelError: There are no such built-in weights, or the folder has no such file.
+        ModelError: No built-in weights have this name, or the folder has no such file.
     """
     if model.startswith(BUILTIN_PREFIX):
         return builtin(model)
