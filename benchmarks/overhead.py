@@ -48,8 +48,7 @@ from specdec_core.interface import (
     SamplingSettings,
     StepReport,
 )
-from specdec_core.models import LoadedModel, ModelSession, compile_model, wrap_model
-from specdec_core.models.static import CheckedPass
+from specdec_core.models import LoadedModel, ModelSession, wrap_model
 from specdec_core.registry import Registry
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -199,9 +198,15 @@ class Bench:
         self._options = options
         self.target = wrap_model(random_llama(options.vocab, options.layers, options.hidden))
         self._drafter = small_drafter(options, self.target)
+        self._passes: list[Part] = []
         if options.compile:
+            # Imported here: the other checkout may be too old to have it.
+            from specdec_core.models import compile_model
+            from specdec_core.models.static import CheckedPass
+
             self.target = compile_model(self.target)
             self._drafter.loaded = compile_model(self._drafter.loaded)
+            self._passes = [(CheckedPass, "__call__", "compiled passes")]
 
     def run(self, cell: Cell) -> Steps:
         """Time the steps after prompts of some length: the whole first, with as little in the way as can be."""
@@ -209,9 +214,11 @@ class Bench:
         decoder = Decoder(self.target, self._drafter, gamma=self._options.gamma, sampling=sampling, strict=True)
         prompts = torch.randint(0, self._options.vocab, (cell.rows, cell.context)).tolist()
         drafter = self._drafter.loaded.model
-        models = [(self.target.model, "forward", "target forward"), (drafter, "forward", "drafter forward")]
-        if self._options.compile:
-            models.append((CheckedPass, "__call__", "compiled passes"))
+        models: list[Part] = [
+            (self.target.model, "forward", "target forward"),
+            (drafter, "forward", "drafter forward"),
+        ]
+        models += self._passes
         self._watch(decoder, prompts, models)  # warm up
         alone = self._watch(decoder, prompts, models)
         inner = self._watch(decoder, prompts, models + INNER_PARTS)
