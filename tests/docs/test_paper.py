@@ -48,9 +48,9 @@ def test_small_models_are_accepted_more_than_bigrams_and_those_more_than_unigram
     assert all(alphas["unigram"] < alphas["bigram"] < alphas["small"] for alphas in found.values())
 
 
-def test_the_small_model_is_faster_than_the_baseline_at_gammas_2_and_3():
-    small = [one for one in tables.drafted("table2") if one["drafter"] == "transformer" and one["gamma"] < 5]
-    assert len(small) == 8
+def test_the_small_model_is_faster_than_the_baseline():
+    small = [one for one in tables.drafted("table2") if one["drafter"] == "transformer"]
+    assert len(small) == 12
     assert all(one["speedup"] > 1 for one in small)
 
 
