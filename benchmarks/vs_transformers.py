@@ -60,7 +60,8 @@ class Size:
     Attributes:
         layers: Layers added to the built-in target.
         width: Size of their feed-forward parts.
-        prompts: Prompts at batch size 1. A larger batch is decoded once.
+        prompts: Prompts at batch size 1; at temperatures above 0 at least `SAMPLED`. A larger batch is decoded
+            once.
         tokens: New tokens of each.
     """
 
@@ -76,6 +77,9 @@ SIZES = {
     "120M": Size(16, 8192, prompts=1, tokens=40),
     "350M": Size(16, 27_648, prompts=1, tokens=24),
 }
+
+SAMPLED = 4
+"""Prompts at batch size 1 if tokens are drawn: of fewer texts, the luck of the draws would decide the ratio."""
 
 CONFIGURATIONS = {
     "plain": {"packed": False, "compile": False},
@@ -157,7 +161,8 @@ def load_models(options: argparse.Namespace, size: Size) -> Models:
     plain = load_model("builtin:target", device="cpu", **CONFIGURATIONS["plain"])
     if size.layers:
         plain = inflate(plain, size.layers, size.width)
-    texts = read_prompts(PromptsConfig(builtin="heldout", limit=max(*options.batch_sizes, size.prompts)), Path())
+    limit = max(*options.batch_sizes, options.prompts or 0, size.prompts, SAMPLED)
+    texts = read_prompts(PromptsConfig(builtin="heldout", limit=limit), Path())
     configured = {}
     for name in options.configurations:
         settings = CONFIGURATIONS[name]
@@ -187,7 +192,8 @@ def measure(
     Raises:
         SystemExit: A model that should be compiled is not.
     """
-    count = (options.prompts or models.size.prompts) if batch_size == 1 else batch_size
+    prompts = models.size.prompts if temperature == 0 else max(models.size.prompts, SAMPLED)
+    count = (options.prompts or prompts) if batch_size == 1 else batch_size
     batches = batches_of(models.prompts[:count], batch_size)
     work = Work(batches, options.tokens or models.size.tokens, options.gamma, temperature)
     torch.manual_seed(0)
