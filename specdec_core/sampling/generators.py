@@ -17,6 +17,8 @@ MAX_UNIFORM = 1 - 2**-52
 
 _BLOCK = 512
 _CHUNK = 128
+_LARGE = 2**16
+"""From this vocabulary on, the running sums of a row, in float64, do not fit the caches of a core."""
 
 
 class RowGenerators:
@@ -92,7 +94,7 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 
 def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
     """Draw as `draw`; also return the sum of each row's weights, `[B]` float64 (NaN if any weight is NaN)."""
-    if weights.device.type == "cpu" and weights.shape[1] > _CHUNK:
+    if weights.device.type == "cpu" and weights.shape[1] >= _LARGE:
         tokens, totals = zip(*map(draw_from_row, weights.numpy(), uniforms.tolist()), strict=True)
         return torch.tensor(tokens), torch.tensor(totals, dtype=torch.float64)
     sums = weights.cumsum(dim=-1, dtype=torch.float64)
@@ -103,7 +105,7 @@ def draw_with_total(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def draw_from_row(weights: NDArray[np.floating], uniform: float) -> tuple[int, float]:
-    """Draw as `draw_with_total` for one row on a CPU, where running sums over all V would take longest.
+    """Draw as `draw_with_total` for one row on a CPU, without running sums over all V.
 
     Inversion finds a chunk by the sums of all chunks, and then an index in it by running sums over that chunk.
 
