@@ -81,7 +81,7 @@ def test_the_example_of_the_page_on_beams_saves_passes(capsys):
     )
     assert ran["result"].sequences == plain.sequences
     assert ran["result"].metrics.target_calls < plain.metrics.target_calls
-    assert "3 passes for 7 steps of beam search" in capsys.readouterr().out
+    assert "2 passes for 7 steps of beam search" in capsys.readouterr().out
 
 
 def test_the_example_of_the_page_on_structured_output_gives_a_book(capsys):

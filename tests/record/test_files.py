@@ -235,7 +235,7 @@ def test_what_is_no_record_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "tokens"), [("code", (48, 192), (6144, 24247)), ("translation", (200, 800), (3482, 14140))]
+    ("name", "texts", "tokens"), [("code", (48, 192), (6144, 24247)), ("translation", (200, 800), (3870, 13291))]
 )
 def test_the_records_that_ship(name, texts, tokens):
     record = read_record(f"builtin:{name}")
