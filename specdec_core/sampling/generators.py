@@ -18,7 +18,7 @@ MAX_UNIFORM = 1 - 2**-52
 _BLOCK = 512
 _CHUNK = 128
 _LARGE = 2**16
-"""From this vocabulary on, the running sums of a row, in float64, do not fit the caches of a core."""
+"""From this vocabulary on, tokens are drawn by sums of chunks: slower at 32,000 tokens, and faster at 128,000."""
 
 
 class RowGenerators:
