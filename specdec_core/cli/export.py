@@ -54,7 +54,7 @@ def export(
     given = {"drafter": parse_value(drafter, "--drafter"), "gamma": parse_value(gamma, "--gamma")}
     config = validated(run_model(default_registry()), given).drafter
     if to == "transformers":
-        path = transformers_folder.write_folder(folder, model, config.name, given, overwrite)
+        path = transformers_folder.write_folder(folder, model, given, overwrite)
         command = transformers_folder.serve_command(folder)
     else:
         if model is not None:
@@ -66,6 +66,6 @@ def export(
                 "work with --to transformers."
             )
         vllm_module.check_exportable(default_registry(), config)
-        path = vllm_module.write_module(folder, given["drafter"], config.name, tokens, overwrite)
+        path = vllm_module.write_proposer(folder, given["drafter"], config.name, tokens, overwrite)
         command = vllm_module.serve_command(path, tokens)
     output_console().print(f"written: {path}\n\nServe with it:\n\n    {command}", soft_wrap=True)

@@ -6,40 +6,38 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from pprint import pformat
-from string import Template
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, ModelError
-from specdec_core.interface.files import check_output, writing_file
 from specdec_core.models.resolve import model_folder
+from specdec_core.serving.generated import check_module, module_source, write_module
 
-_GENERATE = Template('''\
-"""Speculative decoding with the drafter $name, written by `specdec export --to transformers`.
+_GENERATE = '''\
+"""Speculative decoding, written by `specdec export --to transformers`.
 
-transformers puts `generate` in the place of `model.generate` when it loads the model in the folder above:
-
-    $command
+transformers puts `generate` in the place of `model.generate` when it loads the model in the folder above.
+`COMMAND` serves that model.
 """
 
 from specdec_core.serving.transformers import ServedGenerate
+
+COMMAND = $command
 
 generate = ServedGenerate(
     drafter=$drafter,
     gamma=$gamma,
     folder=$folder,  # base for relative paths in the settings
 )
-''')
+'''
 _CUSTOM = "custom_generate"
 
 
-def write_folder(folder: Path, model: str | None, name: str, given: Mapping[str, Any], overwrite: bool) -> Path:
+def write_folder(folder: Path, model: str | None, given: Mapping[str, Any], overwrite: bool) -> Path:
     """Write a model's folder with a function `generate`; return the path of the function's file.
 
     Args:
         folder: The folder. If it holds a model already, `model` may be None.
         model: The model whose files are linked there: a folder, a hub name or a built-in model.
-        name: The drafter's name.
         given: `drafter` and `gamma` as in a study.
         overwrite: Whether to replace another `generate`, and links to another model. Files stay in any case.
 
@@ -48,16 +46,9 @@ def write_folder(folder: Path, model: str | None, name: str, given: Mapping[str,
         ModelError: There is no such model.
     """
     path = folder / _CUSTOM / "generate.py"
-    text = _GENERATE.substitute(
-        name=f"`{name}`",
-        command=serve_command(folder),
-        drafter=_literal(given["drafter"], "drafter"),
-        gamma=_literal(given["gamma"], "gamma"),
-        folder=repr(str(Path.cwd())),
-    )
-    check_output(path, overwrite=True)
-    if path.exists() and not overwrite and path.read_text(encoding="utf-8") != text:
-        raise ConfigError(f"{path} is there already; --overwrite replaces it, or give another folder.")
+    values = {"command": serve_command(folder), "folder": str(Path.cwd()), **given}
+    source = module_source(_GENERATE, values)
+    check_module(path, source, overwrite)
     if model is not None:
         _link(_files_of(model), folder, overwrite)
     elif not (folder / "config.json").is_file():
@@ -65,8 +56,7 @@ def write_folder(folder: Path, model: str | None, name: str, given: Mapping[str,
             f"{folder} holds no model (there is no config.json); --model names the one to serve, whose files are "
             "then linked there."
         )
-    with writing_file(path) as place:
-        place.write_text(text, encoding="utf-8")
+    write_module(path, source)
     return path
 
 
@@ -115,9 +105,3 @@ def _link(source: Path, folder: Path, overwrite: bool) -> None:
                 link.symlink_to(file, target_is_directory=file.is_dir())
             except OSError:
                 (shutil.copytree if file.is_dir() else shutil.copy2)(file, link)
-
-
-def _literal(value: Any, name: str) -> str:
-    """Return a value as Python, below the argument that it is for."""
-    indent = " " * len(f"    {name}=")
-    return pformat(value, width=100 - len(indent), sort_dicts=False).replace("\n", f"\n{indent}")

@@ -7,27 +7,26 @@ import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from pprint import pformat
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.files import check_output, writing_file
 from specdec_core.registry import beyond_token_ids, dotted
+from specdec_core.serving.generated import check_module, module_source, write_module
 
 if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig
     from specdec_core.registry import Registry
 
-_MODULE = Template('''\
-"""The drafter $name for vLLM, written by `specdec export --to vllm`.
+_MODULE = '''\
+"""A drafter for vLLM, written by `specdec export --to vllm`.
 
-The folder of this file must be on PYTHONPATH where vLLM runs, and specdec-core installed there:
-
-    $command
+The folder of this file must be on PYTHONPATH where vLLM runs, and specdec-core installed there. `COMMAND` serves a
+model with the drafter.
 """
 
 from specdec_core.serving.vllm import VllmProposer
+
+COMMAND = $command
 
 
 class Proposer(VllmProposer):
@@ -35,7 +34,7 @@ class Proposer(VllmProposer):
 
     settings = $settings
     folder = $folder  # base for relative paths in the settings
-''')
+'''
 _CLASS = "Proposer"
 
 
@@ -60,8 +59,8 @@ def check_exportable(registry: Registry, config: PluginConfig) -> None:
         )
 
 
-def write_module(folder: Path, given: str | Mapping[str, Any], name: str, gamma: int, overwrite: bool) -> Path:
-    """Write the module; return its path.
+def write_proposer(folder: Path, given: str | Mapping[str, Any], name: str, gamma: int, overwrite: bool) -> Path:
+    """Write the module of a drafter; return its path.
 
     Args:
         folder: Where to.
@@ -74,17 +73,10 @@ def write_module(folder: Path, given: str | Mapping[str, Any], name: str, gamma:
         ConfigError: There is another one already, or it cannot be written.
     """
     path = folder / f"{module_name(name)}.py"
-    text = _MODULE.substitute(
-        name=f"`{name}`",
-        command=serve_command(path, gamma).replace("\\", "\\\\"),
-        settings=pformat(given, width=85, sort_dicts=False).replace("\n", "\n" + " " * 15),
-        folder=repr(str(Path.cwd())),
-    )
-    check_output(path, overwrite=True)
-    if path.exists() and not overwrite and path.read_text(encoding="utf-8") != text:
-        raise ConfigError(f"{path} is there already; --overwrite replaces it, or give another folder.")
-    with writing_file(path) as place:
-        place.write_text(text, encoding="utf-8")
+    values = {"command": serve_command(path, gamma), "settings": given, "folder": str(Path.cwd())}
+    source = module_source(_MODULE, values)
+    check_module(path, source, overwrite)
+    write_module(path, source)
     return path
 
 
