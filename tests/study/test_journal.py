@@ -50,7 +50,8 @@ def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path, torn):
     Journal(tmp_path, IDENTITY).add(repeat(1))
     with (tmp_path / "repeats.jsonl").open("ab") as file:
         file.write(torn)
-    journal = Journal(tmp_path, IDENTITY)
+    with pytest.warns(RuntimeWarning, match=r"1 line cannot be used \(3\): cut off"):
+        journal = Journal(tmp_path, IDENTITY)
     assert set(journal.finished) == {("tenth", "baseline", 1)}
     journal.add(repeat(2))
     assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1), ("tenth", "baseline", 2)}
@@ -58,9 +59,32 @@ def test_a_torn_last_line_is_left_out_and_cut_off(tmp_path, torn):
 
 def test_a_torn_first_line_is_as_good_as_none(tmp_path):
     (tmp_path / "repeats.jsonl").write_bytes(b'{"fingerprint": "ab')
-    journal = Journal(tmp_path, IDENTITY)
+    with pytest.warns(RuntimeWarning, match=r"1 line cannot be used \(1\): cut off"):
+        journal = Journal(tmp_path, IDENTITY)
     journal.add(repeat(1))
     assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1)}
+
+
+def test_a_first_line_that_never_ends_is_not_read_whole(tmp_path):
+    path = tmp_path / "repeats.jsonl"
+    with path.open("wb") as file:
+        file.write(b'{"fingerprint": "')
+        file.truncate(3 << 30)
+    with pytest.raises(ConfigError, match="is not the journal of a study"):
+        Journal(tmp_path, IDENTITY)
+    assert path.stat().st_size == 3 << 30
+
+
+def test_an_empty_journal_is_started(tmp_path):
+    (tmp_path / "repeats.jsonl").touch()
+    Journal(tmp_path, IDENTITY).add(repeat(1))
+    assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1)}
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "repeats.jsonl")
+    with pytest.raises(StorageError, match=r"repeats\.jsonl is a pipe or a device\. Remove it"):
+        Journal(tmp_path, IDENTITY)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -29,11 +30,14 @@ def make_folder(folder: Path) -> None:
     """Create a folder for results if it does not exist.
 
     Raises:
-        StorageError: If it cannot be created, or one of the files that will be written there is a link.
+        StorageError: If it cannot be created, or one of the files that will be written there is a link or a
+            pipe.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        links = [folder / name for name in FILES if (folder / name).is_symlink()]
+        there = [path for name in FILES if os.path.lexists(path := folder / name)]
+        links = [path for path in there if path.is_symlink()]
+        others = [path for path in there if not path.is_file() and not path.is_dir()]
     except OSError as error:
         raise cannot_store(folder, error) from error
     if links:
@@ -41,6 +45,8 @@ def make_folder(folder: Path) -> None:
             f"{links[0]} is a link, and results are not written through links, which may lead to a file of "
             "somebody else. Remove it, or choose another --output."
         )
+    if others:
+        raise StorageError(f"{others[0]} is a pipe or a device. Remove it, or choose another --output.")
 
 
 def cannot_store(folder: Path, error: OSError) -> StorageError:

@@ -14,6 +14,7 @@ import warnings
 import zlib
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ _HEAD = b'{"fingerprint"'
 _CHECK = b', "crc32": '
 _NAMED = 5
 """Number of lines that a warning names."""
+_LONGEST_HEAD = 1 << 24
+"""Most bytes of the first line, which holds settings."""
 
 
 class Journal:
@@ -89,11 +92,13 @@ class Journal:
     def _read(self, provenance: Mapping[str, Any]) -> None:
         left_out: list[int] = []
         with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            lines = filter(None, chain([file.readline(_LONGEST_HEAD)], file))
+            for number, line in enumerate(lines, start=1):
                 if number == 1:
                     self._check_head(line, provenance)
-                if not line.endswith(b"\n"):
-                    break  # the study was stopped while it wrote this line
+                if not line.endswith(b"\n"):  # the study was stopped while it wrote this line
+                    left_out.append(number)
+                    break
                 if number > 1 and not self._keep(line):
                     left_out.append(number)
                 self._size += len(line)
@@ -123,7 +128,8 @@ class Journal:
             head = None if torn else json.loads(line)
         except (ValueError, RecursionError):
             head = None
-        if (torn and not line.startswith(_HEAD)) or (not torn and not isinstance(head, dict)):
+        written_here = line.startswith(_HEAD) and len(line) < _LONGEST_HEAD if torn else isinstance(head, dict)
+        if not written_here:
             raise ConfigError(
                 f"{self.path} is not the journal of a study. Choose another --output, or pass --fresh."
             )
@@ -182,6 +188,6 @@ def _left_out(path: Path, lines: list[int]) -> str:
     named = ", ".join(map(str, lines[:_NAMED])) + (", ..." if len(lines) > _NAMED else "")
     number = f"{len(lines)} line" + "s" * (len(lines) > 1)
     return (
-        f"{path}: {number} cannot be used ({named}): damaged, of another study, or the second of a repeat. "
-        "Repeats that no other line holds are timed again."
+        f"{path}: {number} cannot be used ({named}): cut off, damaged, of another study, or the second of a "
+        "repeat. Repeats that no other line holds are timed again."
     )
