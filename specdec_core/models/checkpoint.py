@@ -54,6 +54,37 @@ def check_weight_files(model: str, location: str, config: Any, options: Mapping[
         _check_file(model, index, shard, (".safetensors",))
 
 
+def check_size(model: str, location: str, config: Any, options: Mapping[str, Any]) -> None:
+    """Reject a config that names far more weights than the files in its folder can hold, before memory is taken.
+
+    A layer has at least D weights of its own and the embedding V x D, of at least 4 bits each.
+
+    Args:
+        model: The model as the user named it.
+        location: Its folder or hub name; of a model on the hub, nothing is checked.
+        config: Its config.
+        options: As for `check_weight_files`.
+
+    Raises:
+        ModelError: The message has both numbers, or names a weight file that is not a file.
+    """
+    folder = Path(location, options.get("subfolder", ""))
+    files = list(folder.glob("*.safetensors")) if folder.is_dir() else []
+    for file in files:
+        if not file.is_file():
+            raise ModelError(f"{model} cannot be loaded: {file.name} is not a file; copy the folder again.")
+    text_config = config.get_text_config(decoder=True)
+    names = ("num_hidden_layers", "vocab_size", "hidden_size")
+    layers, vocab, size = counts = [getattr(text_config, name, None) or 0 for name in names]
+    needed, stored = max(layers, vocab) * size, sum(file.stat().st_size for file in files)
+    if files and needed > 2 * stored:
+        named = ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
+        raise ModelError(
+            f"{model} cannot be loaded: its config needs at least {needed:,} weights ({named}), and its files "
+            f"have {stored:,} bytes. Copy the folder again."
+        )
+
+
 def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | None:
     """Return a small file of a model, after downloading it if it is on the hub, or None if there is no such file.
 

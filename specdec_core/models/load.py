@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.distributed import DistributedConfig
 
-from specdec_core.interface.errors import ModelError, unknown_name
+from specdec_core.interface.errors import ModelError, shortened, unknown_name
 from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.adapter import (
@@ -29,7 +29,13 @@ from specdec_core.models.adapter import (
     with_adapter,
     without_wrapper,
 )
-from specdec_core.models.checkpoint import check_complete, check_weight_files, quiet_loading, without_progress_bar
+from specdec_core.models.checkpoint import (
+    check_complete,
+    check_size,
+    check_weight_files,
+    quiet_loading,
+    without_progress_bar,
+)
 from specdec_core.models.compiling import compile_as_set
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.features import features_of
@@ -84,7 +90,7 @@ def _wrapped(model: Any, tokenizer: Any, name: str, share: Share | None = None) 
         name=name,
         family=family,
         vocab_size=_vocab_size(head, text_config),
-        eos_ids=_ids(eos),
+        eos_ids=_ids(eos, name),
         start_id=start if family.encoder_decoder else None,
         # A share of the embeddings is of no use to drafters.
         features=None if share is not None else features_of(model),
@@ -119,11 +125,22 @@ def _vocab_size(head: Any, config: Any) -> int:
     return int(getattr(head, "out_features", None) or head.weight.shape[0])
 
 
-def _ids(eos: Any) -> tuple[int, ...]:
-    """Return the ids of a setting that is an id, a list of ids, or None."""
+def _ids(eos: Any, model: str) -> tuple[int, ...]:
+    """Return the ids of `eos_token_id`, which is an id, a list of ids, or None.
+
+    Raises:
+        ModelError: It is something else.
+    """
     if eos is None:
         return ()
-    return tuple(map(int, eos)) if isinstance(eos, (list, tuple)) else (int(eos),)
+    ids = tuple(eos) if isinstance(eos, (list, tuple)) else (eos,)
+    wrong = [value for value in ids if not isinstance(value, int) or isinstance(value, bool)]
+    if wrong:
+        raise ModelError(
+            f"{model}: eos_token_id of its config or generation_config must be a token id or a list of them; "
+            f"given {shortened(repr(eos))}. Correct the file."
+        )
+    return ids
 
 
 def _first_setting(name: str, *configs: Any) -> Any:
@@ -236,6 +253,7 @@ def _read(
         auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         given = {name: value for name, value in settings.items() if value is not None}
         check_weight_files(model, location, config, options)
+        check_size(model, location, config, options)
         with without_progress_bar(), quiet_loading():
             loaded, info = auto_class.from_pretrained(
                 location,
@@ -355,7 +373,7 @@ def load_outline(
         outline = ModelOutline(
             tokenizer=None,
             vocab_size=int(text_config.vocab_size),
-            eos_ids=_ids(_first_setting("eos_token_id", generation, text_config)),
+            eos_ids=_ids(_first_setting("eos_token_id", generation, text_config), str(model)),
             start_id=start if config.is_encoder_decoder else None,
             max_positions=length_limit(text_config),
         )

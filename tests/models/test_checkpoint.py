@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,25 @@ def test_models_configs_and_tokenizers_are_loaded_in_one_place():
         ("adapter.py", "PeftConfig.from_pretrained"),
         ("adapter.py", "PeftModel.from_pretrained"),
     }
+
+
+@pytest.mark.parametrize("settings", [{"num_hidden_layers": 10**7}, {"vocab_size": 10**9}, {"hidden_size": 10**8}])
+def test_a_config_of_more_weights_than_the_files_can_hold_is_an_error(folder, settings):
+    folder.configure(**settings)
+    with pytest.raises(ModelError, match=r"its config needs at least .* weights \(.*\), and its files"):
+        load_model(folder.place)
+
+
+def test_weights_that_are_a_pipe_are_an_error(folder):
+    folder.weights.unlink()
+    os.mkfifo(folder.weights)
+    with pytest.raises(ModelError, match=r"model\.safetensors is not a file"):
+        load_model(folder.place)
+
+
+@pytest.mark.parametrize("eos", [[1, "x", None], "1", 1.5, True, {"id": 1}])
+@pytest.mark.parametrize("load", [load_model, load_vocabulary])
+def test_ids_that_end_a_text_are_integers(folder, eos, load):
+    (folder.place / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(ModelError, match=r"eos_token_id .*must be a token id or a list of them; given"):
+        load(folder.place)
