@@ -17,6 +17,7 @@ from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.files import writing_file, writing_folder
+from specdec_core.interface.inputs import open_input
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
 from specdec_core.models.locate import read_tokenizer
@@ -44,7 +45,7 @@ class RecordedFeatures:
         self._path = path
         self._device = device
         try:
-            with safe_open(path, framework="pt") as file:
+            with open_input(path), safe_open(path, framework="pt") as file:
                 metadata: dict[str, str] = file.metadata() or {}
                 self._stored = {str(name) for name in file.keys()}  # noqa: SIM118
                 self.hidden_size = int(file.get_slice(_OUTPUT).get_shape()[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 
 import pytest
@@ -265,6 +266,12 @@ def test_a_file_that_was_cut_is_refused(file, keep):
     file.write_bytes(file.read_bytes()[:keep])
     with pytest.raises(ModelError, match="not a complete safetensors file"):
         drafter_for(file)
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "heads.safetensors")
+    with pytest.raises(ModelError, match="it is a named pipe; a file is needed"):
+        drafter_for(tmp_path / "heads.safetensors")
 
 
 def test_foreign_files_are_refused(tmp_path):

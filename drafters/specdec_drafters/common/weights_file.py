@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from specdec_core.builtin import BUILTIN_PREFIX
-from specdec_core.interface import ModelError, input_path
+from specdec_core.interface import ModelError, input_path, open_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ def read_weights(path: Path, key: str, how_to_train: str) -> tuple[dict[str, Ten
         ModelError: The file is missing or truncated.
     """
     try:
-        with safe_open(path, framework="pt") as file:
+        with open_input(path), safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
             return tensors, (file.metadata() or {}).get(key)
     except FileNotFoundError as error:
