@@ -14,15 +14,25 @@ from specdec_core._time_limit import TimeLimitExceeded
 
 _MAX_NAMES = 100
 """Maximum number of available names that a message lists."""
+_MAX_MESSAGE = 8_000
+"""Maximum number of characters of a message."""
 
 
 class SpecdecError(Exception):
     """Base of every error that the user can fix.
 
-    The command line prints its message without a traceback and exits with `exit_code`.
+    The command line prints its message without a traceback and exits with `exit_code`. A message may quote input
+    of any length, so the middle of a very long one is left out.
     """
 
     exit_code = 2
+
+    def __init__(self, message: object = "") -> None:
+        text = str(message)
+        if len(text) > _MAX_MESSAGE:
+            begin, end = text[: _MAX_MESSAGE - 2000], text[-1900:]
+            text = f"{begin} [... {len(text) - len(begin) - len(end):,} characters ...] {end}"
+        super().__init__(text)
 
 
 class ConfigError(SpecdecError):
@@ -70,7 +80,7 @@ def exception_text(error: BaseException) -> str:
         raise
     except BaseException as second:  # a plugin's exception may raise anything
         message = f"its message cannot be shown ({type(second).__name__})"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{type(error).__name__}: {shortened(message, 1000)}" if message else type(error).__name__
 
 
 def unknown_name(what: str, given: str, available: Iterable[str]) -> str:

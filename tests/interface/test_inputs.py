@@ -16,6 +16,7 @@ from specdec_core.interface import (
     reading,
     unknown_name,
 )
+from specdec_core.interface.errors import exception_text
 
 
 def test_a_path_is_where_it_was_written(tmp_path, monkeypatch):
@@ -91,6 +92,16 @@ def test_what_the_shell_has_opened_is_read():
         writer.join()
     finally:
         os.close(out)
+
+
+def test_a_message_has_a_beginning_and_an_end_however_long_it_is():
+    columns = ", ".join(f"column{number}" for number in range(200_000))
+    said = str(ConfigError(f"no column 'prompt' among {columns}. Name it with `column`."))
+    assert len(said) <= 8000
+    assert said.startswith("no column 'prompt' among column0")
+    assert said.endswith("column199999. Name it with `column`.")
+    assert "characters ..." in said
+    assert len(exception_text(ValueError("x" * 100_000))) < 1100
 
 
 def test_a_message_does_not_repeat_a_long_name_or_a_long_list():

@@ -120,8 +120,21 @@ def test_of_many_problems_the_first_are_reported(refused):
 
 def test_a_study_that_expands_or_nests_without_end(refused):
     levels = "".join(f"a{place}: &a{place} [{', '.join([f'*a{place - 1}'] * 9)}]\n" for place in range(1, 10))
-    assert "aliases expand to more than 100,000 values" in refused(f"a0: &a0 [1]\n{levels}")
+    assert "more than 20,000 values" in refused(f"a0: &a0 [1]\n{levels}")
     assert "nested too deeply" in refused("x: " + "[" * 120 + "]" * 120)
+
+
+def test_what_is_too_large_is_rejected_before_it_is_loaded(refused, monkeypatch):
+    def load(*_):
+        raise AssertionError("ruamel.yaml was asked to load it")
+
+    monkeypatch.setattr("ruamel.yaml.YAML.load", load)
+    keys = ", ".join(f"a{number}: 1" for number in range(300))
+    merged = "\n".join(f"n{number}: {{<<: *m}}" for number in range(300))
+    assert "more than 20,000 values" in refused(f"m: &m {{{keys}}}\n{merged}")
+    chain = "\n".join(f"m{number}: &m{number} {{<<: *m{number - 1}, a{number}: 1}}" for number in range(1, 300))
+    assert "more than 20,000 values" in refused(f"m0: &m0 {{}}\n{chain}")
+    assert "more than 20,000 values" in refused("a: [" + "1," * 100_000 + "1]")
 
 
 def test_a_long_name_is_not_repeated_in_full(refused):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["Document", "Keys", "document_of", "parse_document", "parse_value", "read_document", "written_yaml"]
 
 _MAX_BYTES = 1_000_000
-# Aliases can expand a small file into a huge tree; no study needs this many values.
-_MAX_VALUES = 100_000
+# ruamel.yaml takes some 70 us for a value, and aliases can expand a small file into a huge tree.
+_MAX_VALUES = 20_000
 _MAX_LEVELS = 100
 # No float holds a larger number.
 _MAX_BITS = 1024
@@ -137,8 +137,8 @@ def _similar_files(path: Path) -> str:
 
 def _load(text: str, name: str) -> Any:
     try:
-        if "!" in text or ("*" in text and "&" in text):
-            _refuse_tags_and_cycles(text, name)
+        if "!" in text or ("*" in text and "&" in text) or len(text) > 2 * _MAX_VALUES:
+            _check_events(text, name)
         return YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -158,37 +158,46 @@ _LONG_NUMBER = re.compile(r"\d{4000}")
 """A number that Python may refuse to read."""
 
 
-def _refuse_tags_and_cycles(text: str, name: str) -> None:
-    """Refuse tags, and an alias inside its own anchor, which ruamel.yaml would silently read as empty.
+def _check_events(text: str, name: str) -> None:
+    """Check YAML before it is loaded, which expands aliases and merge keys.
+
+    An alias inside its own anchor, which ruamel.yaml would silently read as empty, is an error, as are tags and
+    more than `_MAX_VALUES` values.
 
     Raises:
-        ConfigError: With the location of the tag, or of the alias and its anchor.
+        ConfigError: With the location of the tag, the alias or the first value too many.
     """
-    latest: dict[str, int] = {}  # number of the event that last set each anchor
-    around: list[tuple[int, Any]] = []  # open collections
-    for number, event in enumerate(YAML(typ="rt").parse(text)):
+    sizes: dict[str, int] = {}  # number of values that each anchor stands for; 0 while it is open
+    around: list[tuple[Any, int]] = []  # open collections, and the number of values before each
+    count = 0
+    for event in YAML(typ="rt").parse(text):
         if isinstance(event, CollectionEndEvent):
-            around.pop()
-        elif isinstance(event, AliasEvent):
-            within = [start for begun, start in around if begun == latest.get(event.anchor)]
-            if within:
-                place, line = event.start_mark, within[0].start_mark.line + 1
+            opened, before = around.pop()
+            if opened.anchor is not None:
+                sizes[opened.anchor] = count - before
+            continue
+        if not isinstance(event, (AliasEvent, ScalarEvent, CollectionStartEvent)):
+            continue
+        where = f"{name}:{event.start_mark.line + 1}:{event.start_mark.column + 1}"
+        if isinstance(event, AliasEvent):
+            if sizes.get(event.anchor) == 0:
+                line = next(o for o, _ in reversed(around) if o.anchor == event.anchor).start_mark.line + 1
                 raise ConfigError(
-                    f"{name}:{place.line + 1}:{place.column + 1}: this alias is recursive: "
-                    f"*{event.anchor} is inside &{event.anchor}, which begins in line {line}. Write it out."
+                    f"{where}: this alias is recursive: *{event.anchor} is inside &{event.anchor}, which begins "
+                    f"in line {line}. Write it out."
                 )
+            count += sizes.get(event.anchor, 0)
         else:
-            tag = getattr(event, "tag", None)
-            if tag is not None and not (tag in {"!", _STRING} and isinstance(event, ScalarEvent)):
-                place, tag = event.start_mark, shortened(str(tag))
-                raise ConfigError(
-                    f"{name}:{place.line + 1}:{place.column + 1}: tags such as {tag} are not supported; write the "
-                    "value without it."
-                )
-            if getattr(event, "anchor", None) is not None:
-                latest[event.anchor] = number
+            if event.tag is not None and not (event.tag in {"!", _STRING} and isinstance(event, ScalarEvent)):
+                tag = shortened(str(event.tag))
+                raise ConfigError(f"{where}: tags such as {tag} are not supported; write the value without it.")
             if isinstance(event, CollectionStartEvent):
-                around.append((number, event))
+                around.append((event, count))
+            if event.anchor is not None:
+                sizes[event.anchor] = int(isinstance(event, ScalarEvent))
+            count += 1
+        if count > _MAX_VALUES:
+            raise ConfigError(f"{where}: more than {_MAX_VALUES:,} values, with aliases written out.")
 
 
 class _Reader:
@@ -201,7 +210,7 @@ class _Reader:
     def plain(self, node: Any, path: Keys) -> Any:
         self._count += 1
         if self._count > _MAX_VALUES:
-            raise ConfigError(f"{self._document.where(path)}: aliases expand to more than {_MAX_VALUES:,} values.")
+            raise ConfigError(f"{self._document.where(path)}: more than {_MAX_VALUES:,} values.")
         if len(path) > _MAX_LEVELS:
             raise ConfigError(f"{self._document.where(path)}: nested too deeply.")
         if not isinstance(node, (Mapping, list, tuple)):
