@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -73,9 +75,12 @@ def is_failure(error: BaseException) -> bool:
 
 
 def exception_text(error: BaseException) -> str:
-    """Return the type and the message of an exception in one line, also of one that cannot be printed."""
+    """Return the type and the message of an exception in one line, also of one that cannot be printed.
+
+    Paths below the home folder begin with `~`, since results that are passed on hold such lines.
+    """
     try:
-        message = " ".join(str(error).split())
+        message = without_home(" ".join(str(error).split()))
     except KeyboardInterrupt:
         raise
     except BaseException as second:  # a plugin's exception may raise anything
@@ -107,6 +112,12 @@ def shortened(text: str, length: int = 120) -> str:
         length: The most characters to return.
     """
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def without_home(text: str) -> str:
+    """Return a text in which the user's home folder is written as `~`."""
+    home = os.path.expanduser("~")  # noqa: PTH111 (unlike Path, it raises nothing for a user without a home folder)
+    return text if home == "/" else re.sub(rf"(?<![\w/.-]){re.escape(home)}(?![\w.-])", "~", text)
 
 
 def differences(before: Any, now: Any, where: str = "") -> list[str]:

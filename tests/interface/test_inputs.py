@@ -108,3 +108,13 @@ def test_a_message_does_not_repeat_a_long_name_or_a_long_list():
     said = unknown_name("drafter", "x" * 100_000, map(str, range(10_000)))
     assert len(said) < 1000
     assert said.endswith("and 9,900 more.")
+
+
+@pytest.mark.parametrize(
+    ("home", "said"),
+    [("/home/me", "~/a (~) /home/meadow /srv/home/me"), ("/", "/home/me/a (/home/me) /home/meadow /srv/home/me")],
+)
+def test_messages_that_are_kept_do_not_say_where_a_home_folder_is(monkeypatch, home, said):
+    monkeypatch.setenv("HOME", home)
+    error = OSError("/home/me/a (/home/me) /home/meadow /srv/home/me")
+    assert exception_text(error) == f"OSError: {said}"

@@ -124,6 +124,27 @@ def test_a_run_that_is_abandoned_is_among_the_failures(study):
     assert any(line.startswith("gone failed: ") for line in comparison.failures)
 
 
+def test_no_file_of_a_study_names_the_home_folder(tmp_path, monkeypatch):
+    home = tmp_path / "home" / "somebody"
+    home.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    absent = {"name": "gone", "drafter": {"name": "transformer", "model": "~/models/absent"}, "gamma": 2}
+    given = {
+        "target": "builtin:target",
+        "prompts": ["a"],
+        "generation": {"max_new_tokens": 1},
+        "repeats": 1,
+        "runs": [absent],
+    }
+    comparison = compare(given, output=tmp_path / "out", progress=False)
+    assert any("~/models/absent" in line for line in comparison.failures)
+    stored = {
+        file.name: file.read_text(encoding="utf-8") for file in (tmp_path / "out").iterdir() if file.is_file()
+    }
+    assert "gone" in stored["results.jsonl"]
+    assert [name for name, words in stored.items() if "somebody" in words] == []
+
+
 def test_rows_as_a_data_frame(result):
     frame = result.to_pandas()
     assert list(frame["name"]) == names(result)

@@ -19,7 +19,7 @@ from typing import Any
 
 from specdec_core.cluster import Pool
 from specdec_core.interface import PluginWarning, TrainingObserver
-from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text
+from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text, without_home
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry, default_registry
@@ -341,7 +341,7 @@ class _Session:
 def failure_text(error: BaseException) -> str:
     """Return why a run was abandoned; of an exception that nobody expected, with the line that raised it."""
     if isinstance(error, SpecdecError):
-        return str(error)
+        return without_home(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{exception_text(error)}{place}"
