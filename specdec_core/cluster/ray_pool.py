@@ -41,8 +41,7 @@ class RayPool:
         self._started = not self._ray.is_initialized()
         if self._started:
             self._connect()
-        if not any(node["Alive"] for node in self._ray.nodes()):
-            raise ConfigError(f"--ray {address}: the cluster has no machine.")
+        self._machines()  # raises if there are none
 
     @property
     def gpus(self) -> int:
@@ -164,7 +163,13 @@ class RayPool:
         return max(1, min(cpus, int(max(node.get("CPU", 0) for node in self._machines()))))
 
     def _machines(self) -> list[Mapping[str, float]]:
-        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        if not machines:
+            raise ConfigError(
+                f"--ray {self._address}: the cluster has no machine that is alive; `ray status` says which there "
+                "were. Start one, and run the same command again: it goes on from what is stored."
+            )
+        return machines
 
     def _timing(self, gpus: float) -> Any:
         """Return the worker of timed jobs, which has a device of its own."""

@@ -113,6 +113,18 @@ def test_a_cluster_that_cannot_be_reached_is_an_error(tmp_path):
     assert _python(code).startswith("--ray nonsense: the cluster cannot be reached: ")
 
 
+def test_a_cluster_that_has_lost_its_machines_is_an_error(pool, monkeypatch):
+    import ray
+
+    dead = [{**node, "Alive": False} for node in ray.nodes()]
+    with monkeypatch.context() as lost:
+        lost.setattr(ray, "nodes", lambda: dead)
+        for ask in (lambda: pool.workers(), lambda: pool.gpus, lambda: pool.map(abs, [(1,)])):
+            with pytest.raises(ConfigError, match=r"--ray auto: the cluster has no machine that is alive.*run the"):
+                ask()
+    assert list(pool.map(abs, [(-1,)])) == [1]
+
+
 def test_ctrl_c_cancels_the_jobs(two_workers, tmp_path):
     code = (
         "import sys; from specdec_core.cluster import open_pool; from tests.cluster import jobs\n"
