@@ -119,8 +119,8 @@ def test_a_cluster_that_has_lost_its_machines_is_an_error(pool, monkeypatch):
     dead = [{**node, "Alive": False} for node in ray.nodes()]
     with monkeypatch.context() as lost:
         lost.setattr(ray, "nodes", lambda: dead)
-        for ask in (lambda: pool.workers(), lambda: pool.gpus, lambda: pool.map(abs, [(1,)])):
-            with pytest.raises(ConfigError, match=r"--ray auto: the cluster has no machine that is alive.*run the"):
+        for ask in (pool.workers, lambda: pool.gpus, lambda: pool.map(abs, [(1,)])):
+            with pytest.raises(ConfigError, match=r"--ray auto: the cluster has no machine that is alive"):
                 ask()
     assert list(pool.map(abs, [(-1,)])) == [1]
 
