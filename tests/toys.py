@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -28,6 +30,7 @@ __all__ = [
     "CountingDrafter",
     "Gamma",
     "Lenience",
+    "RememberingDrafter",
     "SparseDrafter",
     "TableDrafter",
     "target_info",
@@ -49,6 +52,56 @@ class CountingDrafter(DeterministicDrafter):
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
         return [(tokens[-1] + 1 + n) % self.target.vocab_size for n in range(budget)]
+
+
+class RememberingDrafter(Drafter):
+    """Proposes what followed the last token in the latest request that held it.
+
+    Args:
+        vocab: V.
+        declared: Whether it says that it remembers.
+    """
+
+    def __init__(self, vocab: int, *, declared: bool = True) -> None:
+        super().__init__(NO_CONFIG, target_info(vocab))
+        self.remembers = declared
+        self.known: dict[int, int] = {}
+        self.resets = 0
+        self._lock = threading.Lock()
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _RememberingSession(self)
+
+    def learn(self, rows: Sequence[Sequence[int]]) -> None:
+        with self._lock:
+            self.known = {**self.known, **{a: b for row in rows for a, b in itertools.pairwise(row)}}
+
+    def reset(self) -> None:
+        with self._lock:
+            self.known = {}
+            self.resets += 1
+
+
+class _RememberingSession(DraftSession):
+    def __init__(self, drafter: RememberingDrafter) -> None:
+        self.drafter, self.known = drafter, drafter.known
+        self.rows: Sequence[Sequence[int]] = ()
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        self.rows = request.tokens
+        return Proposal.from_rows(
+            [self._draft(row[-1], n) for row, n in zip(self.rows, request.budget, strict=True)]
+        )
+
+    def _draft(self, token: int, budget: int) -> list[int]:
+        draft: list[int] = []
+        while len(draft) < budget and token in self.known:
+            token = self.known[token]
+            draft.append(token)
+        return draft
+
+    def close(self) -> None:
+        self.drafter.learn(self.rows)
 
 
 class SparseDrafter(Drafter):

@@ -370,6 +370,21 @@ class Drafter(ABC):
     """Whether a smaller budget gives another draft than the beginning of the one for a larger budget. A replay
     then asks it for every budget."""
 
+    remembers: bool = False
+    """Whether it keeps knowledge between requests, so that its proposals for a request depend on earlier requests.
+
+    Its sessions then work as follows, in any number of threads:
+
+    - A session reads what was known when it was opened. Its proposals depend on its tokens and on that snapshot
+      only.
+    - What its sequences taught, prompt and output, becomes known when it is closed. `DraftRequest.tokens` grows
+      with the sequences, so a session that keeps it has all tokens in `close`. Add them under a lock. A session
+      that was never asked for a draft has seen no tokens and teaches nothing.
+    - `reset` forgets everything.
+
+    Drafts are verified as ever: knowledge changes the speed, never the text. A drafter composed of others
+    remembers if one of them does."""
+
     def __init__(self, config: Any, target: TargetInfo) -> None:
         self.config = config
         self.target = target
@@ -377,3 +392,10 @@ class Drafter(ABC):
     @abstractmethod
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch."""
+
+    def reset(self) -> None:  # noqa: B027  (most drafters remember nothing)
+        """Forget everything that requests have taught; the drafter then proposes what a new one would.
+
+        Override it in a drafter that `remembers`. Open sessions keep their snapshots. A drafter composed of others
+        resets each of them.
+        """

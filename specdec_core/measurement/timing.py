@@ -25,11 +25,16 @@ class SynchronizedDrafter(Drafter):
         super().__init__(drafter.config, drafter.target)
         self.needs_hidden_states = drafter.needs_hidden_states
         self.hidden_layers = drafter.hidden_layers
+        self.remembers = drafter.remembers
         self._drafter, self._wait = drafter, wait
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch."""
         return _SynchronizedSession(self._drafter.open(session), self._wait)
+
+    def reset(self) -> None:
+        """Have the drafter forget what requests taught."""
+        self._drafter.reset()
 
 
 class _SynchronizedSession(DraftSession):

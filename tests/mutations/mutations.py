@@ -1479,4 +1479,20 @@ MUTATIONS = (
         "Heads draft from the hidden state of an earlier token.",
         ("tests/decoding/test_hidden_states.py",),
     ),
+    Mutation(
+        "a chain forgets that a member remembers",
+        "drafters/specdec_drafters/chain/drafter.py",
+        "any(member.remembers for member in self.members)",
+        "False",
+        "A study lets each repeat of the chain learn from the one before.",
+        ("tests/interface/test_remembering.py",),
+    ),
+    Mutation(
+        "a reset stops at the translation",
+        "drafters/specdec_drafters/translated/drafter.py",
+        "        self.drafter.reset()",
+        "        pass",
+        "A repeat sees what earlier ones of the same prompts taught.",
+        ("tests/interface/test_remembering.py",),
+    ),
 )

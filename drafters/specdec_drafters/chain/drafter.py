@@ -65,6 +65,7 @@ class ChainDrafter(Drafter):
         # With a budget below `min_draft_tokens` a shorter draft is enough.
         by_budget = any(member.drafts_by_budget for member in self.members)
         self.drafts_by_budget = by_budget or config.min_draft_tokens > 1
+        self.remembers = any(member.remembers for member in self.members)
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch for every member; if one fails, close the others again."""
@@ -77,6 +78,11 @@ class ChainDrafter(Drafter):
                 members.append(_Member(label, own))
             opened.pop_all()
         return _ChainSession(members, self.config.min_draft_tokens, session)
+
+    def reset(self) -> None:
+        """Have every member forget what requests taught."""
+        for member in self.members:
+            member.reset()
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class HierarchicalDrafter(Drafter):
         below = replace(own, vocab_size=target.vocab_size, build=target.build)
         self.drafter: Drafter = make_nested("drafter", config.drafter, below, "hierarchical")
         self.gamma: GammaController = make_nested("gamma", config.gamma, below, "hierarchical")
+        self.remembers = self.drafter.remembers
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with empty caches on this level and below."""
@@ -61,6 +62,10 @@ class HierarchicalDrafter(Drafter):
                 "drafter 'hierarchical' needs an inner loop, which a Decoder opens for it (SessionInfo.loop)."
             )
         return _HierarchicalSession(session.loop(self.loaded, self.drafter, self.gamma))
+
+    def reset(self) -> None:
+        """Have the drafter below forget what requests taught."""
+        self.drafter.reset()
 
 
 def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel:

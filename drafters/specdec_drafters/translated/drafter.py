@@ -102,6 +102,7 @@ class TranslatedDrafter(Drafter):
             self._check_shared()
         # A text that is cut short may split into other tokens.
         self.drafts_by_budget = config.method == "slem" or self.drafter.drafts_by_budget
+        self.remembers = self.drafter.remembers
 
     @property
     def share(self) -> float:
@@ -127,6 +128,10 @@ class TranslatedDrafter(Drafter):
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch for the drafter, in its own tokens."""
         return _TranslatedSession(self, session)
+
+    def reset(self) -> None:
+        """Have the drafter forget what requests taught."""
+        self.drafter.reset()
 
 
 def _in_own_tokens(outline: ModelOutline, target: TargetInfo) -> TargetInfo:

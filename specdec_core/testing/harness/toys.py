@@ -104,11 +104,16 @@ class Hierarchy(Drafter):
     def __init__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> None:
         super().__init__(PluginConfig(), drafter.target)
         self.model, self.drafter, self.gamma = model, drafter, gamma
+        self.remembers = drafter.remembers
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch on both levels."""
         assert session.loop is not None
         return _HierarchySession(session.loop(self.model, self.drafter, self.gamma))
+
+    def reset(self) -> None:
+        """Have the drafter below forget what requests taught."""
+        self.drafter.reset()
 
 
 class _HierarchySession(DraftSession):
