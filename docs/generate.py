@@ -32,6 +32,7 @@ import typer.cli
 from pydantic import BaseModel
 
 from specdec_core.cli.main import app
+from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study.config.schema import run_model, study_model
@@ -43,7 +44,7 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>keys|checks|commands|paper|digits|beams|replays|measured): (?P<what>\S+) -->\n).*?"
+    r"(<!-- (?P<kind>keys|arguments|checks|commands|paper|digits|beams|replays|measured): (?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
@@ -147,8 +148,15 @@ def replays(name: str) -> str:
     return replay_tables.TABLES[name]()
 
 
+def arguments(_: str) -> str:
+    """Return the arguments of transformers' `generate` that `generate_with` does not support."""
+    rows = (f"| `{name}` | {reason[0].upper()}{reason[1:]}. |" for name, reason in UNSUPPORTED.items())
+    return "\n".join(["| argument | reason, and what to do |", "|---|---|", *rows]) + "\n"
+
+
 WRITERS = {
     "keys": keys,
+    "arguments": arguments,
     "checks": checks,
     "commands": commands,
     "paper": paper,

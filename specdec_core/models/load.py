@@ -51,7 +51,9 @@ _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_in
 """Packages of attention implementations that PyTorch does not have."""
 
 
-def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None = None) -> LoadedModel:
+def wrap_model(
+    model: PreTrainedModel, tokenizer: Any = None, name: str | None = None, *, start_id: int | None = None
+) -> LoadedModel:
     """Wrap a model that is already in memory.
 
     A model whose family is not in `TESTED_FAMILIES`, or that is quantized, spread over devices or has another
@@ -63,14 +65,18 @@ def wrap_model(model: PreTrainedModel, tokenizer: Any = None, name: str | None =
             evaluation mode. A `PeftModel` with an adapter of the weights is unwrapped.
         tokenizer: Its tokenizer, required for prompts in text.
         name: Name for messages; the class name if None.
+        start_id: With an encoder, the decoder's first token where the model's configs set neither
+            `decoder_start_token_id` nor `bos_token_id`.
 
     Raises:
         ModelError: The model cannot be decoded exactly. The message states the reason.
     """
-    return probe_model(_wrapped(model, tokenizer, name or type(model).__name__))
+    return probe_model(_wrapped(model, tokenizer, name or type(model).__name__, start_id=start_id))
 
 
-def _wrapped(model: Any, tokenizer: Any, name: str, share: Share | None = None) -> LoadedModel:
+def _wrapped(
+    model: Any, tokenizer: Any, name: str, share: Share | None = None, start_id: int | None = None
+) -> LoadedModel:
     """Return a model with the properties that decoding needs; see `wrap_model`."""
     model = without_wrapper(model).eval()
     if share is not None:
@@ -80,10 +86,14 @@ def _wrapped(model: Any, tokenizer: Any, name: str, share: Share | None = None) 
     text_config = model.config.get_text_config(decoder=True)
     generation = getattr(model, "generation_config", None)
     eos = _first_setting("eos_token_id", generation, text_config)
-    start = _first_setting("decoder_start_token_id", generation, model.config)
+    start = _start_id(generation, model.config)
+    start = start_id if start is None else start
     head = model.get_output_embeddings()
     if family.encoder_decoder and start is None:
-        raise ModelError(f"{name}: its config has no decoder_start_token_id; add one.")
+        raise ModelError(
+            f"{name}: its config has neither decoder_start_token_id nor bos_token_id; set "
+            "`model.generation_config.decoder_start_token_id`."
+        )
     return LoadedModel(
         model=model,
         tokenizer=tokenizer,
@@ -141,6 +151,16 @@ def _ids(eos: Any, model: str) -> tuple[int, ...]:
             f"given {shortened(repr(eos))}. Correct the file."
         )
     return ids
+
+
+def _start_id(generation: Any, config: Any) -> int | None:
+    """Return the decoder's first token, which is the bos token where no other is set, as in `generate`."""
+    start: int | None = _first_setting("decoder_start_token_id", generation, config)
+    return (
+        _first_setting("bos_token_id", generation, config.get_text_config(decoder=True))
+        if start is None
+        else start
+    )
 
 
 def _first_setting(name: str, *configs: Any) -> Any:
@@ -369,7 +389,7 @@ def load_outline(
             generation = GenerationConfig.from_pretrained(location, **options)
         except OSError:  # not every model has one
             generation = None
-        start = _first_setting("decoder_start_token_id", generation, config)
+        start = _start_id(generation, config)
         outline = ModelOutline(
             tokenizer=None,
             vocab_size=int(text_config.vocab_size),

@@ -8,6 +8,7 @@ from threading import Thread
 
 import pytest
 import torch
+import transformers
 from transformers import (
     DynamicCache,
     LogitsProcessor,
@@ -19,11 +20,12 @@ from transformers import (
 from specdec_core import generate_with
 from specdec_core.decoding import Metrics
 from specdec_core.decoding.custom_generate import function as custom_generate
+from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, SamplingSettings, TokenTree
 from specdec_core.models import load_model, wrap_model
-from specdec_core.testing.harness.tiny_target import number_tokenizer, uncached_logits
+from specdec_core.testing.harness.tiny_target import IDS, number_tokenizer, random_model, uncached_logits
 from tests.lossless import EOS, VOCAB, p_value
-from tests.tiny import FAMILIES, tiny_model
+from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 ROWS = [[0, 0, 3, 4, 5], [9, 8, 7, 6, 5], [0, 7, 8, 30, 2]]
@@ -404,9 +406,27 @@ def test_an_encoder_may_have_its_padding_on_the_left_and_rows_of_their_own(monke
     expected = model.generate(**settings).tolist()
     function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
-    monkeypatch.setattr(custom_generate, "wrap_model", lambda *given: wrap_model(*given).row_by_row())
+    monkeypatch.setattr(
+        custom_generate, "wrap_model", lambda *given, **other: wrap_model(*given, **other).row_by_row()
+    )
     function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
     assert model.generate(custom_generate=function, **settings).tolist() == expected
+
+
+def test_a_padded_row_of_a_decoder_without_positions_gets_the_tokens_of_the_row_alone():
+    # Plain `generate` counts the positions of its padding, so that its tokens differ.
+    config = transformers.PegasusConfig(d_model=32, **BOTH_SIDES, **IDS, vocab_size=40, max_position_embeddings=64)
+    model = random_model(config, kind=transformers.PegasusForCausalLM)
+    settings = {"max_new_tokens": 10, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
+    rows = model.generate(**batch(model), **settings, custom_generate=function)[:, 5:].tolist()
+    alone = [
+        model.generate(torch.tensor([row[mask.index(1) :]]), **settings)[0, -10:].tolist()
+        for row, mask in zip(ROWS, MASK, strict=True)
+    ]
+    assert rows == alone
+    assert rows[1] == model.generate(**batch(model), **settings)[1, 5:].tolist()
+    assert rows != model.generate(**batch(model), **settings)[:, 5:].tolist()
 
 
 def test_a_drafter_sees_the_source_of_each_row():
@@ -474,49 +494,96 @@ class Counting(LogitsProcessor):
         return scores + torch.arange(scores.shape[1]) * self.calls
 
 
-REFUSED = {
-    "num_beams": ({"num_beams": 2}, r"num_beams=2 was given.*num_beams=1.*beams=2"),
-    "prompt lookup": ({"prompt_lookup_num_tokens": 3}, "assisted_generation; it takes greedy_search and sample"),
-    "attentions": ({"output_attentions": True}, "output_attentions=True was given"),
-    "hidden states": ({"output_hidden_states": True}, "output_hidden_states=True was given"),
-    "guidance": ({"guidance_scale": 1.5}, "guidance_scale=1.5 was given"),
-    "synced": ({"synced_gpus": True}, "synced_gpus=True was given"),
-    "positions": ({"position_ids": torch.arange(5).expand(3, 5) + 1}, "position_ids was given"),
-    "token types": (
-        {"token_type_ids": torch.zeros(3, 5, dtype=torch.long)},
-        "token_type_ids was given; it passes",
-    ),
-    "right padding": ({"attention_mask": torch.tensor(MASK).flip(1)}, "row 0 has a 0 after a 1"),
-    "nothing": ({"attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5])}, "row 1 is all zeros"),
-    "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
-    "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),
-    "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size=2 was given"),
-    "cache": ({"cache_implementation": "quantized"}, "cache_implementation='quantized' was given"),
+EMBEDDED = torch.zeros(3, 5, 32)
+UNSUPPORTED_VALUES = {
+    "num_beams": 2,
+    "assistant_model": tiny_model("gpt2", seed=1),
+    "prompt_lookup_num_tokens": 3,
+    "assistant_early_exit": 1,
+    "use_mtp": True,
+    "penalty_alpha": 0.5,
+    "dola_layers": "high",
+    "constraints": [1],
+    "force_words_ids": [[3]],
+    "guidance_scale": 1.5,
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "synced_gpus": True,
+    "cache_implementation": "quantized",
+    "prefill_chunk_size": 2,
+    "past_key_values": None,  # made of the model
+    "position_ids": torch.arange(5).expand(3, 5) + 1,
+    "inputs_embeds": EMBEDDED,
+    "decoder_inputs_embeds": EMBEDDED,
+    "token_type_ids": torch.zeros(3, 5, dtype=torch.long),
+    "mm_token_type_ids": torch.ones(3, 5, dtype=torch.long),
+    "pixel_values": torch.zeros(3, 3, 4, 4),
 }
 
 
 @pytest.mark.filterwarnings("ignore")  # transformers has its own to say about some
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_an_argument_that_is_not_supported_is_named(name, monkeypatch):
+    model, asked = tiny_model("gpt2"), {name: UNSUPPORTED_VALUES[name]}
+    # What GPT-2 does not take, and what needs a package, still comes to us with other models.
+    monkeypatch.setattr(model, "_validate_model_kwargs", lambda *_: None)
+    given = {**batch(model), "max_new_tokens": 4, "do_sample": False, "eos_token_id": 1}
+    if name == "cache_implementation":
+        monkeypatch.setattr(model, "_prepare_cache_for_generation", lambda *_: None)
+    elif name == "past_key_values":
+        cache = DynamicCache(config=model.config)
+        model(torch.tensor(ROWS)[:, :-1], past_key_values=cache)
+        asked = {name: cache}
+    elif name == "penalty_alpha":
+        asked["top_k"] = 4
+    elif name == "inputs_embeds":
+        del given["input_ids"]
+    function = generate_with(drafter=CountingDrafter(40), gamma=2)
+    with pytest.raises(ConfigError, match=rf"^generate_with: {name}\b.* was given, which is not supported"):
+        model.generate(custom_generate=function, **given, **asked)
+
+
+REFUSED = {
+    "right padding": ({"attention_mask": torch.tensor(MASK).flip(1)}, "attention_mask of row 0 has a 0 after a 1"),
+    "nothing": ({"attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5])}, "row 1 is all zeros"),
+    "inferred": (
+        {"input_ids": torch.tensor([[5, 0, 6]]), "attention_mask": None},
+        "`generate` made from the ids that are pad_token_id=0, of row 0 has a 0 after a 1",
+    ),
+    "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
+    "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),
+    "unknown": (
+        {"head_mask": torch.ones(2, 4)},
+        "head_mask was given, which is not supported: it passes input_ids",
+    ),
+}
+
+
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_honoured_is_refused(case):
+def test_what_cannot_be_honoured_is_refused(case, monkeypatch):
     asked, message = REFUSED[case]
     model = tiny_model("gpt2")
-    if case == "cache":
-        model._prepare_cache_for_generation = lambda *_: None  # a quantized one needs a package
+    monkeypatch.setattr(model, "_validate_model_kwargs", lambda *_: None)
     function = generate_with(drafter=CountingDrafter(40), gamma=2)
-    settings = {**batch(model), "max_new_tokens": 4, "do_sample": False, **asked}
+    settings = {**batch(model), "max_new_tokens": 4, "do_sample": False, "pad_token_id": 0, **asked}
     with pytest.raises(ConfigError, match=message):
         model.generate(custom_generate=function, **settings)
+
+
+def test_a_mask_of_the_decoder_is_named():
+    model = tiny_model("t5")
+    given = {
+        "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3),
+        "decoder_attention_mask": torch.tensor([[1, 1, 0]] * 3),
+        "custom_generate": generate_with(),
+    }
+    with pytest.raises(ConfigError, match="decoder_attention_mask of row 0 has a 0 after a 1"):
+        model.generate(**batch(model), max_new_tokens=4, **given)
 
 
 def test_what_belongs_elsewhere_is_refused():
     model = tiny_model("gpt2")
     function = generate_with(drafter=CountingDrafter(40), gamma=2)
-    with pytest.raises(ConfigError, match="name the drafter once"):
-        model.generate(**batch(model), assistant_model=model, custom_generate=function, max_new_tokens=4)
-    cache = DynamicCache(config=model.config)
-    model(torch.tensor(ROWS)[:, :-1], past_key_values=cache)
-    with pytest.raises(ConfigError, match="past_key_values was given"):
-        model.generate(torch.tensor(ROWS), past_key_values=cache, custom_generate=function, max_new_tokens=4)
     with pytest.raises(ModelError, match="training mode"):
         tiny_model("gpt2").train().generate(**batch(model), custom_generate=function, max_new_tokens=4)
     with pytest.raises(ConfigError, match="without gamma"):
@@ -524,6 +591,85 @@ def test_what_belongs_elsewhere_is_refused():
     t5 = tiny_model("t5")
     with pytest.raises(ConfigError, match="no tensor of token ids"):
         t5.generate(encoder_outputs=t5.encoder(torch.tensor(ROWS)), custom_generate=function, max_new_tokens=4)
+
+
+# --- multimodal models, with text
+
+
+def vision_model(kind):
+    """Return a tiny model that takes images."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    ids = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
+    images = {"image_size": 28, "patch_size": 14}
+    if kind == "Llava":
+        text, vision = transformers.LlamaConfig(**sizes, **ids), transformers.CLIPVisionConfig(**sizes, **images)
+        config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=39)
+    elif kind == "Gemma3":
+        text = transformers.Gemma3TextConfig(**sizes, **ids, num_key_value_heads=1, head_dim=16, sliding_window=64)
+        vision = transformers.SiglipVisionConfig(**sizes, **images)
+        config = transformers.Gemma3Config(
+            text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=39
+        )
+    else:
+        rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
+        text = {**sizes, **ids, "num_key_value_heads": 2, "rope_parameters": rope}
+        vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
+        tokens = {
+            "image_token_id": 39,
+            "video_token_id": 38,
+            "vision_start_token_id": 37,
+            "vision_end_token_id": 36,
+        }
+        config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **tokens)
+    return random_model(config, kind=getattr(transformers, f"{kind}ForConditionalGeneration"))
+
+
+@pytest.mark.parametrize("kind", ["Llava", "Gemma3", "Qwen2VL"])
+def test_a_multimodal_model_takes_text_and_no_image(kind):
+    model = vision_model(kind)
+    settings = {**batch(model), "max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    # What the model's processor says of a prompt without images.
+    marks = {"token_type_ids" if kind == "Gemma3" else "mm_token_type_ids": torch.zeros(3, 5, dtype=torch.long)}
+    if kind == "Llava":
+        marks = {}
+    expected = model.generate(**settings, **marks).tolist()
+    if kind == "Qwen2VL":  # left behind by a call with images
+        model.model.rope_deltas = torch.full((3, 1), -7)
+    drafter = MostlyRight([row[begin:] for row, begin in zip(expected, (2, 0, 1), strict=True)])
+    function = generate_with(drafter=drafter, gamma=Gamma(4, 1, 3), strict=True)
+    assert model.generate(**settings, **marks, custom_generate=function).tolist() == expected
+    assert function.metrics.target_calls < 12
+    # Some models read images before they call us.
+    images = {"image_grid_thw": torch.tensor([[1, 2, 2]])} if kind == "Qwen2VL" else {}
+    pixels = torch.zeros(4, 1176) if kind == "Qwen2VL" else torch.zeros(1, 3, 28, 28)
+    given = {"pixel_values": pixels, **images, "max_new_tokens": 4}
+    with pytest.raises(
+        ConfigError, match="generate_with: pixel_values was given, which is not supported: prompts"
+    ):
+        model.generate(torch.tensor([[39, 39, 39, 39, 5]]), custom_generate=function, **given)
+
+
+@pytest.mark.parametrize("call", [{}, {"decoder_start_token_id": 5}, {"decoder_input_ids": [[5, 6]] * 3}])
+@pytest.mark.parametrize("bos", [0, None])
+def test_a_config_may_leave_the_first_token_to_the_call(bos, call):
+    ids = {**IDS, "vocab_size": 40, "bos_token_id": bos, "decoder_start_token_id": None}
+    model = random_model(
+        transformers.MBartConfig(d_model=32, forced_eos_token_id=None, **BOTH_SIDES, **ids),
+        kind=transformers.MBartForConditionalGeneration,
+    )
+    call = {name: torch.tensor(value) if name.endswith("ids") else value for name, value in call.items()}
+    settings = {**batch(model), "max_new_tokens": 8, "do_sample": False, **call}
+    function = generate_with(drafter=TableDrafter(40), gamma=Gamma(2, 0, 3), strict=True)
+    if bos is None and "decoder_start_token_id" not in call:
+        with pytest.raises(ValueError, match="bos_token_id"):  # of transformers, with and without us
+            model.generate(**settings, custom_generate=function)
+        with pytest.raises(ModelError, match="neither decoder_start_token_id nor bos_token_id"):
+            wrap_model(model)
+        return
+    expected = model.generate(**settings).tolist()
+    assert model.generate(**settings, custom_generate=function).tolist() == expected
+    if bos is not None:
+        assert wrap_model(model).start_id == bos
 
 
 # --- libraries on top

@@ -1375,6 +1375,22 @@ MUTATIONS = (
         GENERATE_TESTS,
     ),
     Mutation(
+        "generate: any token types are taken for text",
+        CALL,
+        "and not torch.as_tensor(value).any()",
+        "",
+        "A prompt with images is decoded without them, and nobody is told.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
+        "generate: images that were read beforehand pass unseen",
+        CALL,
+        "            if value:\n",
+        "            if value is None:\n",
+        "A prompt with images is decoded without them, and nobody is told.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
         "candidates: returned logits are taken for q",
         CANDIDATES,
         "return type(generator) in _DRAW_IF_ASKED and bool(generator.generation_config.do_sample)",

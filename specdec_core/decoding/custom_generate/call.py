@@ -22,10 +22,50 @@ from specdec_core.decoding.custom_generate.processors import Padding
 from specdec_core.interface import ConfigError
 from specdec_core.models import Encoded, LoadedModel
 
+UNSUPPORTED: Mapping[str, str] = {
+    "num_beams": "beam search. `Decoder.generate(..., beams=...)` has it, with a drafter",
+    "assistant_model": "it would draft as well. Name the drafter once: `generate_with(drafter=...)`",
+    "prompt_lookup_num_tokens": 'it would draft as well. Pass `generate_with(drafter="prompt-copy", gamma=...)`',
+    "assistant_early_exit": "it would draft as well. Name the drafter once: `generate_with(drafter=...)`",
+    "use_mtp": "it would draft as well. Name the drafter once: `generate_with(drafter=...)`",
+    "penalty_alpha": "contrastive search. Sample or decode greedily",
+    "dola_layers": "DoLa reads hidden states of several layers. Sample or decode greedily",
+    "constraints": "constrained beam search. `prefix_allowed_tokens_fn` restricts tokens",
+    "force_words_ids": "constrained beam search. `prefix_allowed_tokens_fn` restricts tokens",
+    "guidance_scale": "its logits processor keeps a cache of its own. Pass 1, or leave it out",
+    "output_attentions": "a pass holds several drafted tokens. `output_scores` and `output_logits` work",
+    "output_hidden_states": "a pass holds several drafted tokens. `output_scores` and `output_logits` work",
+    "synced_gpus": "a model that is sharded by FSDP or ZeRO 3 is not decoded",
+    "cache_implementation": "quantized and offloaded caches. The cache has the model's dtype and device",
+    "prefill_chunk_size": "it reads a prompt in one forward pass. Leave it out",
+    "past_key_values": "it fills a cache that can be rolled back. Pass all ids as `input_ids`",
+    "position_ids": "positions count the tokens of a row from 0. Leave it out",
+    "inputs_embeds": "drafters need the ids of the prompt. Pass `input_ids`",
+    "decoder_inputs_embeds": "drafters need the ids of the prompt. Pass `decoder_input_ids`",
+    "token_type_ids": "it passes token ids and masks to the model. Leave it out: "
+    "`tokenizer(..., return_token_type_ids=False)`. Zeros, which mark text, are accepted for Gemma 3",
+    "mm_token_type_ids": "it marks images, and prompts are text. Zeros, which mark text, are accepted",
+    "pixel_values": "prompts are text. Use plain `generate` for images, video and audio",
+}
+"""Arguments of `generate` that raise, each with the reason and what to do instead; docs/transformers.md has them.
+
+`num_beams` raises above 1, `guidance_scale` at other values than 1, `cache_implementation` for the caches that are
+named, `position_ids` and `past_key_values` for others than those that `generate` makes itself.
+"""
+
+_NOT_SUPPORTED = " was given, which is not supported: "
+
 # What `generate` itself adds to the arguments of the model, or what makes no difference to a token.
 _UNUSED = {"use_cache", "logits_to_keep", "num_logits_to_keep", "return_dict", "cache_position"}
 _READ = {"attention_mask", "position_ids", "encoder_outputs", "decoder_attention_mask", "past_key_values"}
 _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+_OF_MODES = (
+    *("prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp"),
+    *("penalty_alpha", "dola_layers", "constraints", "force_words_ids"),
+)
+"""Arguments that choose another mode than these."""
+_ZEROS_ARE_TEXT = {"token_type_ids": ("gemma3", "gemma3n"), "mm_token_type_ids": None}
+"""Arguments whose zeros mark text, as the model assumes without them; and the model types, where not all do."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +152,15 @@ def read_call(
     Raises:
         ConfigError: Something was asked for that this loop does not do.
     """
-    problems = [*_config_problems(config, hidden), *_argument_problems(loaded, arguments)]
+    given = hidden.get("kwargs", arguments)
+    problems = [*_config_problems(config, hidden), *_argument_problems(loaded, arguments, given)]
     if problems:
         raise ConfigError("\n".join(f"generate_with: {problem}" for problem in problems))
-    mask = arguments.get("decoder_attention_mask" if loaded.encoder_decoder else "attention_mask")
-    rows = _unpadded(ids, mask, "attention_mask")
+    name = "decoder_attention_mask" if loaded.encoder_decoder else "attention_mask"
+    mask = arguments.get(name)
+    if given.get(name) is None:
+        name = f"{name}, which `generate` made from the ids that are pad_token_id={config.pad_token_id},"
+    rows = _unpadded(ids, mask, name)
     _check_positions(ids, mask, arguments.get("position_ids"))
     pad = config._pad_token_tensor
     left = [row[: ids.shape[1] - len(text)] for row, text in zip(ids.tolist(), rows, strict=True)]
@@ -138,48 +182,67 @@ def read_call(
     return call
 
 
+def _unsupported(name: str, value: Any = None) -> str:
+    """Return the problem of an argument; with a value, where that is short."""
+    shown = name if value is None else f"{name}={value!r}"
+    return f"{shown}{_NOT_SUPPORTED}{UNSUPPORTED[name]}."
+
+
 def _config_problems(config: GenerationConfig, hidden: Mapping[str, Any]) -> Iterator[str]:
     if hidden.get("assistant_model") is not None:
-        yield "assistant_model was given; name the drafter once: generate_with(drafter=...) or assistant_model."
+        yield _unsupported("assistant_model")
     elif (config.num_beams or 1) > 1:
-        yield (
-            f"num_beams={config.num_beams} was given; it samples or decodes greedily, with num_beams=1. "
-            f"`Decoder.generate(..., beams={config.num_beams})` is beam search with a drafter."
-        )
+        yield _unsupported("num_beams", config.num_beams)
     elif (mode := config.get_generation_mode()) not in _MODES:
-        yield f"the generation config asks for {mode.value}; it takes greedy_search and sample."
+        given = [name for name in _OF_MODES if getattr(config, name, None)]
+        yield from map(_unsupported, given)
+        if not given:
+            yield f"the generation config asks for {mode.value}; it takes greedy_search and sample."
     if hidden.get("synced_gpus"):
-        yield "synced_gpus=True was given; a model that is sharded by FSDP or ZeRO 3 is not decoded."
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name):
-            yield f"{name}=True was given; it returns output_scores and output_logits only."
+        yield _unsupported("synced_gpus", True)
+    for name in ("output_attentions", "output_hidden_states", "prefill_chunk_size"):
+        if value := getattr(config, name):
+            yield _unsupported(name, value)
     if config.guidance_scale is not None and config.guidance_scale != 1:
-        yield f"guidance_scale={config.guidance_scale} was given; its processor keeps a cache of its own."
-    if "quantized" in str(config.cache_implementation) or "offload" in str(config.cache_implementation):
-        yield (
-            f"cache_implementation={config.cache_implementation!r} was given; it has a cache of its own, in the "
-            "model's dtype and on its device."
-        )
-    if config.prefill_chunk_size is not None:
-        yield f"prefill_chunk_size={config.prefill_chunk_size} was given; it reads a prompt in one forward pass."
+        yield _unsupported("guidance_scale", config.guidance_scale)
+    if any(kind in str(config.cache_implementation) for kind in ("quantized", "offload")):
+        yield _unsupported("cache_implementation", config.cache_implementation)
     if config.max_length is None:
         yield "there is no max_length; pass max_new_tokens."
 
 
-def _argument_problems(loaded: LoadedModel, arguments: Mapping[str, Any]) -> Iterator[str]:
+def _argument_problems(
+    loaded: LoadedModel, arguments: Mapping[str, Any], given: Mapping[str, Any]
+) -> Iterator[str]:
     for name, value in arguments.items():
         if value is None or name in _UNUSED or name in _READ:
             continue
         if name in ("output_attentions", "output_hidden_states") and not value:
             continue
-        takes = "input_ids and attention_mask"
-        if loaded.encoder_decoder:
-            takes = "input_ids, attention_mask, encoder_outputs and decoder_input_ids"
-        yield f"{name} was given; it passes {takes} to the model, and nothing else."
+        if name == "mm_encoder_outputs":  # made of the images; `generate` passes an empty mapping without any
+            if value:
+                # What the encoder has read is among the arguments no more.
+                read = [one for one in given if one == name or (one not in arguments and "pixel_values" in one)]
+                yield f"{' and '.join(read) or name}{_NOT_SUPPORTED}{UNSUPPORTED['pixel_values']}."
+        elif _marks_text(loaded, name, value):
+            continue
+        elif name in UNSUPPORTED:
+            yield _unsupported(name)
+        else:
+            takes = "input_ids and attention_mask"
+            if loaded.encoder_decoder:
+                takes = "input_ids, attention_mask, encoder_outputs and decoder_input_ids"
+            yield f"{name}{_NOT_SUPPORTED}it passes {takes} to the model, and nothing else."
     cache = arguments.get("past_key_values")
     # transformers 5.23 marks a cache that it has not made itself.
     if cache is not None and (cache.get_seq_length() > 0 or getattr(cache, "_is_user_defined", False)):
-        yield "past_key_values was given; it reads the prompt itself, into a cache that can be rolled back."
+        yield _unsupported("past_key_values")
+
+
+def _marks_text(loaded: LoadedModel, name: str, value: Any) -> bool:
+    """Return whether an argument says of each token that it is text, as processors of multimodal models do."""
+    kinds = _ZEROS_ARE_TEXT.get(name, ())
+    return (kinds is None or loaded.model.config.model_type in kinds) and not torch.as_tensor(value).any()
 
 
 def _unpadded(ids: Tensor, mask: Tensor | None, name: str, *, right: bool = False) -> list[list[int]]:
@@ -203,25 +266,29 @@ def _unpadded(ids: Tensor, mask: Tensor | None, name: str, *, right: bool = Fals
         if not right and not all(kept[kept.index(True) :]):
             raise ConfigError(
                 f"generate_with: {name} of row {number} has a 0 after a 1; padding goes on the left: "
-                "tokenizer.padding_side = 'left'."
+                "tokenizer.padding_side = 'left'. Pass an attention_mask if these ids are not padding."
             )
         rows.append([token for token, real in zip(row, kept, strict=True) if real])
     return rows
 
 
 def _check_positions(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> None:
-    """Refuse positions that do not count the tokens of a row."""
+    """Refuse positions that do not count the tokens of a row.
+
+    Args:
+        ids: `[B, L]`.
+        mask: `[B, L]`, 0 for padding; None without any.
+        positions: `[B, L]` or `[1, L]`; `[A, B, L]` with A axes for images, which all count the same in a text.
+    """
     if positions is None:
         return
     real = torch.ones_like(ids) if mask is None else mask.to(ids.device).long()
     counted = real.cumsum(dim=1) - 1
-    if positions.shape[-1] == ids.shape[1] and positions.ndim == 2:
+    if positions.shape[-1] == ids.shape[1] and positions.shape[-2] in (1, len(ids)):
         wrong = (positions.to(ids.device) != counted) & real.bool()
         if not wrong.any():
             return
-    raise ConfigError(
-        "generate_with: position_ids was given; positions count the tokens of a row from 0. Remove it."
-    )
+    raise ConfigError(f"generate_with: {_unsupported('position_ids')}")
 
 
 def _read_encoder(

@@ -151,7 +151,7 @@ class GenerateWith:
             ConfigError: `generate` was asked for what this does not do.
             ModelError: The model cannot be decoded exactly, or is in training mode.
         """
-        loaded, drafter = self._loaded(model)
+        loaded, drafter = self._loaded(model, input_ids)
         hidden = hidden_arguments()
         if synced_gpus:
             hidden = {**hidden, "synced_gpus": True}
@@ -173,7 +173,7 @@ class GenerateWith:
             call.streamer.end()
         return _output(call, columns, metrics, encoder_decoder=loaded.encoder_decoder)
 
-    def _loaded(self, model: Any) -> tuple[LoadedModel, Drafter | None]:
+    def _loaded(self, model: Any, ids: Tensor) -> tuple[LoadedModel, Drafter | None]:
         if getattr(model, "training", False):
             raise ModelError(
                 "generate_with: the model is in training mode, in which dropout changes its output; call eval()."
@@ -181,7 +181,9 @@ class GenerateWith:
         key = id(model), model.device
         with self._lock:
             if key not in self._known:
-                loaded = wrap_model(model, self._tokenizer)
+                # With an encoder, `generate` has put its decoder_start_token_id first.
+                start = int(ids[0, 0]) if model.config.is_encoder_decoder else None
+                loaded = wrap_model(model, self._tokenizer, start_id=start)
                 drafter = None if self._drafter is None else make_drafter(loaded, self._drafter)
                 self._known[key] = loaded, drafter
             return self._known[key]
