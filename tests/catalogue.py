@@ -60,6 +60,11 @@ ngram 3=3
 \end\
 """
 
+CORPUS = """2 3 5 2 3 0 1 2 3 5
+3 5 2 0 3 5 4 2 2 3 3
+5 5 2 3 1 3 2 5 0 2
+"""
+
 _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("random", {}),
     "unigram": ("ngram", {"order": 1}),
@@ -67,6 +72,9 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
     "trigram": ("ngram", {"order": 3}),
     "copy-recent": ("prompt-copy", {"min_match": 1}),
     "copy-frequent": ("prompt-copy", {"min_match": 1, "prefer": "frequent"}),
+    "suffix": ("suffix", {"max_match": 4, "max_spec_factor": 3, "max_cached_requests": 100}),
+    "suffix-alone": ("suffix", {"max_cached_requests": 0}),
+    "datastore": ("datastore", {"max_spec_factor": 2}),
     "transformer": ("transformer", {}),
     "early-exit": ("early-exit", {"layers": 1}),
     "early-exit-trained": ("early-exit", {}),
@@ -90,6 +98,9 @@ _CATALOGUE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _WITHIN = ("copy-long", "other-transformer", "other-bigram")
 DRAFTERS = [who for who in _CATALOGUE if who not in _WITHIN]
+REMEMBERING = ("suffix",)
+"""Those whose drafts depend on the requests before."""
+FORGETFUL = [who for who in DRAFTERS if who not in REMEMBERING]
 
 # Settings with which a controller moves within a few steps.
 GAMMAS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -135,6 +146,7 @@ class Catalogue:
         self._info = info
         self._made: dict[str, Drafter] = {}
         (folder / "ids.arpa").write_text(ARPA)
+        (folder / "ids.txt").write_text(CORPUS)
         family = "t5" if target.encoder_decoder else "llama"
         tiny_model(family, target.vocab_size, seed=5, sharpness=0.8).save_pretrained(folder / "small")
         tiny_model(family, OTHER_VOCAB, seed=6, sharpness=0.8).save_pretrained(folder / "other")
@@ -147,6 +159,7 @@ class Catalogue:
         model = {"model": str(folder / "small")}
         self._needed = {
             "ngram": {"arpa": folder / "ids.arpa"},
+            "datastore": {"ids": folder / "ids.txt"},
             "transformer": model,
             "hierarchical": model,
             "heads": {"model": str(folder / "heads.safetensors")},

@@ -15,7 +15,7 @@ import pytest
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import BestFirstTree, PluginWarning, TokenTree
 from specdec_core.interface.settings import SamplingSettings
-from tests.catalogue import DRAFTERS, Catalogue, plugin_of
+from tests.catalogue import DRAFTERS, REMEMBERING, Catalogue, plugin_of
 from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
 from tests.toys import Gamma
 
@@ -60,7 +60,7 @@ def test_drafter_gives_the_targets_distribution_in_a_large_sample(target, catalo
 TREES = {"static": TokenTree((-1, -1, -1, 0, 0, 1, 4)), "best-first": BestFirstTree((3, 2, 2))}
 WHO_DRAFTS_TREES = (
     *("trigram", "copy-recent", "copy-frequent", "transformer", "early-exit", "quantised", "heads", "eagle3"),
-    *("dflash", "mtp"),
+    *("dflash", "mtp", "suffix", "datastore"),
 )
 TEMPERATURES = ("greedy", "temperature-0.7-top-p-0.6", "temperature-1")
 
@@ -95,6 +95,10 @@ def test_trees_give_the_targets_distribution_in_a_large_sample(target, catalogue
 def test_all_drafters_that_draft_trees_are_tried(catalogue):
     kinds = {plugin_of(who) for who in DRAFTERS if catalogue.make(who).drafts_trees}
     assert kinds == {plugin_of(who) for who in WHO_DRAFTS_TREES}
+
+
+def test_those_that_remember_are_known(catalogue):
+    assert [who for who in DRAFTERS if catalogue.make(who).remembers] == list(REMEMBERING)
 
 
 @pytest.mark.parametrize("who", ["chain", pytest.param("random", marks=pytest.mark.slow)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from specdec_core.interface import Capabilities, PluginSpec
 from specdec_core.registry import hookimpl
 from specdec_drafters.chain.config import ChainConfig
+from specdec_drafters.datastore.config import DatastoreConfig
 from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig
 from specdec_drafters.early_exit.config import EarlyExitConfig, EarlyExitTrainerConfig
@@ -15,6 +16,7 @@ from specdec_drafters.ngram.config import NgramConfig, NgramTrainerConfig
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 from specdec_drafters.quantised.config import QuantisedConfig
 from specdec_drafters.random.config import RandomConfig
+from specdec_drafters.suffix.config import SuffixConfig
 from specdec_drafters.transformer.config import TransformerConfig, TransformerTrainerConfig
 from specdec_drafters.translated.config import TranslatedConfig
 
@@ -38,6 +40,22 @@ def specdec_drafters() -> list[PluginSpec]:
             factory="specdec_drafters.prompt_copy.drafter:PromptCopyDrafter",
             config=PromptCopyConfig,
             summary="Copies the continuation of an earlier match of the last tokens (prompt lookup).",
+            capabilities=Capabilities(token_ids_only=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="suffix",
+            factory="specdec_drafters.suffix.drafter:SuffixDrafter",
+            config=SuffixConfig,
+            summary="Continues the longest match in the request and in earlier ones (suffix decoding).",
+            capabilities=Capabilities(token_ids_only=True),
+        ),
+        PluginSpec(
+            kind="drafter",
+            name="datastore",
+            factory="specdec_drafters.datastore.drafter:DatastoreDrafter",
+            config=DatastoreConfig,
+            summary="Continues the longest match in a corpus (retrieval, as REST).",
             capabilities=Capabilities(token_ids_only=True),
         ),
         PluginSpec(

@@ -108,7 +108,7 @@ def test_texts_that_cannot_be_counted(content, message, word_tokenizer, tmp_path
 
 
 def test_text_needs_a_tokenizer():
-    with pytest.raises(ConfigError, match=r"cannot count the text 'x\.txt': the target has no tokenizer"):
+    with pytest.raises(ConfigError, match=r"cannot use the text 'x\.txt': the target has no tokenizer"):
         NgramDrafter(NgramConfig(text="x.txt"), TargetInfo(9))
 
 

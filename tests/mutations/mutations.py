@@ -72,6 +72,8 @@ CACHE = "specdec_core/models/cache.py"
 MODEL_DRAFTER = "drafters/specdec_drafters/common/model_drafter.py"
 VARIANTS = "specdec_core/models/variants.py"
 AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
+RETRIEVAL = "drafters/specdec_drafters/common/retrieval.py"
+SUFFIX = "drafters/specdec_drafters/suffix/drafter.py"
 TABLES = "drafters/specdec_drafters/ngram/tables.py"
 KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
 
@@ -958,6 +960,54 @@ MUTATIONS = (
         "            while lengths[links[window]] >= longest - 1:\n",
         "Matches are shorter than `max_match`: worse drafts.",
         ("tests/drafters/test_suffix_automaton.py", "tests/drafters/test_prompt_copy.py"),
+    ),
+    Mutation(
+        "a search takes the end of a text for a continuation",
+        RETRIEVAL,
+        "found < pattern + _END_BYTES else -1",
+        "found <= pattern + _END_BYTES else -1",
+        "The longest match may have nothing after it: drafts are missing.",
+        ("tests/drafters/test_retrieval.py",),
+    ),
+    Mutation(
+        "a draft goes on with the next text of the corpus",
+        RETRIEVAL,
+        "Counter(column[column >= 0].tolist())",
+        "Counter(column.tolist())",
+        "An id that is no token is drafted, and the drafter is switched off.",
+        ("tests/drafters/test_retrieval.py",),
+    ),
+    Mutation(
+        "a draft is as long as the budget, whatever matched",
+        RETRIEVAL,
+        "        depth = min(depth, int(longest * self._config.max_spec_factor))",
+        "        depth = depth if longest else 0",
+        "Still exact, but long drafts after short matches are rejected.",
+        ("tests/drafters/test_datastore.py", "tests/drafters/test_suffix.py"),
+    ),
+    Mutation(
+        "suffixes are sorted by too few tokens",
+        RETRIEVAL,
+        "_suffix_array(self._tokens, longest + 1)",
+        "_suffix_array(self._tokens, longest)",
+        "A binary search in what is not sorted misses matches.",
+        ("tests/drafters/test_retrieval.py",),
+    ),
+    Mutation(
+        "all earlier requests are kept",
+        SUFFIX,
+        "while sum(part.texts for part in earlier) > most:",
+        "while sum(part.texts for part in earlier) > 2 * most:",
+        "Memory grows with the number of requests.",
+        ("tests/drafters/test_suffix.py",),
+    ),
+    Mutation(
+        "suffix forgets nothing",
+        SUFFIX,
+        "        with self._lock:\n            self._earlier = ()\n",
+        "        with self._lock:\n            pass\n",
+        "Repeats of a comparison measure what the first one taught.",
+        ("tests/drafters/test_suffix.py",),
     ),
     Mutation(
         "back-off weight ignored in the tables",

@@ -47,6 +47,7 @@ def test_names():
     assert names == {
         "drafter": [
             "chain",
+            "datastore",
             "dflash",
             "eagle3",
             "early-exit",
@@ -57,6 +58,7 @@ def test_names():
             "prompt-copy",
             "quantised",
             "random",
+            "suffix",
             "transformer",
             "translated",
         ],

@@ -8,7 +8,7 @@ import pytest
 from specdec_core.interface import GenerationSettings, SamplingSettings
 from specdec_core.replay import DrafterReplay
 from specdec_core.testing.harness.replaying import decode_and_replay, memory_record
-from tests.catalogue import DRAFTERS, Catalogue
+from tests.catalogue import FORGETFUL, Catalogue
 from tests.lossless import small_target
 
 PROMPT = (2, 3, 5, 2, 3)
@@ -51,7 +51,7 @@ def agree(made, family, who, setting, count, gamma=2, length=8, **options):
 
 
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
-@pytest.mark.parametrize("who", DRAFTERS)
+@pytest.mark.parametrize("who", FORGETFUL)
 def test_a_replay_expects_what_is_counted_live(made, who, setting):
     both = agree(made, "gpt2", who, setting, 8 if setting == "greedy" and who != "random" else 200)
     assert both.farthest()[0] < 4.5
@@ -75,13 +75,13 @@ def test_drafts_with_settings_of_their_own(made):
         ("t5", "top-p-0.8", 4, 400),
     ],
 )
-@pytest.mark.parametrize("who", DRAFTERS)
+@pytest.mark.parametrize("who", FORGETFUL)
 def test_live_decoding_agrees_with_every_setting(made, who, family, setting, gamma, count):
     """An error of a tenth of a token per text would show. Smaller ones: `tests/replay/test_law.py`."""
     assert agree(made, family, who, setting, count, gamma).farthest()[0] < 4.5
 
 
-@pytest.mark.parametrize("who", DRAFTERS)
+@pytest.mark.parametrize("who", FORGETFUL)
 def test_asking_once_per_text_equals_asking_at_every_position(made, who):
     target, catalogue = made("gpt2")
     drafter = catalogue.make(who)

@@ -17,6 +17,8 @@ DEFAULT = [
     ("random", True),
     ("trigram", False),
     ("copy-recent", False),
+    ("suffix-alone", True),
+    ("datastore", False),
     ("transformer", True),
     ("early-exit", False),
     ("quantised-4", True),

@@ -51,6 +51,7 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     drafters = {one.labels.drafter.partition("(")[0] for one in study.runs[1:]}
     assert drafters == {
         "chain",
+        "datastore",
         "eagle3",
         "early-exit",
         "heads",
@@ -59,6 +60,7 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
         "prompt-copy",
         "quantised",
         "random",
+        "suffix",
         "transformer",
     }
     assert [one.labels.gamma for one in study.runs if one.labels.drafter == "random"] == list(range(1, 9))
@@ -71,10 +73,16 @@ def test_drafters_that_need_settings_are_left_out_with_the_reason(tmp_path):
     other = SimpleNamespace(number=1, prompt=(2,))
     part = Part(None, texts=[other, text, text])
     study, left_out = default_study(record_of("somebody/large", part), registry=None)
-    assert {one.labels.drafter for one in study.runs[1:]} == {"early-exit", "prompt-copy", "quantised", "random"}
+    assert {one.labels.drafter for one in study.runs[1:]} == {
+        "early-exit",
+        "prompt-copy",
+        "quantised",
+        "random",
+        "suffix",
+    }
     assert "missing key 'model'" in left_out["transformer"]
     study, left_out = default_study(record_of("somebody/large", part, source="vllm"), registry=None)
-    assert {one.labels.drafter for one in study.runs[1:]} == {"prompt-copy", "random"}
+    assert {one.labels.drafter for one in study.runs[1:]} == {"prompt-copy", "random", "suffix"}
     assert "made of the target's weights, which an imported record does not name" in left_out["quantised"]
     # An import has no settings of prompts: they are its token ids, in order.
     assert [prompt.tokens for prompt in study.tasks[0].prompts] == [(3, 1), (2,)]

@@ -6,7 +6,7 @@ import json
 import re
 import sysconfig
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,12 @@ from specdec_core.interface import ConfigError, input_path, open_input, reading
 from specdec_drafters.common import BUILTIN_STDLIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from specdec_core.interface import TargetInfo
 
 
 BUILTIN_STDLIB_BYTES = 4_000_000
@@ -93,6 +95,45 @@ def tokenize_documents(documents: list[str], tokenizer: Any) -> list[NDArray[np.
     # verbose=False: a text longer than the model's context is fine here.
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     return [np.array(ids, dtype=np.int32) for ids in encoded]
+
+
+def target_documents(
+    drafter: str, text: str, max_bytes: int | None, target: TargetInfo
+) -> list[NDArray[np.int32]]:
+    """Return the documents of a text in the tokens of a target, `[T]` each.
+
+    Args:
+        drafter: Name of the drafter, for the error message.
+        text: A path, or `builtin:stdlib`.
+        max_bytes: The most bytes to read.
+        target: The target.
+
+    Raises:
+        ConfigError: The target has no tokenizer, or the text cannot be read; see `read_documents`.
+    """
+    if target.tokenizer is None:
+        raise ConfigError(
+            f"drafter {drafter!r} cannot use the text {text!r}: the target has no tokenizer. "
+            "Give a file of token ids instead, or a target with a tokenizer."
+        )
+    return tokenize_documents(read_documents(text, target.folder, max_bytes), target.tokenizer)
+
+
+def check_ids(documents: Sequence[NDArray[np.int32]], vocab_size: int) -> None:
+    """Check that there are tokens, and that all are in the vocabulary.
+
+    Raises:
+        ConfigError: There are none, or an id is not in the vocabulary.
+    """
+    lowest = min((int(document.min()) for document in documents if len(document)), default=0)
+    highest = max((int(document.max()) for document in documents if len(document)), default=-1)
+    if highest < lowest:
+        raise ConfigError("the text has no tokens; give a non-empty text.")
+    if lowest < 0 or highest >= vocab_size:
+        raise ConfigError(
+            f"token id {lowest if lowest < 0 else highest} is in the text; the target's vocabulary has the ids 0 "
+            f"to {vocab_size - 1}. Give ids of the target's own vocabulary, or the tokenizer that belongs to it."
+        )
 
 
 def _decode(raw: bytes, *, cut: bool) -> str:

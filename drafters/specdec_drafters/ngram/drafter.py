@@ -9,7 +9,6 @@ import torch
 
 from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
 from specdec_core.interface import (
-    ConfigError,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -19,7 +18,7 @@ from specdec_core.interface import (
     draw_tree,
     input_path,
 )
-from specdec_drafters.common.texts import read_documents, tokenize_documents
+from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.kneser_ney import estimate
@@ -65,13 +64,7 @@ def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
     if config.arpa is not None:
         return read_arpa(_locate(config.arpa, target.folder), target.vocab_size, config.order)
     assert config.text is not None, "the config checks that one is given"
-    if target.tokenizer is None:
-        raise ConfigError(
-            f"drafter 'ngram' cannot count the text {config.text!r}: the target has no tokenizer. "
-            "Give 'arpa', an ARPA file over token ids, or a target with a tokenizer."
-        )
-    documents = read_documents(config.text, target.folder, config.max_bytes)
-    tokens = tokenize_documents(documents, target.tokenizer)
+    tokens = target_documents("ngram", config.text, config.max_bytes, target)
     return estimate(tokens, target.vocab_size, config.order or DEFAULT_TEXT_ORDER)
 
 

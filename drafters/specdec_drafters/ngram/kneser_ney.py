@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_core.interface import ConfigError
+from specdec_drafters.common.texts import check_ids
 from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level, NgramTables
 
 if TYPE_CHECKING:
@@ -199,13 +200,7 @@ def _check(documents: Sequence[NDArray[np.int32]], vocab_size: int, order: int) 
             f"the text has {longest} token(s) in a row; n-grams of order {order} need at least {order}. "
             "Give a longer text or a lower order."
         )
-    lowest = min(int(document.min()) for document in documents if len(document))
-    highest = max(int(document.max()) for document in documents if len(document))
-    if lowest < 0 or highest >= vocab_size:
-        raise ConfigError(
-            f"token id {lowest if lowest < 0 else highest} is in the text; the target's vocabulary has the ids 0 "
-            f"to {vocab_size - 1}. Give ids of the target's own vocabulary, or the tokenizer that belongs to it."
-        )
+    check_ids(documents, vocab_size)
 
 
 def _count(

@@ -1,0 +1,1 @@
+"""The datastore drafter (retrieval from a corpus, as REST)."""

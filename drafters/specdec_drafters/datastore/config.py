@@ -1,0 +1,33 @@
+"""Settings of the datastore drafter. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from specdec_drafters.common import BUILTIN_TEXTS
+from specdec_drafters.common.matching import MatchingConfig
+
+
+class DatastoreConfig(MatchingConfig):
+    """The corpus, either `text` or `ids`; what to match in it, and what to draft."""
+
+    text: Annotated[str, Field(min_length=1)] | None = None
+    """A UTF-8 text to search with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""
+    ids: Path | None = None
+    """A file of the target's token ids, one text per line."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """The most bytes of text to read; by default the whole file, or 4 MB of `builtin:stdlib`."""
+
+    @model_validator(mode="after")
+    def _check_corpus(self) -> DatastoreConfig:
+        if (self.text is None) == (self.ids is None):
+            given = "neither" if self.text is None else "both"
+            raise ValueError(f"give either 'text' (a text to search) or 'ids' (a file of token ids); got {given}")
+        if self.ids is not None and self.max_bytes is not None:
+            raise ValueError("'max_bytes' applies to 'text', not to 'ids'")
+        if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
+            raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
+        return self

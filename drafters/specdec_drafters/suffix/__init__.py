@@ -1,0 +1,1 @@
+"""The suffix drafter (suffix decoding)."""
