@@ -39,6 +39,22 @@ _PREFIX_FREE = (
     hf.LogitNormalization,
 )
 
+# Of log probabilities, which are at most 0, these make none that is above 0. All others might.
+_NEVER_POSITIVE = (
+    *_PREFIX_FREE,
+    hf.RepetitionPenaltyLogitsProcessor,
+    hf.EncoderRepetitionPenaltyLogitsProcessor,
+    hf.NoRepeatNGramLogitsProcessor,
+    hf.EncoderNoRepeatNGramLogitsProcessor,
+    hf.NoBadWordsLogitsProcessor,
+    hf.PrefixConstrainedLogitsProcessor,
+    hf.MinLengthLogitsProcessor,
+    hf.MinNewTokensLengthLogitsProcessor,
+    hf.SuppressTokensAtBeginLogitsProcessor,
+    hf.ForcedBOSTokenLogitsProcessor,
+    hf.ForcedEOSTokenLogitsProcessor,
+)
+
 
 _PROOFS = 8
 """In how many of its first calls a processor that a user gave is asked twice."""
@@ -85,6 +101,18 @@ class LogitsToProbs:
     def temperature_only(self) -> bool:
         """Whether only the temperature is applied, or greedy decoding."""
         return self._temperature_only and self.constraints is None
+
+    @property
+    def never_positive(self) -> bool:
+        """Whether the scores of log probabilities are known to be at most 0, too.
+
+        A processor may lift some above 0, as `sequence_bias` does; a normalisation after it puts that right.
+        """
+        known = True
+        for one in self._chain:
+            lowers = type(one) in _NEVER_POSITIVE and getattr(one, "filter_value", 0) <= 0
+            known = type(one) is hf.LogitNormalization or (known and lowers)
+        return known
 
     def constrained(self, constraints: Constraints | None, *, drafts: bool = False) -> Self:
         """Return the same for the rows of a batch whose texts are constrained.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import signature
 
 import numpy as np
@@ -154,6 +155,18 @@ def test_a_beam_that_is_not_known_matters_only_if_it_may_change_the_step():
                 break
     assert taken > 100
     assert refused > 100
+
+
+def test_a_beam_that_is_not_known_always_matters_if_continuations_may_score_above_their_beams():
+    likely, unlikely = (np.full(VOCAB, value, np.float32) for value in (-0.1, -50))
+    known = [continuations(likely), continuations(likely), None]
+    state = replace(BeamState.start(BEAMS), beams=((4,), (5,), (6,)), scores=np.float32([0, -1, -9]))
+    bounded = BeamRules(BEAMS, KEPT, LIMIT)
+    unbounded = replace(bounded, bounded=False)
+    assert advance(state, known, bounded, ends) is not None
+    assert advance(state, known, unbounded, ends) is None
+    lifted = [*known[:2], continuations(unlikely + 60 * (np.arange(VOCAB) == 7).astype(np.float32))]
+    assert advance(state, lifted, unbounded, ends).state.beams[0] == (6, 7)
 
 
 def test_nothing_is_known():

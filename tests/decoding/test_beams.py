@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from transformers import LogitsProcessor
+from transformers import LogitNormalization, LogitsProcessor, SequenceBiasLogitsProcessor
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
@@ -244,6 +244,30 @@ def random_tree(request, step):
         count = int(torch.randint(0, 4, (), generator=generator))
         rows.append(torch.randint(0, VOCAB, (count, 3), generator=generator).tolist() if budget else [])
     return Proposal.from_continuations(rows, request.budget, request.depth)
+
+
+BIAS = {(token,): 5.0 for token in range(8, VOCAB, 6)} | {(11, 26): 9.0}
+"""Added to the log probability of a token, or of the second of two: enough to lift many above 0."""
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_log_probabilities_above_0_change_no_beam(family, normalised, device):
+    """A beam that the target has not read may have the best continuation of all, whatever its own score."""
+    model, target, small = models(family, device, noise=0.1, eos=EOS[:1])
+    chain = [SequenceBiasLogitsProcessor(BIAS), *[LogitNormalization()] * normalised]
+    texts, same = prompts(6, seed=7), {"max_new_tokens": 10, "num_return_sequences": 3}
+    expected = [
+        library(model, prompt, num_beams=3, sequence_bias=BIAS, renormalize_logits=normalised, **same)
+        for prompt in texts
+    ]
+    for drafter in (Small(target, small), Odd(random_tree)):
+        decoder = Decoder(target, drafter, gamma=3, temperature=0, processors=chain, strict=True)
+        result = decoder.generate(texts, beams=3, **same)
+        for number, (rows, scores, _) in enumerate(expected):
+            mine = result[number * 3 : number * 3 + 3]
+            assert [one.tokens for one in mine] == rows
+            assert [one.score for one in mine] == pytest.approx(scores, abs=1e-4)
 
 
 def wrong_ids(request, step):

@@ -52,6 +52,8 @@ LOADED = "specdec_core/models/loaded.py"
 PROBE = "specdec_core/models/probe.py"
 TREE = "specdec_core/verification/tree.py"
 TREE_DRAFTING = "specdec_core/decoding/tree_drafting.py"
+BEAM_SEARCH = "specdec_core/decoding/beams/search.py"
+BEAM_BATCH = "specdec_core/decoding/beams/batch.py"
 RUNNER = "specdec_core/study/run/runner.py"
 RECORDER = "specdec_core/record/recorder.py"
 SHARDS = "specdec_core/record/shards.py"
@@ -1560,5 +1562,21 @@ MUTATIONS = (
         "        pass",
         "A repeat sees what earlier ones of the same prompts taught.",
         ("tests/interface/test_remembering.py",),
+    ),
+    Mutation(
+        "a beam that is not read counts as bounded by its score",
+        BEAM_SEARCH,
+        "if not found or (len(found) < len(known) and not rules.bounded):",
+        "if not found:",
+        "With a processor that lifts log probabilities above 0, drafts change the beams.",
+        ("tests/decoding/test_beam_step.py", "tests/decoding/test_beams.py"),
+    ),
+    Mutation(
+        "every processor is taken to keep log probabilities at most 0",
+        LOGITS,
+        "or (known and lowers)",
+        "or known",
+        "With a processor that lifts log probabilities above 0, drafts change the beams.",
+        ("tests/sampling/test_logits.py", "tests/decoding/test_beams.py"),
     ),
 )

@@ -18,6 +18,48 @@ V = 40
 LOGITS = torch.randn(6, V, generator=torch.Generator().manual_seed(2)) * 2
 
 
+LOWERING = {
+    "penalty": hf.RepetitionPenaltyLogitsProcessor(1.3),
+    "reward": hf.RepetitionPenaltyLogitsProcessor(0.5),
+    "encoder penalty": hf.EncoderRepetitionPenaltyLogitsProcessor(1.3, torch.tensor([[5, 6]])),
+    "n-grams": hf.NoRepeatNGramLogitsProcessor(2),
+    "encoder n-grams": hf.EncoderNoRepeatNGramLogitsProcessor(1, torch.tensor([[5, 6]])),
+    "bad words": hf.NoBadWordsLogitsProcessor([[5], [3, 7]]),
+    "allowed": hf.PrefixConstrainedLogitsProcessor(lambda *_: [5, 6], 1),
+    "length": hf.MinLengthLogitsProcessor(9, 1, "cpu"),
+    "new tokens": hf.MinNewTokensLengthLogitsProcessor(2, 9, 1, "cpu"),
+    "at the beginning": hf.SuppressTokensAtBeginLogitsProcessor([5], 3, "cpu"),
+    "first": hf.ForcedBOSTokenLogitsProcessor(5),
+    "last": hf.ForcedEOSTokenLogitsProcessor(4, 1, "cpu"),
+    "suppressed": hf.SuppressTokensLogitsProcessor([5], "cpu"),
+    "temperature": hf.TemperatureLogitsWarper(0.5),
+    "normalised": hf.LogitNormalization(),
+}
+LIFTING = {
+    "bias": hf.SequenceBiasLogitsProcessor({(5,): 3.0}),
+    "decay": hf.ExponentialDecayLengthPenalty((1, 3.0), 5, 0),
+    "filter": hf.TopKLogitsWarper(5, filter_value=1.0),
+}
+
+
+@pytest.mark.parametrize("name", LOWERING)
+def test_which_processors_keep_log_probabilities_at_most_0(name):
+    own = LogitsToProbs(SamplingSettings(temperature=0), [LOWERING[name]])
+    assert own.never_positive
+    assert own.scores(LOGITS.log_softmax(dim=-1), [[3, 4, 3]] * len(LOGITS)).max() <= 0
+
+
+@pytest.mark.parametrize("name", LIFTING)
+def test_which_processors_may_lift_log_probabilities_above_0(name):
+    settings, prefixes = SamplingSettings(temperature=0), [[3, 4, 3]] * len(LOGITS)
+    own = LogitsToProbs(settings, [LIFTING[name], hf.TemperatureLogitsWarper(0.9)])
+    assert not own.never_positive
+    assert own.scores(LOGITS.log_softmax(dim=-1), prefixes).max() > 0
+    normalised = LogitsToProbs(settings, [LIFTING[name], hf.LogitNormalization()])
+    assert normalised.never_positive
+    assert normalised.scores(LOGITS.log_softmax(dim=-1), prefixes).max() <= 0
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -63,7 +63,8 @@ def open_beams(
         )
     beams, width = settings.beams, draft_beams or settings.beams
     candidates = BeamRules.count_candidates(beams, len(stops.eos_ids))
-    prompts = [_prompt(row, settings, stops, candidates) for row in rows]
+    bounded = to_probs.never_positive
+    prompts = [_prompt(row, settings, stops, candidates, bounded=bounded) for row in rows]
     copies = [replace(row, tokens=list(row.tokens)) for row in rows for _ in range(beams)]
     levels = info.max_gamma
     sources = None if info.sources is None else [source for source in info.sources for _ in range(beams)]
@@ -96,13 +97,16 @@ def open_beams(
     return BeamBatch(prompts, copies, session, proposer, recorder, to_probs, candidates)
 
 
-def _prompt(row: Row, settings: GenerationSettings, stops: StopRule, candidates: int) -> PromptBeams:
+def _prompt(
+    row: Row, settings: GenerationSettings, stops: StopRule, candidates: int, *, bounded: bool
+) -> PromptBeams:
     rules = BeamRules(
         settings.beams,
         candidates,
         row.limit - len(row.tokens),
         settings.length_penalty,
         settings.early_stopping,
+        bounded,
     )
     return PromptBeams(
         row.tokens, rules, row.reason_at_limit, lambda text, token: stops.clip(text[-stops.reach :], [token])[1]

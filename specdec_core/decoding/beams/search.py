@@ -41,6 +41,8 @@ class BeamRules:
         length_penalty: Exponent of the length by which a finished hypothesis' log probability is divided.
         early_stopping: True ends with w finished hypotheses; False where no running beam is likely to become
             better than they are; "never" where none can.
+        bounded: Whether no continuation scores above its beam. A logits processor that adds to log probabilities
+            may break that.
     """
 
     beams: int
@@ -48,6 +50,7 @@ class BeamRules:
     max_new_tokens: int
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    bounded: bool = True
 
     @staticmethod
     def count_candidates(beams: int, eos_ids: int) -> int:
@@ -140,10 +143,10 @@ def advance(
 
     Returns:
         The step; None if a beam that is not known may have a part in it. It has none where w continuations of the
-        others are better than that beam itself, since no continuation is better than its beam.
+        others are better than that beam itself, if no continuation is better than its beam (`rules.bounded`).
     """
     found = [(beam, one) for beam, one in enumerate(known) if one is not None]
-    if not found:
+    if not found or (len(found) < len(known) and not rules.bounded):
         return None
     every = np.concatenate([state.scores[beam] + one.log_probs for beam, one in found])
     order = _best(every, rules.candidates)
