@@ -52,8 +52,10 @@ TEXTS = {
     "[ab](a|ab|bb)?c[ab]?": [x + y + "c" + z for x in "ab" for y in MIDDLES for z in ("", "a", "b")],
     # Two tokens are forced at the beginning and one at the end, which nothing may follow.
     "cc(a|b|ba)b?c": ["cc" + x + y + "c" for x in ("a", "b", "ba") for y in ("", "b")],
+    # After two letters, the c is the only token beside the end of sequence: it is not forced.
+    "[ab]{2}c?": [x + y + z for x in "ab" for y in "ab" for z in ("", "c")],
 }
-FREE, FORCED = TEXTS
+FREE, FORCED, ENDING = TEXTS
 SETTINGS = {
     "greedy": SamplingSettings(temperature=0),
     "temperature-1": SamplingSettings(temperature=1),
@@ -210,14 +212,14 @@ def test_without_a_drafter_too(target, law, regex):
 def test_an_encoder_decoder_is_constrained_too(device):
     target = wrap_model(tiny_model("t5", VOCAB, sharpness=0.8).to(device), tiny_tokenizer())
     settings = SamplingSettings(temperature=1)
-    for regex, texts in TEXTS.items():
+    for regex in (FREE, FORCED):
         decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(2, 3), strict=True)
-        assert_laws(decoder, {regex: constrained_law(target, texts, settings, 8)})
+        assert_laws(decoder, {regex: constrained_law(target, TEXTS[regex], settings, 8)})
 
 
 def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3, 1), strict=True)
-    laws = {regex: law(regex, "temperature-1", 5) for regex in TEXTS}
+    laws = {regex: law(regex, "temperature-1", 5) for regex in (FREE, FORCED)}
     assert_laws(decoder, {FREE: laws[FREE], None: None, FORCED: laws[FORCED]}, length=5)
     # A row does not depend on the rows beside it.
     together = decoder.generate([PROMPT] * 2, constraints=[{"regex": FREE}, None], seed=5, max_new_tokens=20)
@@ -227,7 +229,7 @@ def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
 
 
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
-@pytest.mark.parametrize("regex", TEXTS)
+@pytest.mark.parametrize("regex", [FREE, FORCED])
 def test_trees_are_constrained_node_by_node(target, law, regex, setting):
     gamma = TreeGamma(TokenTree.from_widths((2, 2, 1)), 10, 0, 3)
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, sampling=SETTINGS[setting], strict=True)
@@ -318,6 +320,9 @@ def test_forced_tokens_stop_at_limits_and_stop_strings(target):
     for length in range(1, 8):
         (one,) = decoder.generate([PROMPT], constraint={"regex": "[ab]ccccccc"}, max_new_tokens=length)
         assert (len(one.tokens), one.finish_reason) == (length, "length")
+        # A text may begin with more forced tokens than it may have.
+        (one,) = decoder.generate([PROMPT], constraint={"regex": "ccccccc[ab]"}, max_new_tokens=length)
+        assert (one.tokens, one.finish_reason) == ((C,) * length, "length")
     (one,) = decoder.generate([PROMPT], constraint={"regex": "[ab]cccccca"}, stop="cc")
     assert (one.tokens[1:], one.finish_reason) == ((C, C), "stop")
     (one,) = decoder.generate([PROMPT], constraint={"regex": "cccccca"}, stop="cc")

@@ -1579,4 +1579,20 @@ MUTATIONS = (
         "With a processor that lifts log probabilities above 0, drafts change the beams.",
         ("tests/sampling/test_logits.py", "tests/decoding/test_beams.py"),
     ),
+    Mutation(
+        "a token is forced although the text may end",
+        CONSTRAINTS,
+        'bits = int.from_bytes(mask, "little")\n',
+        'bits = int.from_bytes(mask, "little") & ~0b10\n',
+        "The end of sequence, id 1 in the tests, is never drawn where one token may follow the text.",
+        ("tests/decoding/test_constraints.py",),
+    ),
+    Mutation(
+        "forced tokens at the beginning go past the limit",
+        BATCH,
+        "self._constraints.forced(n, row.tokens, row.room)",
+        "self._constraints.forced(n, row.tokens, row.room + 2)",
+        "Texts are longer than max_new_tokens.",
+        ("tests/decoding/test_constraints.py",),
+    ),
 )
