@@ -164,6 +164,14 @@ def test_the_end_of_a_search_is_that_of_generate(ending, early_stopping, length_
     check(model, decoder, prompts(3, seed=4), beams=3, **settings)
 
 
+@pytest.mark.parametrize("early_stopping", [False, "never"])
+def test_where_most_continuations_end_enough_others_are_looked_at(early_stopping, device):
+    """With six ids that end a beam, w that go on need not be among the best 2w continuations."""
+    model, target, small = models("llama", device, eos=(1, 2, 3, 4, 5, 7), raised=4.0)
+    decoder = Decoder(target, Small(target, small), gamma=3, temperature=0, draft_beams=5, strict=True)
+    check(model, decoder, prompts(8, seed=4), beams=3, max_new_tokens=10, early_stopping=early_stopping)
+
+
 def test_hypotheses_end_with_either_id_or_at_the_limit(ending):
     _, target, small = ending
     decoder = Decoder(target, Small(target, small), gamma=3, temperature=0, strict=True)
@@ -331,6 +339,50 @@ def test_a_drafter_of_lines_drafts_one_for_each_beam(ending):
     decoder = Decoder(target, CountingDrafter(VOCAB), gamma=3, temperature=0)
     with pytest.warns(PluginWarning, match="CountingDrafter drafts lines only"):
         check(model, decoder, prompts(2, seed=4), beams=3)
+
+
+class _Bookkeeper(_Session):
+    """Checks that the paths it is told lead through its own nodes, to what is committed."""
+
+    compared = 0
+
+    def propose(self, request):
+        made = super().propose(request)
+        self.tokens, self.parents = made.tokens.tolist(), made.parents.tolist()
+        return made
+
+    def commit(self, outcome):
+        for row, path in enumerate(outcome.paths or ()):
+            for before, node in zip((-1, *path), path, strict=False):
+                assert node < outcome.drafted[row]
+                assert self.parents[row][node] == before
+            assert tuple(self.tokens[row][node] for node in path) == outcome.committed[row][: len(path)]
+            _Bookkeeper.compared += len(path)
+
+    def rollback(self, lengths):
+        pass
+
+
+def share_of_the_vocabulary(request, step):
+    """Draft for each of three beams a third of all tokens, so that together they draft what follows."""
+    rows = [
+        [[token] for token in range(row % 3, VOCAB, 3)] if most else [] for row, most in enumerate(request.budget)
+    ]
+    return Proposal.from_continuations(rows, request.budget, request.depth)
+
+
+@pytest.mark.parametrize("width", [3, 14, 20, 42])
+def test_a_row_of_the_drafter_is_told_of_its_own_nodes_only(ending, width):
+    """In the first step all rows have the same text, and what follows one may be a node of another.
+
+    Rows that use up their budgets draft more together than the target reads, where the width is not 42.
+    """
+    model, target, _ = ending
+    drafter = Odd(share_of_the_vocabulary, _Bookkeeper)
+    decoder = Decoder(target, drafter, gamma=1, temperature=0, draft_beams=width, strict=True)
+    _Bookkeeper.compared = 0
+    check(model, decoder, prompts(3, seed=4), beams=3)
+    assert _Bookkeeper.compared
 
 
 class Oracle(AutoregressiveDrafter):

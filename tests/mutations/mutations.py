@@ -1595,4 +1595,20 @@ MUTATIONS = (
         "Texts are longer than max_new_tokens.",
         ("tests/decoding/test_constraints.py",),
     ),
+    Mutation(
+        "several end ids, and no more candidates",
+        BEAM_SEARCH,
+        "return max(2, 1 + eos_ids) * beams",
+        "return 2 * beams",
+        "Where most of the best continuations end a beam, fewer than w go on, and beams differ from those of generate.",
+        ("tests/decoding/test_beams.py",),
+    ),
+    Mutation(
+        "a beam's row is told of the nodes of other rows",
+        BEAM_BATCH,
+        "drafts[number][node][1] for node in path if drafts[number][node][0] == row)",
+        "drafts[number][node][1] for node in path)",
+        "A drafter keeps the state of tokens that are not on its path, and drafts worse.",
+        ("tests/decoding/test_beams.py",),
+    ),
 )

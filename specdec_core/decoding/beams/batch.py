@@ -99,7 +99,8 @@ class BeamBatch:
         room = [row.room for row in self._rows]
         proposal, faults = self._proposer.propose(self._tokens, room, hidden, states)
         proposed = perf_counter()
-        block = TreeBlock(self.prompts, self._row_of, proposal)
+        most = [max(self._proposer.asked[row] for row in rows) for rows in self._row_of]
+        block = TreeBlock(self.prompts, self._row_of, proposal, most)
         first = self._target.calls == 0
         uncached = [prompt.text if first else () for prompt in self.prompts]
         draft = (block.tokens, block.lengths, block.parents) if max(block.lengths) else (None, None, None)

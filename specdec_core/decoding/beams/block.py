@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,8 +33,11 @@ class TreeBlock:
         prompts: The beam searches.
         rows: The drafter's row of each beam of each prompt.
         proposal: The drafts of all rows.
+        most: The maximum number of draft nodes of each prompt. Each of its rows may have as many, so that all
+            together may have more: those of the best beams are read.
 
     Attributes:
+        proposal: The drafts that are read.
         beams: The beams whose last token is read, of each prompt.
         starts: The node of each beam of each prompt, from which its draft goes on.
         lengths: Number of nodes of each prompt.
@@ -42,9 +45,20 @@ class TreeBlock:
         parents: `[B, T]` int64.
     """
 
-    def __init__(self, prompts: Sequence[PromptBeams], rows: Sequence[Sequence[int]], proposal: Proposal) -> None:
+    def __init__(
+        self,
+        prompts: Sequence[PromptBeams],
+        rows: Sequence[Sequence[int]],
+        proposal: Proposal,
+        most: Sequence[int],
+    ) -> None:
         self._prompts, self._rows = prompts, rows
-        self.proposal = proposal
+        lengths = list(proposal.lengths)
+        for own, left in zip(rows, most, strict=True):
+            for row in own:
+                lengths[row] = min(lengths[row], left)
+                left -= lengths[row]
+        self.proposal = replace(proposal, lengths=tuple(lengths))
         self.beams = [[] if prompt.done else prompt.unread() for prompt in prompts]
         pairs = zip(prompts, self.beams, strict=True)
         heads = [prompt.places[beam].pending for prompt, some in pairs for beam in some]
