@@ -94,6 +94,18 @@ def fresh_layers(loaded, tokens, source):
     return [states[0] for states in output.hidden_states]
 
 
+def check_hidden(loaded, spy, prompts):
+    """Compare the hidden states that the last tokens were predicted from; return the number of rows compared."""
+    checked = 0
+    for tokens, budget, hidden in spy.seen[1:]:
+        for row, (text, room) in enumerate(zip(tokens, budget, strict=True)):
+            if room:
+                expected = fresh_hidden(loaded, text[:-1], prompts[row])
+                torch.testing.assert_close(hidden[row], expected, atol=2e-4, rtol=1e-3)
+                checked += 1
+    return checked
+
+
 def check_layers(loaded, spy, prompts):
     """Compare the layers' outputs at all committed tokens but the last; return the number of rows compared."""
     checked = 0
@@ -123,19 +135,11 @@ def test_the_hidden_state_predicted_the_last_token(family, device):
     assert metrics.accepted > 5
     assert metrics.rejected > 3
     assert spy.seen[0][2] is None, "nothing has been read yet"
-    checked = 0
-    for tokens, budget, hidden in spy.seen[1:]:
-        for row, (text, room) in enumerate(zip(tokens, budget, strict=True)):
-            if room:
-                expected = fresh_hidden(loaded, text[:-1], PROMPTS[row])
-                torch.testing.assert_close(hidden[row], expected, atol=2e-4, rtol=1e-3)
-                checked += 1
-    assert checked > 12
-    assert check_layers(loaded, spy, PROMPTS) == checked
+    assert check_layers(loaded, spy, PROMPTS) == check_hidden(loaded, spy, PROMPTS) > 12
 
 
 @pytest.mark.parametrize("row_by_row", [False, True])
-def test_the_outputs_of_layers_move_with_the_accepted_path_of_a_tree(row_by_row, device):
+def test_hidden_states_and_outputs_of_layers_move_with_the_accepted_path_of_a_tree(row_by_row, device):
     loaded = wrap_model(tiny_model("llama").to(device))
     argmax, length = SamplingSettings(temperature=0), GenerationSettings(max_new_tokens=16, ignore_eos=True)
     plain = Decoder(loaded, sampling=argmax).generate(PROMPTS, length)
@@ -146,7 +150,7 @@ def test_the_outputs_of_layers_move_with_the_accepted_path_of_a_tree(row_by_row,
     metrics = Decoder(used, spy, gamma=gamma, sampling=argmax, strict=True).generate(PROMPTS, length).metrics
     assert metrics.accepted > 5
     assert metrics.rejected > 3
-    assert check_layers(used, spy, PROMPTS) > 9
+    assert check_layers(used, spy, PROMPTS) == check_hidden(used, spy, PROMPTS) > 9
 
 
 def test_hidden_states_are_kept_only_for_drafters_that_need_them(device):

@@ -77,6 +77,14 @@ def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, se
     assert doubled_p_value(decoder, expected[settings], count, count // 4, length=LENGTH) > 1e-4
 
 
+def test_a_best_first_tree_chooses_a_node_before_its_token_is_drawn(target, expected, tmp_path):
+    """A drafter that is never rejected shows it at once: what it drafts has the law of the target."""
+    target.model.save_pretrained(tmp_path)
+    drafter = {"name": "transformer", "model": str(tmp_path)}
+    decoder = Decoder(target, drafter, gamma=TreeGamma(BestFirstTree((3, 2))), strict=True)
+    assert doubled_p_value(decoder, expected["temperature-1"], 2400, length=LENGTH) > 1e-4
+
+
 @pytest.mark.parametrize(("lenience", "drafts_trees"), [(None, True), (1.0, True), (0.5, False)])
 def test_trees_are_drafted_where_lenience_is_1(target, lenience, drafts_trees):
     gamma = TreeGamma(SHAPES["wide"], 9)

@@ -1600,7 +1600,7 @@ MUTATIONS = (
         BEAM_SEARCH,
         "return max(2, 1 + eos_ids) * beams",
         "return 2 * beams",
-        "Where most of the best continuations end a beam, fewer than w go on, and beams differ from those of generate.",
+        "Where most of the best continuations end a beam, fewer than w go on: beams differ from those of generate.",
         ("tests/decoding/test_beams.py",),
     ),
     Mutation(
@@ -1610,5 +1610,23 @@ MUTATIONS = (
         "drafts[number][node][1] for node in path)",
         "A drafter keeps the state of tokens that are not on its path, and drafts worse.",
         ("tests/decoding/test_beams.py",),
+    ),
+    Mutation(
+        "hidden state of a tree by the number of accepted tokens",
+        BATCH,
+        "last = result.accepted if result.path is None else _columns(result.path)[rows, result.accepted]",
+        "last = result.accepted",
+        "Heads draft from the hidden state of a rejected sibling, and are accepted less often.",
+        ("tests/decoding/test_hidden_states.py",),
+    ),
+    Mutation(
+        "a best-first tree looks at the tokens that it draws",
+        TREE_DRAFTING,
+        "            at = (weights * left.sum(dim=2)).argmax(dim=1, keepdim=True)\n",
+        "            looked = draw(left.flatten(0, 1), uniforms[:, node].repeat_interleave(left.shape[1]))\n"
+        "            of_it = left.gather(2, looked.view(batch, -1, 1))[..., 0]\n"
+        "            at = (weights * of_it).argmax(dim=1, keepdim=True)\n",
+        "A node's token is no longer drawn from its q: likely tokens are emitted too often.",
+        ("tests/decoding/test_trees.py",),
     ),
 )
