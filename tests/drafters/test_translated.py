@@ -232,14 +232,29 @@ def test_q_is_the_drafters_distribution_among_the_shared_tokens_in_the_targets_i
 
 def test_a_back_off_row_is_what_the_same_row_written_out_gives():
     lower = LowerOrder(torch.tensor([-1.0, -2.0, -0.5, -3.0, -0.1, -1.5, -2.5]).numpy())
-    row = BackoffRow(lower, torch.tensor([1, 4, 5]).numpy(), torch.tensor([-0.2, -0.3, -0.7]).numpy(), -0.4)
+    ids, own = torch.tensor([0, 1, 4, 5]), torch.tensor([-0.9, -0.2, -0.3, -0.7])
+    row = BackoffRow(lower, ids.numpy(), own.numpy(), -0.4)
     logits = torch.from_numpy(lower.log_weights) - 0.4
-    logits[[1, 4, 5]] = torch.tensor([-0.2, -0.3, -0.7])
+    logits[ids] = own
     carried = SHARED_TOKENS.backoff_row(row)
+    assert carried.ids.tolist() == [0, 3, 5], "in the target's order"
     written = torch.from_numpy(carried.lower_order.log_weights) + carried.log_backoff_weight
     written[carried.ids] = torch.from_numpy(carried.log_weights)
     torch.testing.assert_close(written, SHARED_TOKENS.logits(logits))
     assert SHARED_TOKENS.backoff_row(row) is carried  # what the core prepares is kept with it
+
+
+def test_a_sequence_ends_before_a_token_that_is_not_shared():
+    """What follows that token was drafted after it, and would be after another in the target's text."""
+    from specdec_drafters.translated.request import SharedTokenRequest
+
+    outer = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([3, 4]), 2, VOCAB, 6, "cpu")
+    outer.start([[2, 3], [5]], (6, 6))
+    request = SharedTokenRequest(outer, SHARED_TOKENS, [[4], [5]])
+    assert request.extend([[3, 4, 2], [1, 2]], None) == [False, True]
+    assert request.extend([[2, 2], [5]], None) == [False, True]
+    assert request.wants_more()
+    assert rows_of(outer.proposal()) == [[SHARED[3]], [SHARED[1], SHARED[2], SHARED[5]]]
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
