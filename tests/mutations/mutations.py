@@ -1600,7 +1600,7 @@ MUTATIONS = (
         BEAM_SEARCH,
         "return max(2, 1 + eos_ids) * beams",
         "return 2 * beams",
-        "Where most of the best continuations end a beam, fewer than w go on: beams differ from those of generate.",
+        "Where most of the best continuations end a beam, fewer than w go on, and the text is wrong.",
         ("tests/decoding/test_beams.py",),
     ),
     Mutation(
