@@ -73,9 +73,13 @@ class Cap(Drafter):
         assert target.build is not None, "studies and registry.create set it"
         self.inner: Drafter = target.build("drafter", config.drafter, target)
         self.needs_hidden_states = self.inner.needs_hidden_states
+        self.remembers = self.inner.remembers
 
     def open(self, session: SessionInfo) -> DraftSession:
         return CapSession(self.inner.open(session), self.config.max_tokens)
+
+    def reset(self) -> None:
+        self.inner.reset()
 
 
 class CapSession(DraftSession):

@@ -128,7 +128,7 @@ class Decoder:
         settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target
         self._encoded: Encoded | None = None
-        self._gamma = make_gamma(gamma)
+        self.gamma = make_gamma(gamma)
         self._lenience = make_lenience(lenience)
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
         self._draft_to_probs = LogitsToProbs(draft_sampling or settings, processors)
@@ -275,7 +275,7 @@ class Decoder:
                 rows,
                 info,
                 self.drafter,
-                self._gamma,
+                self.gamma,
                 settings,
                 draft_beams=self._draft_beams,
                 to_probs=self._to_probs,
@@ -288,7 +288,7 @@ class Decoder:
             rows,
             info,
             self.drafter,
-            self._gamma,
+            self.gamma,
             self._lenience,
             to_probs=self._to_probs.constrained(constraints),
             stops=stops,
@@ -311,10 +311,10 @@ class Decoder:
         return rows
 
     def _max_gamma(self, guard: PluginGuard) -> int:
-        if self._gamma is None or self.drafter is None:
+        if self.gamma is None or self.drafter is None:
             return 0
-        with guard.calling(self._gamma):
-            limit = self._gamma.max_gamma
+        with guard.calling(self.gamma):
+            limit = self.gamma.max_gamma
             if isinstance(limit, int) and limit >= 0:
                 return limit
             raise PluginError(

@@ -153,6 +153,10 @@ class GammaController(ABC):
     Config: ClassVar[type[PluginConfig]] = PluginConfig
     """The pydantic model of its settings."""
 
+    varies: bool = False
+    """Whether its choices depend on measured times or on earlier requests, so that it may choose otherwise when
+    the same request is decoded again. A study then expects that counts differ between repeats."""
+
     def __init__(self, config: Any) -> None:
         self.config = config
 

@@ -68,6 +68,12 @@ def test_the_proposers_of_the_page_on_serving_draft_in_vllm():
         assert runner.asked[0].draft == expected
 
 
+def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
+    runpy.run_path(str(EXAMPLES / "shared_ngrams.py"), run_name="__main__")
+    shown = [each.text for each in outputs() if "shared_ngrams.py" in each.language]
+    assert [capsys.readouterr().out.strip("\n")] == shown
+
+
 def test_the_example_of_the_page_on_trees_drafts_trees(capsys):
     ran = runpy.run_path(str(EXAMPLES / "trees.py"), run_name="__main__")
     assert all(report.outcome.parents for report in ran["trace"].reports[:-1])

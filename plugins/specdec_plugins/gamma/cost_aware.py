@@ -68,6 +68,7 @@ class CostAwareGamma(GammaController):
     """
 
     Config = CostAwareGammaConfig
+    varies = True
 
     def __init__(self, config: CostAwareGammaConfig) -> None:
         super().__init__(config)

@@ -45,6 +45,10 @@ class RunningAverageGamma(GammaController):
 
     Config = RunningAverageGammaConfig
 
+    def __init__(self, config: RunningAverageGammaConfig) -> None:
+        super().__init__(config)
+        self.varies = config.c is None
+
     @property
     def max_gamma(self) -> int:
         """The largest gamma it ever asks for."""

@@ -25,7 +25,7 @@ from specdec_core.registry import (
 from specdec_core.registry.validation_errors import MAX_PROBLEMS
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
-from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
+from specdec_core.study.config.prompts import PromptText, in_both, read_chat_template, read_prompts
 from specdec_core.study.config.schema import RunConfig, StudyConfig, TargetConfig, TaskConfig, study_model
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
 from specdec_core.study.config.yaml_source import Document, Keys, document_of, read_document
@@ -182,6 +182,12 @@ class _Loader:
 
     def _tasks(self, config: StudyConfig, runs: Sequence[Run]) -> list[Task]:
         """Return the tasks; a study without `tasks` is a single unnamed one."""
+        if self._recorded and config.warmup_prompts is not None:
+            self._note(
+                ("warmup_prompts",),
+                "warmup_prompts: a record holds no texts of other prompts, so a replay warms nothing up. Remove "
+                "the setting, or name `target` and `prompts` and compare live.",
+            )
         if self._recorded:
             chosen = self._chosen(config, [task.name for task in self._recorded if task.name is not None])
             pairs = list(zip(runs, chosen, strict=True))
@@ -211,6 +217,7 @@ class _Loader:
         assert prompts is not None, "_missing reports missing prompts"
         self._check_target(target, (*keys, "target") if task.target else ("target",))
         texts, template = self._prompts(prompts, (*keys, "prompts") if task.prompts else ("prompts",))
+        warmup = task.warmup_prompts or config.warmup_prompts
         return Task(
             name=name,
             target=target,
@@ -220,7 +227,21 @@ class _Loader:
             sampling=_merged(config.sampling, task.sampling),
             generation=self._generation(config, task, keys),
             runs=(Run(BASELINE), *runs),
+            warmup_config=warmup,
+            warmup=() if warmup is None else self._warmup(warmup, texts, keys if task.warmup_prompts else ()),
         )
+
+    def _warmup(self, config: PromptsConfig, measured: Sequence[PromptText], keys: Keys) -> tuple[PromptText, ...]:
+        """Return the warm-up prompts, none of which may be measured, too."""
+        path = (*keys, "warmup_prompts")
+        texts, _ = self._prompts(config, path)
+        if both := in_both(texts, measured):
+            self._note(
+                path,
+                f"warmup_prompts: {len(both)} of {len(texts)} are measured, too, first {both[0]!r}; a drafter "
+                "would already know their outputs. Warm up with other prompts.",
+            )
+        return texts
 
     def _generation(self, config: StudyConfig, task: TaskConfig, keys: Keys) -> GenerationSettings:
         """Return the settings of a task with its constraint, which stands beside them in a study."""

@@ -154,6 +154,12 @@ def fingerprint_prompts(prompts: Sequence[PromptText], chat_template: str | None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def in_both(prompts: Sequence[PromptText], others: Sequence[PromptText]) -> list[str]:
+    """Return the ids of the prompts that are among the others, too, whatever their ids are there."""
+    known = {json.dumps(_content(prompt), sort_keys=True) for prompt in others}
+    return [prompt.id for prompt in prompts if json.dumps(_content(prompt), sort_keys=True) in known]
+
+
 def _content(prompt: PromptText) -> tuple[Any, ...]:
     return (prompt.text, prompt.messages) if prompt.tokens is None else (prompt.tokens,)
 

@@ -260,6 +260,8 @@ class TaskConfig(_Part):
     """Target of this task; by default that of the study."""
     prompts: AnyPrompts | None = None
     """Prompts of this task; by default those of the study."""
+    warmup_prompts: AnyPrompts | None = None
+    """Warm-up prompts of this task; by default those of the study."""
     sampling: SamplingSettings | None = None
     """Sampling settings that differ from those of the study; the others are inherited."""
     generation: _Generation | None = None
@@ -301,6 +303,9 @@ class StudyConfig(_Part):
     """The target: a mapping, or only the model. Optional if every task sets its own."""
     prompts: AnyPrompts | None = None
     """The prompts: a mapping, or only a list of texts. Optional if every task sets its own."""
+    warmup_prompts: AnyPrompts | None = None
+    """Prompts that drafters that remember earlier requests decode first in each repeat, so that they have
+    something to remember. They are not measured, and must differ from `prompts`."""
     sampling: SamplingSettings = SamplingSettings()
     """Sampling settings of the target."""
     generation: _Generation = GenerationSettings()

@@ -112,6 +112,8 @@ class Task:
         sampling: Sampling settings of the target.
         generation: Length limits and the seed.
         runs: The runs to compare, the baseline first.
+        warmup_config: Where the warm-up prompts come from; None without any.
+        warmup: What drafters that remember decode before the prompts of each repeat.
     """
 
     name: str | None
@@ -122,6 +124,8 @@ class Task:
     sampling: SamplingSettings
     generation: GenerationSettings
     runs: tuple[Run, ...]
+    warmup_config: PromptsConfig | None = None
+    warmup: tuple[PromptText, ...] = ()
 
     def with_task(self, text: str) -> str:
         """Return a text prefixed with the name of this task, if it has one."""
@@ -143,6 +147,8 @@ class Task:
                 del plain["generation"][name]
         if self.generation.constraint is None:  # results without it stay as they were
             del plain["generation"]["constraint"]
+        if self.warmup_config is not None:
+            plain["warmup_prompts"] = self.warmup_config.model_dump(mode="json")
         return {"task": self.name, **plain}
 
 

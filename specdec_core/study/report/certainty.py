@@ -40,7 +40,7 @@ def certainty_notes(summaries: Sequence[RunSummary]) -> list[str]:
     if (on := replay_of(summaries)) is not None:
         return replay_notes(summaries, on) + _few(summaries)
     if untimed(summaries):
-        return ["Not timed: acceptance alone was measured.", *_few(summaries)]
+        return ["Not timed: acceptance alone was measured.", *_remembering(summaries), *_few(summaries)]
     repeats = max((summary.repeats for summary in summaries), default=0)
     notes = ["Wall time of one repeat: no spread is known."]
     if repeats > 1:
@@ -53,7 +53,18 @@ def certainty_notes(summaries: Sequence[RunSummary]) -> list[str]:
     if isinstance(setting, Mapping):
         spread, most = setting["spread"], setting["max"]
         notes.append(f"Repeated until every speed-up was known to ±{spread:.0%}, {most} times at most.")
-    return notes + _few(summaries)
+    return notes + _remembering(summaries) + _few(summaries)
+
+
+def _remembering(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return which runs remember earlier requests, and what they knew when a repeat began."""
+    names = ", ".join(one.name for one in summaries if one.remembers)
+    count = summaries[0].config.get("warmup", {}).get("count", 0) if summaries else 0
+    prompts = f"{count} warm-up prompt{'' if count == 1 else 's'}"
+    if not names:
+        return [f"No drafter remembers earlier requests: the {prompts} were not decoded."] if count else []
+    knew = f"with what {prompts} taught" if count else "with nothing known (`warmup_prompts` is not set)"
+    return [f"Remembers earlier requests: {names}. Each repeat began {knew}."]
 
 
 def _few(summaries: Sequence[RunSummary]) -> list[str]:

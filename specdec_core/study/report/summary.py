@@ -21,12 +21,15 @@ from specdec_core.study.report.expectation import (
 )
 from specdec_core.study.report.quality import assess_repeats
 from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunSpeed
+from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.runner import StudyResult
 from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
 
 _MOST_EXPECTATIONS = 500
+_ONLY_IF = ("remembers", "uneven_calls")
+"""Fields that `results.jsonl` has only if they say something."""
 _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
 
@@ -66,6 +69,10 @@ class RunSummary:
         passes_saved: With beams, the share of the baseline's target calls that the run did without; else None.
         replayed: What the run was replayed on: its counts and speeds are then expected ones. None if it was
             decoded and timed, and then `results.jsonl` has no such field.
+        remembers: Whether the drafter declares that it keeps knowledge between requests. Each repeat then began
+            with nothing but what the warm-up prompts taught. `results.jsonl` has the field only if it does.
+        uneven_calls: The target calls of each repeat, if something keeps state between repeats without declaring
+            it. The run is then not ranked. Empty otherwise, and then `results.jsonl` has no such field.
     """
 
     task: str | None
@@ -91,6 +98,8 @@ class RunSummary:
     draft_beams: int | None = None
     passes_saved: float | None = None
     replayed: ReplayedOn | None = None
+    remembers: bool = False
+    uneven_calls: tuple[int, ...] = ()
 
     @property
     def status(self) -> Literal["ok", "plugin-failure", "error"]:
@@ -105,7 +114,7 @@ class RunSummary:
         for name, value in asdict(self).items():
             if name == "error":
                 fields["status"] = self.status
-            if name in ("rule", "replayed") and value is None:
+            if (name in ("rule", "replayed") and value is None) or (name in _ONLY_IF and not value):
                 continue
             if name == "replayed":  # the fields of `speed` and `expected` have its speed-ups
                 value = {key: part for key, part in value.items() if not key.startswith("speedup")}
@@ -211,12 +220,18 @@ def _summary(result: StudyResult, run: Run, measured: _TaskMetrics) -> RunSummar
         failures=failures,
         notes=tuple(dict.fromkeys(note for repeat in repeats.values() for note in repeat.notes)),
         versions=result.provenance["versions"],
-        config={**result.study.shared(), **task.resolved(), "run": run.resolved()},
+        config={**result.study.shared(), **task.resolved(), **_warmup(task), "run": run.resolved()},
         beams=None if task.generation.beams == 1 else task.generation.beams,
         draft_beams=None if run.drafter is None else _draft_beams(run, task),
         passes_saved=None if task.generation.beams == 1 else _passes_saved(run, measured),
         replayed=replayed,
+        remembers=any(repeat.remembers for repeat in repeats.values()),
+        uneven_calls=uneven_calls(run, repeats, result.of_run(task, BASELINE), greedy=task.sampling.greedy),
     )
+
+
+def _warmup(task: Task) -> dict[str, Any]:
+    return {"warmup": {"count": len(task.warmup)}} if task.warmup else {}
 
 
 def _draft_beams(run: Run, task: Task) -> int | None:

@@ -177,7 +177,7 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, b
     interval = (None, None) if summary.name == BASELINE else (speed.speedup_low, speed.speedup_high)
     few = few_steps(summary)
     cells = [
-        summary.name if summary.status == "ok" else f"{summary.name} (failed)",
+        f"{summary.name}{_mark(summary)}",
         summary.drafter or "",
         *([str(summary.beams), str(summary.draft_beams or "")] if beams else []),
         str(summary.gamma) if summary.drafter else "",
@@ -197,7 +197,14 @@ def _results_row(summary: RunSummary, lenient: bool, ruled: bool, lossy: bool, b
     if summary.drafter is None:
         # The baseline drafts nothing: what describes drafts is not unknown, there is none.
         cells = ["" if cell == UNKNOWN and summary.repeats else cell for cell in cells]
-    return Row(tuple(cells), "dim" if summary.name == BASELINE else "" if summary.status == "ok" else "red")
+    return Row(tuple(cells), "dim" if summary.name == BASELINE else "red" if _mark(summary) else "")
+
+
+def _mark(summary: RunSummary) -> str:
+    """Return why a run is not compared, for its row; nothing if it is."""
+    if summary.status != "ok":
+        return " (failed)"
+    return " (keeps state)" if summary.uneven_calls else ""
 
 
 def _efficiency(summary: RunSummary) -> str:

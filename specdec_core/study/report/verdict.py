@@ -9,6 +9,7 @@ A timing counts only for what it can show:
 - Fewer than three repeats tell nothing apart.
 - A run that exceeds its bound (`speedup_bound`) was not timed correctly, and is not ranked.
 - A run that failed is not ranked.
+- A run that keeps state between repeats without declaring it (`uneven_calls`) is not ranked.
 
 References:
     H. B. Mann, D. R. Whitney: On a Test of Whether one of Two Random Variables is Stochastically Larger than the
@@ -35,6 +36,9 @@ MAX_EXCESS = 1.03
 """A speed-up above the run's bound by more than this factor is reported; below, it is the noise of any clock."""
 MAX_WAITING = 0.1
 """A larger share of the wall time in which the decoding thread waited for a core is reported."""
+
+_SHOWN = 10
+"""Counts of at most so many repeats are listed."""
 
 _AGAIN = "Time the study again on a quiet machine."
 
@@ -70,7 +74,8 @@ def verdict(runs: Sequence[RunSummary]) -> Verdict:
         return Verdict(replay_answer(runs, on), errors, failures, (), tuple(replay_warnings(runs)))
     noise = (*_unclear(runs), *_unsettled(runs), *_busy(runs))
     overruled = (f"{one.name}: {note}" for one in runs for note in one.notes)
-    warnings = (*overruled, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
+    uneven = (_uneven(one) for one in runs if one.uneven_calls)
+    warnings = (*overruled, *uneven, *map(_too_fast, filter(exceeds_bound, runs)), *noise)
     return Verdict(_answer(runs), errors, failures, tuple(departures(runs)), warnings)
 
 
@@ -102,8 +107,8 @@ def fastest(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
 def exceeds_bound(one: RunSummary) -> bool:
     """Return whether a run was measured faster than its tokens per target call allow."""
-    if one.replayed is not None:
-        return False  # its speed is not measured
+    if one.replayed is not None or one.uneven_calls:
+        return False  # its speed is not measured, or means nothing
     speedup, bound = one.speed.speedup, one.speed.speedup_bound
     return speedup is not None and bound is not None and speedup > MAX_EXCESS * bound
 
@@ -137,7 +142,7 @@ def _measured(runs: Sequence[RunSummary]) -> list[RunSummary]:
 
 
 def _ranked(runs: Sequence[RunSummary]) -> list[RunSummary]:
-    return [one for one in _measured(runs) if not exceeds_bound(one)]
+    return [one for one in _measured(runs) if not exceeds_bound(one) and not one.uneven_calls]
 
 
 def _answer(runs: Sequence[RunSummary]) -> str:
@@ -147,7 +152,7 @@ def _answer(runs: Sequence[RunSummary]) -> str:
         return "no run was measured except the baseline."
     ranked = _ranked(runs)
     if not ranked:
-        return "no run can be ranked, as the timings are not to be trusted."
+        return "no run can be ranked; the warnings say why."
     text = _fastest(ranked, "run")
     lossless = [one for one in ranked if one.lossless]
     if lossless and not all(one.lossless for one in _best(ranked)):
@@ -220,6 +225,24 @@ def _too_fast(one: RunSummary) -> str:
         f"{one.name}: the timing is not to be trusted. {_speedup(one):.2f}× was measured, but its tokens per "
         f"target call allow {one.speed.speedup_bound:.2f}× at most, unless a target call with a draft takes less "
         f"time than one without. {_AGAIN}"
+    )
+
+
+def _uneven(one: RunSummary) -> str:
+    calls = ", ".join(map(str, one.uneven_calls[:_SHOWN])) + (", ..." if len(one.uneven_calls) > _SHOWN else "")
+    same = "tokens" if one.config["sampling"]["temperature"] == 0 else "seeds"
+    what = f"{one.name}: target calls differ between repeats ({calls})"
+    if len(set(one.uneven_calls)) == 1:
+        what = f"{one.name}: drafts differ between repeats"
+    if one.remembers:
+        return (
+            f"{what} although the {same} are the same: the drafter declares `remembers`, but after `reset()` it "
+            "does not draft as a new one would. The run is not ranked."
+        )
+    return (
+        f"{what} although the {same} are the same: the drafter keeps state between repeats, so it has seen the "
+        "prompts before. The run is not ranked. Declare `remembers` and forget in `reset()`; a gamma controller "
+        "that looks at times declares `varies`."
     )
 
 

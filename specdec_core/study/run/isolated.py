@@ -139,6 +139,7 @@ def job_to_plain(job: RunJob) -> dict[str, Any]:
         "batch_size": job.batch_size,
         "folder": str(job.folder),
         "plugin_timeout": job.plugin_timeout,
+        "warmup": job.warmup,
     }
 
 
@@ -159,6 +160,7 @@ def job_from_plain(plain: Mapping[str, Any]) -> RunJob:
         plain["batch_size"],
         Path(plain["folder"]),
         plain["plugin_timeout"],
+        plain["warmup"],
     )
 
 

@@ -37,6 +37,7 @@ class RunJob:
         batch_size: Number of prompts of a full batch.
         folder: Base for relative paths.
         plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
+        warmup: What a drafter that remembers decodes before the prompts of each repeat.
     """
 
     task: str | None
@@ -47,6 +48,7 @@ class RunJob:
     batch_size: int
     folder: Path
     plugin_timeout: float | None = None
+    warmup: Sequence[Batch] = ()
 
 
 class PreparedRun:
@@ -87,7 +89,7 @@ class PreparedRun:
         """Do nothing: memory is freed with the object."""
 
     def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
-        """Decode all prompts once.
+        """Decode all prompts once, after the drafter has forgotten what earlier repeats taught it.
 
         Args:
             number: Number of the repeat, from 1.
@@ -97,6 +99,14 @@ class PreparedRun:
         failures: list[PluginFailure] = []
         notes: dict[str, None] = {}
         outputs: list[Output] = []
+        drafter, gamma = self._decoder.drafter, self._decoder.gamma
+        remembers = drafter is not None and drafter.remembers
+        if drafter is not None:
+            drafter.reset()
+        for prompts, seeds in job.warmup if remembers else ():
+            warm = self._decoder.generate(prompts, self._generation, seeds=seeds)
+            failures += warm.failures
+            notes.update(dict.fromkeys(warm.notes))
         for done, (prompts, seeds) in enumerate(job.batches):
             if done:
                 progress(done / len(job.batches))
@@ -114,4 +124,6 @@ class PreparedRun:
             # Elsewhere the thread sleeps while the device computes.
             cpu_seconds=cpu_seconds if self._target.device.type == "cpu" else None,
             notes=tuple(notes),
+            remembers=remembers,
+            varies=gamma is not None and gamma.varies,
         )

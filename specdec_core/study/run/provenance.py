@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ import transformers
 from specdec_core._version import installed_version
 from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.registry import Registry
-from specdec_core.study.config.prompts import fingerprint_prompts
-from specdec_core.study.config.study import Study
+from specdec_core.study.config.prompts import PromptText, fingerprint_prompts
+from specdec_core.study.config.study import Study, Task
 
 _READ_WHOLE = 2**30
 """Files up to this many bytes are hashed whole, which takes about a second."""
@@ -37,15 +37,13 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
     tasks = [task.resolved() for task in study.tasks]
     # More repeats can be added later, and `lossless` only refuses runs: neither changes a result.
     settings = {key: value for key, value in study.shared().items() if key not in ("repeats", "lossless")}
-    prompts = [
-        {"count": len(task.prompts), "sha256": fingerprint_prompts(task.prompts, task.chat_template)}
-        for task in study.tasks
-    ]
+    prompts = [_fingerprint(task.prompts, task) for task in study.tasks]
+    warmups = [{"warmup": _fingerprint(task.warmup, task)} if task.warmup else {} for task in study.tasks]
     return {
         "settings": settings,
         "tasks": [
-            {**resolved, "texts": texts, "runs": [run.name for run in task.runs]}
-            for resolved, texts, task in zip(tasks, prompts, study.tasks, strict=True)
+            {**resolved, "texts": texts, **warmup, "runs": [run.name for run in task.runs]}
+            for resolved, texts, warmup, task in zip(tasks, prompts, warmups, study.tasks, strict=True)
         ],
         "runs": runs,
         # Prompt files are not among them: only their texts count.
@@ -55,6 +53,10 @@ def study_provenance(study: Study, device: str, registry: Registry) -> dict[str,
         "versions": versions(registry),
         "device": device,
     }
+
+
+def _fingerprint(prompts: Sequence[PromptText], task: Task) -> dict[str, Any]:
+    return {"count": len(prompts), "sha256": fingerprint_prompts(prompts, task.chat_template)}
 
 
 def versions(registry: Registry) -> dict[str, str]:

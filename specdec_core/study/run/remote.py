@@ -8,7 +8,7 @@ everything that it needs, so that another worker can take over when it dies.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import default_registry
+from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.factory import load_target, ready_prompts
@@ -47,9 +48,9 @@ class PooledTargets:
         found: str = self._ask(task.target, _device)
         return found
 
-    def prompts(self, task: Task) -> list[str | list[int]]:
-        """Return the prompts of a task in the form that a decoder takes, after checking all of them."""
-        ready: list[str | list[int]] = self._ask(task.target, _prompts, task.prompts, task.chat_template)
+    def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[str | list[int]]:
+        """Return prompts of a task in the form that a decoder takes, after checking all of them."""
+        ready: list[str | list[int]] = self._ask(task.target, _prompts, prompts, task.chat_template)
         return ready
 
     def prepare(self, task: Task, job: RunJob) -> PooledRun:

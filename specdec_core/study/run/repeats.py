@@ -35,6 +35,8 @@ class Repeat:
             a CPU.
         notes: Where plugins were overruled; see `BatchResult`.
         replayed: What it was replayed on, with expected metrics; None if it was decoded and timed.
+        remembers: Whether the drafter declares that it keeps knowledge between requests.
+        varies: Whether the gamma controller declares that it may choose otherwise in another repeat.
     """
 
     task: str | None
@@ -48,6 +50,8 @@ class Repeat:
     cpu_seconds: float | None = None
     notes: tuple[str, ...] = ()
     replayed: ReplayedOn | None = None
+    remembers: bool = False
+    varies: bool = False
 
     @property
     def key(self) -> RepeatKey:
@@ -70,6 +74,7 @@ class Repeat:
             "outputs": [{"tokens": one.tokens, "text": one.text} for one in self.outputs],
             # What was timed is written as before there were replays.
             **({} if self.replayed is None else {"replayed": asdict(self.replayed)}),
+            **{name: True for name in ("remembers", "varies") if getattr(self, name)},
         }
 
     @classmethod

@@ -24,6 +24,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
+from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
 from specdec_core.study.run.factory import load_target, ready_prompts
@@ -152,9 +153,9 @@ class _Targets:
         """Return the device of a task's target, with its hardware."""
         return describe_hardware(self._of(task))
 
-    def prompts(self, task: Task) -> list[str | list[int]]:
-        """Return the prompts of a task in the form that a decoder takes, after checking all of them."""
-        return ready_prompts(self._of(task), task.prompts, task.chat_template)
+    def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[str | list[int]]:
+        """Return prompts of a task in the form that a decoder takes, after checking all of them."""
+        return ready_prompts(self._of(task), prompts, task.chat_template)
 
     def prepare(self, task: Task, job: RunJob) -> PreparedRun | IsolatedRun:
         """Load and warm up a run."""
@@ -203,10 +204,10 @@ class _Session:
         waiting: list[Task] = []
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
             # The prompts of all tasks with this target are checked before the first task takes its time.
-            ready = [(task, list(self._batches(task))) for task in tasks]
+            ready = [(task, list(self._batches(task)), list(self._batches(task, warmup=True))) for task in tasks]
             self._targets.release()
-            for task, batches in ready:
-                self._load(task, batches)
+            for task, batches, warmup in ready:
+                self._load(task, batches, warmup)
                 if self._targets.side_by_side:
                     waiting.append(task)
                 else:
@@ -258,14 +259,14 @@ class _Session:
                 return False
         return True
 
-    def _load(self, task: Task, batches: Sequence[Batch]) -> None:
+    def _load(self, task: Task, batches: Sequence[Batch], warmup: Sequence[Batch]) -> None:
         # All runs are loaded before the first is timed, so that memory is the same in every repeat.
         last = self._study.repeats.max
         runs = [run for run in task.runs if any(not self._done(task, run, n) for n in range(1, last + 1))]
         self._observer.stage(task.with_task("loading drafters and warming up"), len(runs))
         for done, run in enumerate(runs):
             self._observer.advance(done, run.name)
-            self._attempt(task, run, partial(self._prepare, task, run, batches))
+            self._attempt(task, run, partial(self._prepare, task, run, batches, warmup))
 
     def _decode(self, task: Task) -> None:
         what = "timing" if self._study.config.timing else "decoding"
@@ -292,7 +293,7 @@ class _Session:
             if (task.name, run.name) in self._prepared:
                 self._prepared.pop((task.name, run.name)).close()
 
-    def _prepare(self, task: Task, run: Run, batches: Sequence[Batch]) -> None:
+    def _prepare(self, task: Task, run: Run, batches: Sequence[Batch], warmup: Sequence[Batch]) -> None:
         job = RunJob(
             task.name,
             run,
@@ -302,6 +303,7 @@ class _Session:
             self._study.config.batch_size,
             self._targets.folder,
             self._study.plugin_timeout,
+            warmup,
         )
         self._prepared[task.name, run.name] = self._targets.prepare(task, job)
 
@@ -322,20 +324,25 @@ class _Session:
             self.finished.add(repeat)
         self._observer.advance(len(self.finished), note)
 
-    def _batches(self, task: Task) -> Iterator[Batch]:
+    def _batches(self, task: Task, *, warmup: bool = False) -> Iterator[Batch]:
         """Yield the batches of prompts with their seeds, which are the same in every repeat, run and batch size.
+
+        Args:
+            task: The task.
+            warmup: Yield those of the warm-up prompts.
 
         Raises:
             PromptError: If the target cannot take some of the prompts; every line begins with the task's name.
         """
         try:
-            prompts = self._targets.prompts(task)
+            prompts = self._targets.prompts(task, task.warmup if warmup else task.prompts)
         except PromptError as error:
             raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
         size = self._study.config.batch_size
+        first = len(task.prompts) if warmup else 0  # seeds of their own
         for start in range(0, len(prompts), size):
             batch = prompts[start : start + size]
-            yield batch, [row_seed(task.generation.seed, start + n) for n in range(len(batch))]
+            yield batch, [row_seed(task.generation.seed, first + start + n) for n in range(len(batch))]
 
 
 def failure_text(error: BaseException) -> str:

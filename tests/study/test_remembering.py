@@ -1,0 +1,144 @@
+"""Drafters that keep knowledge between requests: no repeat profits from another, and who does is named."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specdec_core.interface import ConfigError
+from specdec_core.study.report.summary import summarise
+from specdec_core.study.report.tables import results_table
+from specdec_core.study.report.uneven import uneven_calls
+from specdec_core.study.report.verdict import fastest, verdict
+from specdec_core.study.run.isolated import job_from_plain, job_to_plain
+from specdec_core.study.run.prepared import RunJob
+from specdec_core.study.run.runner import run_study
+from tests.remembering import install
+from tests.study.test_runner import Recorder
+
+STUDY = """\
+target: {folder}
+prompts: [a b c, d e, f]
+sampling: {{temperature: 0}}
+generation: {{max_new_tokens: 24, ignore_eos: true}}
+repeats: 3
+runs:
+  - {{drafter: echo, gamma: 2}}
+  - {{drafter: shared, gamma: 2}}
+  - {{drafter: sly, gamma: 2}}
+  - {{name: stubborn, drafter: {{name: shared, forgets: false}}, gamma: 2}}
+"""
+HOT = STUDY.replace("temperature: 0", "temperature: 1")
+WARM = STUDY.replace("sampling:", "warmup_prompts: [a b d, h]\nsampling:")
+
+
+@pytest.fixture
+def toys(toys):
+    install(toys)
+    return toys
+
+
+def calls(result, run, task=0):
+    repeats = result.of_run(result.study.tasks[task], run)
+    return [one.metrics.target_calls for one in repeats.values()]
+
+
+def by_name(result):
+    return {one.name: one for one in summarise(result)}
+
+
+@pytest.fixture
+def result(result_of):
+    return result_of()
+
+
+def test_a_repeat_begins_with_nothing_that_an_earlier_one_taught(result):
+    assert len(set(calls(result, "shared-2"))) == 1
+    assert len(set(calls(result, "echo-2"))) == 1
+    sly = calls(result, "sly-2")
+    assert len(set(sly)) > 1
+    # It knows the prompts from the start, as loading a run decodes some.
+    assert max(sly) < calls(result, "shared-2")[0]
+
+
+@pytest.mark.parametrize("text", [STUDY, HOT], ids=["greedy", "sampled"])
+def test_a_run_that_remembers_without_saying_so_is_named_and_not_ranked(result_of, text):
+    result = result_of(text)
+    runs = by_name(result)
+    assert {name for name, one in runs.items() if one.uneven_calls} == {"sly-2", "stubborn"}
+    assert runs["sly-2"].uneven_calls == tuple(calls(result, "sly-2"))
+    (said,) = (line for line in verdict(list(runs.values())).warnings if line.startswith("sly-2: target calls"))
+    assert str(calls(result, "sly-2"))[1:-1] in said
+    assert "`remembers`" in said
+    assert "quiet machine" not in said
+    assert not {one.name for one in fastest(list(runs.values()))} & {"sly-2", "stubborn"}
+    cells = [row.cells[0] for row in results_table(list(runs.values())).rows]
+    assert "sly-2 (keeps state)" in cells
+    assert "shared-2" in cells
+
+
+def test_results_say_who_remembers(result):
+    runs = by_name(result)
+    assert [name for name, one in runs.items() if one.remembers] == ["shared-2", "stubborn"]
+    assert runs["shared-2"].flat()["remembers"] is True
+    assert not {"remembers", "uneven_calls"} & runs["echo-2"].flat().keys()
+    assert any(
+        "shared-2" in note and "warmup_prompts" in note for note in results_table(list(runs.values())).notes
+    )
+
+
+def test_what_a_stopped_study_resumes_has_the_same_counts(study, result, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study(), Recorder(stop_after=8), output=tmp_path / "out")
+    resumed = run_study(study(), Recorder(), output=tmp_path / "out")
+    assert calls(resumed, "shared-2") == calls(result, "shared-2")
+    assert by_name(resumed)["shared-2"].remembers
+
+
+def test_warm_up_prompts_teach_before_each_repeat_and_are_not_measured(result, result_of):
+    warm = result_of(WARM)
+    assert len(set(calls(warm, "shared-2"))) == 1
+    assert calls(warm, "shared-2")[0] < calls(result, "shared-2")[0]
+    assert calls(warm, "echo-2") == calls(result, "echo-2")
+    for name in ("shared-2", "echo-2"):
+        (one, other) = (by_name(this)[name] for this in (warm, result))
+        assert one.counts.tokens == other.counts.tokens
+    runs = list(by_name(warm).values())
+    assert any("2 warm-up prompts" in note for note in results_table(runs).notes)
+    assert warm.provenance["tasks"][0]["warmup"]["count"] == 2
+    assert "warmup" not in result.provenance["tasks"][0]
+
+
+def test_what_a_process_or_worker_is_told_has_the_warm_up_prompts(study):
+    task = study().tasks[0]
+    run = task.runs[1]
+    batches = [(["a"], [0])]
+    job = RunJob(None, run, task.sampling, task.generation, batches, 1, Path(), warmup=[(["b", [3]], [1, 2])])
+    told = job_from_plain(json.loads(json.dumps(job_to_plain(job))))
+    assert [*map(tuple, told.warmup)] == job.warmup
+
+
+def test_warm_up_prompts_that_are_measured_are_an_error(study):
+    with pytest.raises(ConfigError, match="warmup_prompts: 1 of 2 are measured, too"):
+        study(WARM.replace("a b d", "d e"))
+
+
+def test_causes_that_are_legitimate_are_not_blamed(result):
+    (task,) = result.study.tasks
+    (run,) = (one for one in task.runs if one.name == "sly-2")
+    repeats, baseline = result.of_run(task, "sly-2"), result.of_run(task, "baseline")
+    assert uneven_calls(run, repeats, baseline, greedy=True)
+    # A controller that looks at times.
+    varying = {n: replace(one, varies=True) for n, one in repeats.items()}
+    assert not uneven_calls(run, varying, baseline, greedy=True)
+    # Rounding: other tokens, and so other counts.
+    other = {n: replace(one, outputs=(*one.outputs[:-1], one.outputs[n - 1])) for n, one in repeats.items()}
+    assert not uneven_calls(run, other, baseline, greedy=True)
+    assert uneven_calls(run, other, baseline, greedy=False)
+    # Above temperature 0, the baseline differs, too.
+    shaky = {n: replace(one, outputs=one.outputs[n - 1 :]) for n, one in baseline.items()}
+    assert not uneven_calls(run, other, shaky, greedy=False)
+    # On another machine.
+    moved = {n: replace(one, device=str(n)) for n, one in repeats.items()}
+    assert not uneven_calls(run, moved, baseline, greedy=True)
