@@ -107,7 +107,7 @@ def _first_prompt(task: Task) -> str:
     if first.tokens is not None:
         ids = ", ".join(map(str, first.tokens))
         return f"first prompt, token ids: {ids if len(ids) <= _SHOWN else f'{ids[:_SHOWN]} ...'}"
-    text = first.text or str(first.messages[-1]["content"] if first.messages else "")
+    text = first.text or str((first.messages[-1]["content"] if first.messages else None) or "")
     kind = "first prompt" if first.messages is None else "first chat, last message"
     return f"{kind}: {text if len(text) <= _SHOWN else f'{text[:_SHOWN]} ...'!r}"
 

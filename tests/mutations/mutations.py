@@ -1427,6 +1427,14 @@ MUTATIONS = (
         GENERATE_TESTS,
     ),
     Mutation(
+        "the parts of a message after the first are dropped",
+        "specdec_core/study/config/messages.py",
+        '"\\n".join(texts)',
+        "texts[0]",
+        "A chat is answered without what follows its first part.",
+        ("tests/study/test_prompts.py",),
+    ),
+    Mutation(
         "generate: any token types are taken for text",
         CALL,
         "and not torch.as_tensor(value).any()",

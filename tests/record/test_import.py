@@ -137,6 +137,11 @@ def test_several_choices_are_samples_of_a_prompt(read):
 def test_a_chat_is_rendered_by_the_template(read):
     template = "{% for message in messages %}b {{ message.content }} {% endfor %}c"
     assert one(read(chat([("d", -1, None)]), chat_template=template)).prompt == (1, 0, 2)
+    parts = {**chat([("d", -1, None)]), "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}
+    assert one(read(parts, chat_template=template)).prompt == (1, 0, 2)
+    parts["messages"][0]["content"] = [{"type": "image_url", "image_url": {"url": "x"}}]
+    with pytest.raises(PromptError, match=r"log\.jsonl:1': part 1 of .* given 'image_url': prompts are text"):
+        read(parts, chat_template=template)
     with pytest.raises(PromptError, match=r"log\.jsonl:1' is a chat, but the tokenizer of .* no chat template"):
         read(chat([("d", -1, None)]))
 

@@ -18,6 +18,8 @@ from specdec_core.study.config.prompts import (
 from specdec_core.study.config.schema import PromptsConfig
 
 HELLO = {"role": "user", "content": "hello"}
+PART = {"type": "text", "text": "hello"}
+CALLS = [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}{{ m.role + ' ' + m.content + ' ' + eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant' }}{% endif %}"
@@ -58,6 +60,25 @@ def test_a_chat(lines):
     messages = [{"role": "system", "content": "be brief"}, {**HELLO, "name": "ann"}]
     (found,) = lines([{"messages": messages, "id": 7}])
     assert found == PromptText("7", None, tuple(messages))
+
+
+def test_the_text_parts_of_a_content_are_joined(lines):
+    parts = [PART, {"type": "input_text", "text": "world", "cache_control": {}}]
+    assistant = {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+    (found,) = lines(
+        [{"messages": [{"role": "system", "content": [PART]}, assistant, HELLO | {"content": parts}]}]
+    )
+    assert [message["content"] for message in found.messages] == ["hello", "hi", "hello\nworld"]
+    texts = [{"role": "system", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+    (plain,) = lines([{"messages": [*texts, HELLO | {"content": "hello\nworld"}]}])
+    assert fingerprint_prompts([found]) == fingerprint_prompts([plain])
+
+
+@pytest.mark.parametrize("call", [{"content": None}, {}, {"content": ""}])
+def test_a_message_of_tool_calls_needs_no_content(lines, call):
+    call = {"role": "assistant", "tool_calls": CALLS, **call}
+    (found,) = lines([{"messages": [HELLO, call, {"role": "tool", "content": "2"}]}])
+    assert found.messages[1] == {"content": None, **call}
 
 
 def test_references_are_one_text_or_several(lines):
@@ -110,7 +131,26 @@ def test_what_is_wrong_has_its_line(lines, content, message):
         ({"messages": [{"role": "user", "text": "x"}]}, "message 1 has no 'content'; it has: role, text."),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            '"content" of message 1 must be a non-empty string; given a list.',
+            'part 1 of "content" of message 1 must be {"type": "text", "text": ...}; given a \'text\' part',
+        ),
+        (
+            {"messages": [HELLO, {"role": "user", "content": [PART, {"type": "image_url", "image_url": {}}]}]},
+            'part 2 of "content" of message 2 must be {"type": "text", "text": ...}; given \'image_url\': prompts '
+            "are text, so remove the part",
+        ),
+        (
+            {"messages": [{"role": "user", "content": ["hello"]}]},
+            'part 1 of "content" of message 1 must be {"type": "text", "text": ...}; given a string.',
+        ),
+        (
+            {"messages": [{"role": "user", "content": []}]},
+            '"content" of message 1 must be a non-empty string or a list of text parts; null beside tool_calls; '
+            "given an empty list.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": None}]},
+            '"content" of message 1 must be a non-empty string or a list of text parts; null beside tool_calls; '
+            "given null.",
         ),
         (
             {"messages": [{"role": " ", "content": "x"}]},
@@ -293,6 +333,19 @@ def test_a_chat_is_written_by_the_template_with_no_special_token_twice(encode, t
     assert found == expected
     assert all(type(token) is int for token in found)
     assert encode(messages, given=TEMPLATE) == expected
+
+
+def test_parts_and_tool_calls_reach_the_template_as_it_expects_them(encode):
+    assert encode([HELLO | {"content": [PART, PART | {"text": "hi"}]}], own=TEMPLATE) == [0, 3, 6, 7, 1, 4]
+    with pytest.raises(PromptError, match=r"'greeting': part 1 of \"content\" of message 1 must be .*'image'"):
+        encode([HELLO | {"content": [{"type": "image"}]}], own=TEMPLATE)
+    messages = [HELLO, {"role": "assistant", "tool_calls": CALLS}]
+    with pytest.raises(
+        PromptError, match=r"message 2 has no content, and the chat template of tiny writes no tool_c"
+    ):
+        encode(messages, own=TEMPLATE)
+    calling = "{% for m in messages %}{{ 'hi' if m.tool_calls and not m.content else m.content }} {% endfor %}"
+    assert encode(messages, own=calling) == encode(messages, given=calling) == [6, 7]
 
 
 def test_a_template_that_is_given_goes_before_the_tokenizers_own(encode):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypeAlias
 
 from specdec_core.interface.errors import PromptError
+from specdec_core.study.config.messages import Message, message_problems, plain_messages
 from specdec_core.study.config.prompt_columns import Columns
 from specdec_core.study.config.prompt_rows import Row, kind_of
-
-Message: TypeAlias = Mapping[str, Any]
-"""A chat message: `role` and `content`, both strings, and anything else that a chat template reads."""
 
 _MAX_PROBLEMS = 5
 _KNOWN = ("prompt", "messages", "tokens", "id", "reference", "source")
@@ -185,26 +182,19 @@ class _Entry:
         if not isinstance(messages, list) or not messages:
             self.problem(f'"messages" must be a list of at least one message; given {kind_of(messages)}.')
             return None
-        before = len(self.problems)
-        for place, message in enumerate(messages, start=1):
-            self._check_message(f"message {place}", message)
-        if len(self.problems) == before and messages[-1]["role"] == "assistant":
-            self.problem(
+        problems = [
+            problem
+            for number, message in enumerate(messages, start=1)
+            for problem in message_problems(message, f"message {number}")
+        ]
+        if not problems and messages[-1]["role"] == "assistant":
+            problems.append(
                 "the last message is the assistant's, and so is the output. End with a message of another role; "
                 "to continue a text, use `prompt`."
             )
-        return tuple(messages)
-
-    def _check_message(self, name: str, message: Any) -> None:
-        if not isinstance(message, dict):
-            self.problem(f'{name} must be an object with "role" and "content"; given {kind_of(message)}.')
-            return
-        for key in ("role", "content"):
-            value = message.get(key)
-            if key not in message:
-                self.problem(f"{name} has no {key!r}; it has: {', '.join(message) or 'no keys'}.")
-            elif not isinstance(value, str) or not value.strip():
-                self.problem(f'"{key}" of {name} must be a non-empty string; given {kind_of(value)}.')
+        for problem in problems:
+            self.problem(problem)
+        return None if problems else plain_messages(messages)
 
     def _references(self) -> tuple[str, ...]:
         given = self._entry.get("reference", ())

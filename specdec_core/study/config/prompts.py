@@ -11,6 +11,7 @@ from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.builtin import BUILTIN_PROMPTS
 from specdec_core.interface.errors import PromptError, reading
 from specdec_core.interface.inputs import input_path, open_text
+from specdec_core.study.config.messages import plain_messages
 from specdec_core.study.config.prompt_file import PromptText, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
 
@@ -178,9 +179,19 @@ def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) 
         )
     whose = f"the chat template of {model}" if template is None else "the given chat template"
     try:
+        messages = plain_messages(prompt.messages or ())
+    except PromptError as error:
+        raise PromptError(f"{name}: {error}") from error
+    calls = [number for number, message in enumerate(messages, start=1) if message.get("content") is None]
+    if calls and "tool_calls" not in str(tokenizer.chat_template if template is None else template):
+        raise PromptError(
+            f"{name}: message {calls[0]} has no content, and {whose} writes no tool_calls. Remove the message, "
+            "give it a content, or provide another template."
+        )
+    try:
         with time_limit(_TEMPLATE_SECONDS, f"{name}: {whose}"):
             text = tokenizer.apply_chat_template(
-                [dict(message) for message in prompt.messages or ()],
+                [dict(message) for message in messages],
                 chat_template=template,
                 add_generation_prompt=True,
                 tokenize=False,
