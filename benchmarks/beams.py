@@ -125,7 +125,8 @@ def _decode(
     beams: int,
     width: int | None,
 ) -> tuple[list[str], Metrics]:
-    decoder = Decoder(target, drafter, gamma=options.gamma, temperature=0, draft_beams=width, strict=True)
+    gamma = None if drafter is None else options.gamma
+    decoder = Decoder(target, drafter, gamma=gamma, temperature=0, draft_beams=width, strict=True)
     texts, metrics = [], Metrics()
     for start in range(0, len(prompts), options.batch):
         batch = [prompt.text for prompt in prompts[start : start + options.batch]]

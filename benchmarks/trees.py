@@ -81,7 +81,9 @@ def at_temperature(
     """Return the figures at one temperature."""
 
     def decoder(gamma: Any) -> Decoder:
-        return Decoder(target, drafter if gamma else None, gamma=gamma, temperature=temperature, strict=True)
+        return Decoder(
+            target, drafter if gamma else None, gamma=gamma or None, temperature=temperature, strict=True
+        )
 
     siblings = Siblings(DEPTH, RANKS)
     settings = MeasureSettings(tokens=options.rank_tokens, max_new_tokens=options.new_tokens, ignore_eos=True)

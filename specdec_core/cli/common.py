@@ -4,7 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -15,6 +15,7 @@ from specdec_core.cli.console import error_console as error_console
 from specdec_core.cli.console import output_console as output_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import describe
+from specdec_core.study.progress import StageProgress
 from specdec_core.study.progress import quieten_libraries as quieten_libraries
 from specdec_core.study.report.formats import visible_json
 
@@ -87,6 +88,20 @@ def validated(model: type[_Model], options: Mapping[str, Any]) -> _Model:
 def option_of(path: Sequence[str | int]) -> str:
     """Return the option for a setting, given its keys."""
     return f"--{path[0]}".replace("_", "-")
+
+
+@contextmanager
+def plugin_output() -> Iterator[None]:
+    """Send what plugins print to standard error: standard output is for results."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+@contextmanager
+def shown_progress(*, quiet: bool) -> Iterator[StageProgress]:
+    """Show the progress of a command on standard error, where what plugins print goes too."""
+    with StageProgress(error_console(), quiet=quiet) as progress, plugin_output():
+        yield progress
 
 
 @contextmanager

@@ -19,11 +19,11 @@ from specdec_core.cli.common import (
     Wide,
     error_console,
     output_console,
+    shown_progress,
 )
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import MAX_RUNS, Comparison, load_study
 from specdec_core.study import compare as run_comparison
-from specdec_core.study.progress import StageProgress
 
 if TYPE_CHECKING:
     from specdec_core.replay import Machine
@@ -100,7 +100,7 @@ def compare(
     if machine and record is None:
         raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
     loaded = replace(load_study(study, settings or (), max_runs=max_runs), plugin_timeout=plugin_timeout)
-    with StageProgress(error_console(), quiet=quiet) as progress:
+    with shown_progress(quiet=quiet) as progress:
         result = run_comparison(
             loaded,
             output,

@@ -15,11 +15,13 @@ from typer import Argument, Option
 from specdec_core.cli.common import (
     MinP,
     PluginTimeout,
+    Quiet,
     TopK,
     TopP,
     error_console,
     option_of,
     output_console,
+    plugin_output,
     quieten_libraries,
     validated,
 )
@@ -70,6 +72,7 @@ class _Options:
     trace: bool
     strict: bool
     plugin_timeout: float | None
+    quiet: bool
 
 
 def generate(
@@ -80,10 +83,13 @@ def generate(
     drafter: Annotated[
         str | None, Option(help="The drafter: a name, or YAML with its settings; none by default.")
     ] = None,
-    gamma: Annotated[str, Option(help="Tokens drafted per step: a number, or YAML of a controller.")] = "4",
+    gamma: Annotated[
+        str | None, Option(help="Tokens drafted per step: a number, or YAML of a controller.  [default: 4]")
+    ] = None,
     lenience: Annotated[
-        str, Option(help="Lenience l in (0, 1], 1 is lossless: a number, or YAML of a controller.")
-    ] = "1",
+        str | None,
+        Option(help="Lenience l in (0, 1], 1 is lossless: a number, or YAML of a controller.  [default: 1]"),
+    ] = None,
     rule: Annotated[
         str | None, Option(help="The acceptance rule: a name, or YAML with its settings.  [default: token]")
     ] = None,
@@ -130,6 +136,7 @@ def generate(
         bool, Option("--strict", help="Stop if a plugin fails, instead of continuing without it.")
     ] = False,
     plugin_timeout: PluginTimeout = None,
+    quiet: Quiet = False,
 ) -> None:
     r"""Generate text from a prompt: a continuation, or the output of an encoder-decoder model.
 
@@ -165,10 +172,9 @@ def generate(
         parsed["constraint"] = parse_value(constraint, "--constraint")
     generation = _picked(GenerationSettings, {**locals(), **parsed})
     run = replace(_run(drafter, gamma, lenience, rule, sampling), draft_beams=draft_beams)
-    if generation.beams > 1 and lenience == "1":
-        run = replace(run, lenience=None)
     _check_beams(generation, sampling, run, trace)
-    options = _Options(run, sampling, generation, trace, strict, plugin_timeout)
+    _check_drafter(drafter, gamma=gamma, lenience=lenience, rule=rule, draft_beams=draft_beams)
+    options = _Options(run, sampling, generation, trace, strict, plugin_timeout, quiet)
     _decode(read_target(target, device, dtype), read, options)
 
 
@@ -241,10 +247,22 @@ def _checked(text: str, what: str) -> str:
     return text
 
 
-def _run(drafter: str | None, gamma: str, lenience: str, rule: str | None, sampling: SamplingSettings) -> Run:
+def _check_drafter(drafter: str | None, **given: object) -> None:
+    """Check that options about drafts are given with a drafter only."""
+    names = [option_of([name]) for name, value in given.items() if value is not None]
+    if drafter is None and names:
+        raise ConfigError(
+            f"{', '.join(names)}: given without --drafter, so nothing is drafted; add one, such as --drafter "
+            "prompt-copy (`specdec plugins` lists them), or leave it out."
+        )
+
+
+def _run(
+    drafter: str | None, gamma: str | None, lenience: str | None, rule: str | None, sampling: SamplingSettings
+) -> Run:
     if drafter is None:
         return Run(BASELINE)
-    options = {"drafter": drafter, "gamma": gamma, "lenience": lenience, "rule": rule}
+    options = {"drafter": drafter, "gamma": gamma or "4", "lenience": lenience, "rule": rule}
     data = {name: parse_value(text, f"--{name}") for name, text in options.items() if text is not None}
     config = validated(run_model(default_registry()), data)
     run = Run(drafter, config.drafter, config.gamma, config.lenience, rule=config.rule)
@@ -269,7 +287,8 @@ def _check_beams(generation: GenerationSettings, sampling: SamplingSettings, run
 
 def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
     errors = error_console()
-    with errors.status("loading torch and the model") if errors.is_terminal else nullcontext():
+    shown = errors.is_terminal and not options.quiet
+    with errors.status("loading torch and the model") if shown else nullcontext(), plugin_output():
         from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
 
         quieten_libraries()
@@ -285,7 +304,7 @@ def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
         )
     failed = False
     # Text that goes elsewhere is not seen to grow.
-    unseen = errors.is_terminal and not sys.stdout.isatty()
+    unseen = shown and not sys.stdout.isatty()
     for number, (written, prompt) in enumerate(zip(read.prompts, prompts, strict=True), start=1):
         if len(prompts) > 1:
             output_console().print(f"--- prompt {written.id}", soft_wrap=True)
@@ -315,7 +334,8 @@ def _stream(
     steps = decoder.stream([prompt], options.generation)
     while True:
         try:
-            report = next(steps)
+            with plugin_output():
+                report = next(steps)
         except StopIteration as end:
             result: BatchResult = end.value
             break

@@ -25,6 +25,7 @@ from specdec_core.cli.common import (
     option_of,
     output_console,
     quieten_libraries,
+    shown_progress,
     validated,
 )
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
@@ -46,7 +47,6 @@ from specdec_core.study.config.prompts import PromptText, read_chat_template, re
 from specdec_core.study.config.schema import PromptsConfig, RunConfig, TargetConfig
 from specdec_core.study.config.study import drafter_label
 from specdec_core.study.config.yaml_source import parse_value
-from specdec_core.study.progress import StageProgress
 
 if TYPE_CHECKING:
     from specdec_core.measurement.measure import MeasureContext
@@ -330,16 +330,16 @@ def _measure(options: _Options, output: Path | None, before: Measurement | None,
         if output is not None:
             write_measurement(output, measurement)
 
-    with StageProgress(errors, quiet=quiet) as progress:
-        try:
+    try:
+        with shown_progress(quiet=quiet) as progress:
             progress.stage("loading torch and the target")
             context = _context(options)
             from specdec_core.measurement.measure import measure as measure_drafters
 
             _, failed = measure_drafters(context, options.entries, progress, before=before, keep=keep)
-        except KeyboardInterrupt as stopped:
-            _show(latest, options, wide)
-            raise KeyboardInterrupt(_stopped(latest, output)) from stopped
+    except KeyboardInterrupt as stopped:
+        _show(latest, options, wide)
+        raise KeyboardInterrupt(_stopped(latest, output)) from stopped
     _show(latest, options, wide)
     if output is not None and latest and not quiet:
         errors.print(f"written: {output}", soft_wrap=True)

@@ -15,10 +15,10 @@ from specdec_core.cli.common import (
     Settings,
     TopK,
     TopP,
-    error_console,
     option_of,
     output_console,
     quieten_libraries,
+    shown_progress,
     validated,
 )
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
@@ -29,7 +29,7 @@ from specdec_core.models.resolve import model_folder
 from specdec_core.study import BASELINE, Run, Study, Task, load_study
 from specdec_core.study.config.prompts import read_chat_template, read_prompts
 from specdec_core.study.config.schema import PromptsConfig
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
     from specdec_core.record import Record
@@ -256,8 +256,9 @@ def _recorded(
 ) -> Record:
     from specdec_core.record.writer import check_folder
 
-    check_folder(output)  # before torch and the model are loaded
-    with StageProgress(error_console(), quiet=quiet) as progress:
+    check_folder(output)
+    check_free(output, "recording")
+    with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
         from specdec_core.study.run.recording import record_tasks
 
@@ -281,7 +282,8 @@ def _options(given: Mapping[str, Any]) -> RecordOptions:
 
 def _timed(output: Path, gamma: int, quiet: bool) -> Record:
     """Add T(k) to a record."""
-    with StageProgress(error_console(), quiet=quiet) as progress:
+    check_free(output, "recording")
+    with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
         from specdec_core.study.run.recording import time_record
 
@@ -307,7 +309,7 @@ def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool,
     target = read_target(given["target"])
     sampling = _sampling(given, temperatures[0])
     model_folder(target.model)
-    with StageProgress(error_console(), quiet=quiet) as progress:
+    with shown_progress(quiet=quiet) as progress:
         progress.stage("loading transformers")
         from specdec_core.study.run.importing import ImportOptions, import_record
 

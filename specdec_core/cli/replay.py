@@ -13,6 +13,7 @@ from specdec_core.cli.common import (
     Settings,
     Wide,
     error_console,
+    shown_progress,
 )
 from specdec_core.cli.compare import read_machines, show
 from specdec_core.interface.errors import ConfigError
@@ -21,7 +22,6 @@ from specdec_core.study import MAX_RUNS
 from specdec_core.study import replay as run_replay
 from specdec_core.study.config.recorded import DEFAULT_GAMMAS, drafters_without_settings, gammas_of
 from specdec_core.study.config.yaml_source import parse_value
-from specdec_core.study.progress import StageProgress
 
 _YAML = (".yaml", ".yml")
 
@@ -109,7 +109,7 @@ def replay(
             "leave out the study."
         )
     chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given] or _all_drafters(quiet)
-    with StageProgress(error_console(), quiet=quiet) as progress:
+    with shown_progress(quiet=quiet) as progress:
         result = run_replay(
             record,
             chosen,

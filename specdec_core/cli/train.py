@@ -7,12 +7,12 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from specdec_core.cli.common import error_console, output_console, quieten_libraries
+from specdec_core.cli.common import output_console, quieten_libraries, shown_progress
 from specdec_core.cli.train_options import read_options, train_command
 from specdec_core.interface import PluginConfig, PluginSpec, TrainingReport
 from specdec_core.interface.errors import PluginError
 from specdec_core.registry import default_registry
-from specdec_core.study.progress import StageProgress, value_text
+from specdec_core.study.progress import value_text
 
 
 class _TrainerGroup(TyperGroup):
@@ -56,7 +56,7 @@ def _about() -> None:
 def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
     """Run a trainer with the given options."""
     config = read_options(spec, given)
-    with StageProgress(error_console(), quiet=quiet) as progress:
+    with shown_progress(quiet=quiet) as progress:
         try:
             progress.stage("loading torch and transformers")
             quieten_libraries()

@@ -19,12 +19,14 @@ from specdec_core.cli.common import (
     error_console,
     output_console,
     quieten_libraries,
+    shown_progress,
 )
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.study import MAX_RUNS, load_study
 from specdec_core.study.config.yaml_source import written_yaml
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.run.folder import check_free
+from specdec_core.tune.winner import folder_of
 
 if TYPE_CHECKING:
     from specdec_core.tune import Tuning
@@ -125,6 +127,7 @@ def tune(
     loaded = None if study is None else load_study(Path(study), settings or (), max_runs=max_runs)
     if output is not None:
         check_output(output, overwrite)
+        check_free(folder_of(output).absolute())
     from specdec_core.tune import RaceSettings, TuneOptions
 
     options = TuneOptions(
@@ -134,8 +137,7 @@ def tune(
         samples=samples,
         fresh=fresh,
     )
-    errors = error_console()
-    with StageProgress(errors, quiet=quiet) as progress:
+    with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch")
         from specdec_core.tune import tune as find_best
 

@@ -52,6 +52,12 @@ ConstraintLike: TypeAlias = Constraint | Mapping[str, Any]
 """What a text must be: a `Constraint`, or a mapping with its fields."""
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
+_BASES: Mapping[str, type] = {
+    "drafter": Drafter,
+    "gamma": GammaController,
+    "lenience": LenienceController,
+    "rule": AcceptanceRule,
+}
 
 
 def make_drafter(
@@ -93,6 +99,22 @@ def make_drafter(
         raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
     drafter: Drafter = registry.create("drafter", _name(config), config, target.info(folder))
     return drafter
+
+
+def check_plugin(kind: PluginKind, given: object, registry: Registry | None = None) -> None:
+    """Check what names a plugin that is made later, when the target is known.
+
+    Args:
+        kind: The plugin's kind.
+        given: A plugin, what names one, or None.
+        registry: Where plugins come from; by default the installed ones.
+
+    Raises:
+        ArgumentError: It is none of these.
+        ConfigError: Its name or settings are invalid.
+    """
+    if given is not None and not isinstance(given, _BASES[kind]):
+        _settings(registry or default_registry(), kind, given)
 
 
 def make_gamma(given: GammaLike | None, registry: Registry | None = None) -> GammaController | None:
@@ -178,7 +200,9 @@ def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str
     try:
         return kind.model_validate({**settings.model_dump(), **options})
     except ValidationError as error:
-        lines = describe(error, kind, options, lambda path, _: str(path[0]), written=lambda path: path[1:])
+        lines = describe(
+            error, kind, options, lambda path, _: str(path[0]), written=lambda path: path[1:], form="python"
+        )
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -226,6 +250,24 @@ def constraint_of_each(
     ]
 
 
+def require_no_drafts(given: Mapping[str, object]) -> None:
+    """Check that nothing is said about drafts where there is no drafter.
+
+    Args:
+        given: Arguments that have a meaning with a drafter only, by name; None for those that were not given.
+
+    Raises:
+        ConfigError: One was given.
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ConfigError(
+            f"{' and '.join(names)} {'were' if len(names) > 1 else 'was'} given without a drafter, so nothing is "
+            'drafted; pass a drafter too, such as drafter="prompt-copy", or leave '
+            f"{'them' if len(names) > 1 else 'it'} out."
+        )
+
+
 def checked_timeout(seconds: object) -> float | None:
     """Return the time limit of a call into a plugin.
 
@@ -269,13 +311,7 @@ def _settings(registry: Registry, kind: PluginKind, given: object) -> PluginConf
 
 def _not_a_plugin(registry: Registry, kind: PluginKind, given: object) -> str:
     """Return a message that says what was given where a plugin was expected, and what is allowed."""
-    bases: dict[str, type] = {
-        "drafter": Drafter,
-        "gamma": GammaController,
-        "lenience": LenienceController,
-        "rule": AcceptanceRule,
-    }
-    base = bases[kind]
+    base = _BASES[kind]
     if isinstance(given, type) and issubclass(given, base):
         arguments = "config, target.info()" if kind == "drafter" else "config"
         return f"{kind}: the class {given.__name__} was given; pass an object, {given.__name__}({arguments})."

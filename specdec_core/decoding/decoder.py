@@ -21,6 +21,7 @@ from specdec_core.decoding.arguments import (
     make_gamma,
     make_lenience,
     make_rule,
+    require_no_drafts,
     settings_or_default,
     with_options,
 )
@@ -91,7 +92,8 @@ class Decoder:
 
     Raises:
         ArgumentError: An argument is of a type that is not taken, or unknown.
-        ConfigError: A drafter was given without gamma, a name is unknown, or a setting is invalid.
+        ConfigError: A drafter was given without gamma, or gamma without a drafter, a name is unknown, or a setting
+            is invalid.
         PluginError: A plugin that was named cannot be loaded.
 
     References:
@@ -124,6 +126,14 @@ class Decoder:
                 "a drafter was given without gamma; pass the number of tokens to draft in a step, such as "
                 "gamma=4, or a gamma controller."
             )
+        if drafter is None:
+            of_drafts = {
+                "gamma": gamma,
+                "lenience": lenience,
+                "draft_sampling": draft_sampling,
+                "draft_beams": draft_beams,
+            }
+            require_no_drafts(of_drafts)
         settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
         settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target

@@ -5,6 +5,7 @@ Importing this imports no torch.
 
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.controllers import (
+    MAX_GAMMA,
     BatchInfo,
     FixedGamma,
     FixedGammaConfig,
@@ -76,6 +77,7 @@ from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingObser
 from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree, TreeShape
 
 __all__ = [
+    "MAX_GAMMA",
     "AcceptanceResult",
     "AcceptanceRule",
     "ArgumentError",

@@ -6,20 +6,20 @@ import json
 from importlib.util import find_spec
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from specdec_core.interface.validated import Validated
 
 _FORMS = ("json_schema", "regex", "grammar")
 
 
-class Constraint(BaseModel):
+class Constraint(Validated):
     """What the new text must be: exactly one of a JSON schema, a regular expression and a grammar.
 
     The target samples from its own distribution without the tokens that cannot lead to such a text, renormalised
     at each position. llguidance, from the extra `grammar`, says which these are, and checks the constraint when it
     is read.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     json_schema: dict[str, Any] | None = None
     """A JSON schema; `{}` is any JSON. The text has no optional white space, unless the schema's key `x-guidance`,

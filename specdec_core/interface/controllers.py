@@ -18,6 +18,9 @@ TokenOrigin: TypeAlias = Literal["accepted", "recovered", "bonus", "forced"]
 """Where a token comes from: an accepted draft token, a sample from the residual after a rejection, a sample from
 the target after a draft that was accepted in full (or after none), or a constraint that allows no other token."""
 
+MAX_GAMMA = 1000
+"""The largest gamma that a setting may have. Verifying so many tokens costs far more than any draft gains."""
+
 
 @dataclass(frozen=True)
 class BatchInfo:
@@ -173,7 +176,7 @@ class GammaController(ABC):
 class FixedGammaConfig(PluginConfig):
     """The number of tokens to draft."""
 
-    gamma: Annotated[int, Field(ge=0, strict=True)] = 5
+    gamma: Annotated[int, Field(ge=0, le=MAX_GAMMA, strict=True)] = 5
     """Number of tokens drafted in every step; 0 is autoregressive decoding."""
 
 

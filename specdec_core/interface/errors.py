@@ -88,20 +88,31 @@ def exception_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {shortened(message, 1000)}" if message else type(error).__name__
 
 
-def unknown_name(what: str, given: str, available: Iterable[str]) -> str:
+def unknown_name(what: str, given: str, available: Iterable[str], hint: str = "") -> str:
     """Return a message for an unknown name, with near misses and all available names.
 
     Args:
         what: Kind of the named thing, such as `drafter`.
         given: The unknown name.
         available: All valid names.
+        hint: What to say instead of near misses, where the mistake is known.
     """
     names = sorted(available)
+    hint = f" {hint}" if hint else did_you_mean(given, names)
     given = shortened(given)
-    near = get_close_matches(given, names, n=3, cutoff=0.5)
-    hint = f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
     more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
     return f"unknown {what} {given!r}.{hint} Available: {', '.join(names[:_MAX_NAMES]) or 'none'}{more}."
+
+
+def did_you_mean(given: str, names: Iterable[str]) -> str:
+    """Return a question with the names that resemble the given one, or an empty text.
+
+    Args:
+        given: The unknown name.
+        names: Names that it may have been meant to be.
+    """
+    near = get_close_matches(shortened(given), sorted(names), n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
 
 
 def shortened(text: str, length: int = 120) -> str:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -17,16 +16,17 @@ from pydantic import (
 )
 
 from specdec_core.interface.constraint import Constraint
+from specdec_core.interface.validated import Validated
 
 
-class SamplingSettings(BaseModel):
+class SamplingSettings(Validated):
     """How logits become the distribution that is sampled (standardised sampling, section 2.2).
 
     Each setting maps to the Hugging Face logits processor of the same name, applied in the order of the fields
     with `repetition_penalty` first, as the library's own `generate` does. Nothing is applied unasked.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     temperature: Annotated[float, Field(ge=0)] = 1.0
     """0 is argmax; 1 leaves the model's distribution as it is."""
@@ -59,10 +59,10 @@ BEAM_SETTINGS = ("length_penalty", "early_stopping", "num_return_sequences")
 """Fields of `GenerationSettings` that have a meaning with beams only."""
 
 
-class GenerationSettings(BaseModel):
+class GenerationSettings(Validated):
     """How long to decode and from which seed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     max_new_tokens: Annotated[int, Field(ge=1)] = 128
     """The most tokens appended to a prompt."""
@@ -172,14 +172,12 @@ def check_attention(value: Any) -> Any:
     return value
 
 
-class ModelSettings(BaseModel):
+class ModelSettings(Validated):
     """Which model, and how it is loaded: passed through to `load_model`.
 
     A drafter whose settings derive from these drafts with that model, which must then have an encoder where the
     target has one, and only there; that is checked when a study is read.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     model: Annotated[str, Field(min_length=1)]
     """A folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from specdec_core.interface.validated import Validated
 
 PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule", "trainer"]
 """What a plugin is; `gamma` and `lenience` are controllers, `rule` is an acceptance rule."""
@@ -34,10 +34,8 @@ NestedGamma: TypeAlias = Annotated[Any, Nested("gamma")]
 """A setting that names a gamma controller; holds its settings, to be made with `TargetInfo.build`."""
 
 
-class PluginConfig(BaseModel):
+class PluginConfig(Validated):
     """Base of every plugin's settings: unknown keys are errors, and values are frozen."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True)

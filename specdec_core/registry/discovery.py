@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
@@ -91,7 +93,8 @@ def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin
         conflict = _version_conflict(entry_point)
         if conflict is not None:
             return LoadedPlugin(origin, reason=conflict)
-        plugin = entry_point.load()
+        with redirect_stdout(sys.stderr):  # standard output is for results
+            plugin = entry_point.load()
         manager.register(plugin, name=f"{origin.distribution}:{origin.entry_point}")
         manager.check_pending()
         specs = [spec for kind in HOOKS_BY_KIND for spec in _call_hook(manager, plugin, kind)]

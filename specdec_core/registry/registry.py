@@ -20,7 +20,14 @@ from specdec_core.interface import (
     TargetInfo,
     Trainer,
 )
-from specdec_core.interface.errors import PluginError, SpecdecError, exception_text, is_failure, unknown_name
+from specdec_core.interface.errors import (
+    PluginError,
+    SpecdecError,
+    did_you_mean,
+    exception_text,
+    is_failure,
+    unknown_name,
+)
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.requirements import check_capabilities
@@ -113,7 +120,19 @@ class Registry:
             max((spec.name, *spec.aliases), key=lambda known: SequenceMatcher(None, known, name).ratio())
             for spec in self.specs(kind)
         ]
-        raise PluginError(unknown_name(KIND_LABELS[kind], name, spellings) + self._not_loaded_note())
+        message = unknown_name(KIND_LABELS[kind], name, spellings, self._of_another_kind(kind, name))
+        raise PluginError(message + self._not_loaded_note())
+
+    def _of_another_kind(self, kind: PluginKind, name: str) -> str:
+        """Return what a name is if it does not name a plugin of this kind: another plugin, or a number."""
+        if others := [KIND_LABELS[other] for other, known in self._claims if known == name and other != kind]:
+            return f"It is a {others[0]}."
+        if not any(spec.shorthand for spec in self.specs(kind)):
+            return ""
+        try:
+            return f"To give a number, write {float(name):g} without quotes."
+        except ValueError:
+            return "" if did_you_mean(name, self.names(kind)) else "A number is allowed too, such as 1."
 
     def shorthand(self, kind: PluginKind) -> PluginSpec | None:
         """Return the plugin that a bare value selects (`gamma: 4`), or None if no plugin claims it.

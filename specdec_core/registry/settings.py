@@ -40,10 +40,12 @@ def plugin_settings(registry: Registry, kind: PluginKind, given: Any) -> PluginC
         ConfigError: With one line per problem; unknown names and keys with near misses.
     """
     model, data = _argument_model(registry), {kind: given}
+    name = given.get("name") if isinstance(given, Mapping) else given
+    whose = f"{kind} {name!r}" if name in registry.names(kind) else kind
     try:
         config: PluginConfig = getattr(model.model_validate(data), kind)
     except ValidationError as error:
-        lines = describe(error, model, data, lambda path, _: str(path[0]), written=lambda path: path[1:])
+        lines = describe(error, model, data, lambda *_: whose, written=lambda path: path[1:], form="python")
         raise ConfigError("\n".join(lines)) from error
     return config
 

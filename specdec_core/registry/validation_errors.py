@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from specdec_core.interface.errors import shortened, unknown_name
 from specdec_core.registry.nesting import Keys, dotted
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 Where: TypeAlias = Callable[[Keys, bool], str]
 """Returns the location of a value (or of its key, if True), given the keys that lead to it."""
 
+Form: TypeAlias = Literal["yaml", "python", "options"]
+"""How settings were written: in YAML, in Python, or as options of a command that name one key each."""
 MAX_PROBLEMS = 20
 """Maximum number of problems that one error reports."""
 _KINDS = {
@@ -31,6 +34,8 @@ def describe(
     data: Any,
     where: Where,
     written: Callable[[Keys], Keys] = lambda path: path,
+    *,
+    form: Form = "yaml",
 ) -> list[str]:
     """Return one message per problem, in pydantic's order, without duplicates; of many, the first.
 
@@ -40,6 +45,7 @@ def describe(
         data: The data that was validated.
         where: Turns keys into a location such as `study.yaml:3:5`.
         written: Maps keys of expanded data back to the keys that the user wrote.
+        form: How the user wrote the data.
     """
     found = error.errors(include_url=False)
     schema = model.model_json_schema()
@@ -56,30 +62,45 @@ def describe(
         path, whole = _without_tags(loc, data, names_key=names_key)
         around = path[:-1] if whole else path
         key = item["type"] == "extra_forbidden"
-        messages[f"{where(path, key)}: {_message(item, written(path), written(around), schema)}"] = None
+        # pydantic inserts the name of a plugin before the keys of its settings.
+        tag = loc[-2] if len(loc) > 1 and isinstance(loc[-2], str) and around[-1:] != loc[-2:-1] else None
+        message = _message(item, written(path), written(around), schema, tag, form)
+        messages[f"{where(path, key)}: {message}"] = None
     return list(messages)
 
 
-def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any]) -> str:
+def _message(item: Any, path: Keys, around: Keys, schema: dict[str, Any], plugin: str | None, form: Form) -> str:
     kind, given, context = item["type"], item["input"], item.get("ctx", {})
     inside = f"{dotted(around)}: " if around else ""
     if kind == "extra_forbidden":
         return inside + unknown_name("key", str(item["loc"][-1]), _allowed_keys(schema, item["loc"][:-1]))
     if kind == "missing":
-        return f"{inside}missing key {str(item['loc'][-1])!r}."
+        key = str(item["loc"][-1])
+        return f"{inside}missing key {key!r}{_with_key(plugin, key, form) if plugin else ''}."
     if kind == "literal_error":
         expected = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ").split(", ")
         return inside + unknown_name(f"value of {item['loc'][-1]}", str(given), expected)
     reason = item["msg"].removeprefix("Value error, ")
     named = f"{dotted(path)}: " if path else ""
     if kind in _KINDS:
-        return f"{named}expected {_KINDS[kind]}; given {_short(given)}."
+        return f"{named}expected {_KINDS[kind]}; given {_short(given, form)}."
+    if kind == "too_short":
+        least, actual = context["min_length"], context["actual_length"]
+        entries = "entry" if least == 1 else "entries"
+        return f"{named}expected at least {least} {entries}; given {actual or 'an empty list'}."
     if kind in {"plugin", "value_error"}:
         return f"{named}{reason}"
-    return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given)}."
+    return f"{named}{reason[0].lower()}{reason[1:]}; given {_short(given, form)}."
 
 
-def _short(value: Any) -> str:
+def _with_key(plugin: str, key: str, form: Form) -> str:
+    ways = {"yaml": f"{{name: {plugin}, {key}: ...}}", "python": f'{{"name": "{plugin}", "{key}": ...}}'}
+    return f"; write {ways[form]}" if form in ways else ""
+
+
+def _short(value: Any, form: Form) -> str:
+    if form != "python" and (value is None or isinstance(value, bool)):
+        return json.dumps(value)
     return shortened(repr(value), 60)
 
 

@@ -224,9 +224,9 @@ def hold(
     """
     folder = None if output is None else Path(output).absolute()  # wherever a plugin changes to
     if folder is not None:
-        from specdec_core.study.run.folder import make_folder
+        from specdec_core.study.run.folder import check_free
 
-        make_folder(folder)  # fails before torch and the model are loaded
+        check_free(folder)
     if not isinstance(progress, bool):
         return _held(run, folder, progress)
     with _display(quiet=not progress) as display:

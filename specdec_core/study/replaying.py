@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.cluster import Pool, pooled
-from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.errors import ArgumentError, ConfigError
+from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.study.comparison import Comparison, StudyLike, hold
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.recorded import DEFAULT_GAMMAS, DrafterLike, recorded_tasks, study_of_drafters
@@ -108,7 +109,12 @@ def _study(
             f"what: an object of type {type(what).__name__} was given; pass a study, or drafters: names, or "
             "mappings with `name` and settings."
         )
-    study = load_study(study_of_drafters(drafters, gammas), settings, max_runs=max_runs, recorded=tasks)
+    try:
+        study = load_study(study_of_drafters(drafters, gammas), settings, max_runs=max_runs, recorded=tasks)
+    except ConfigError:
+        for one in drafters:
+            plugin_settings(default_registry(), "drafter", one)  # names a drafter, and no run that nobody wrote
+        raise
     return replace(study, path=Path("replay"))
 
 

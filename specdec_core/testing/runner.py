@@ -108,7 +108,7 @@ def run_check(
             return replace(result, outcome="expected", message=expected)
         if result.outcome == "passed":
             message = f"it passed, but was expected to fail: {expected}\nRemove it from expected_failures."
-            return replace(result, outcome="failed", message=message, cause="expected_failures")
+            return replace(result, outcome="failed", message=message)
     if result.outcome == "failed" and not required:
         return replace(result, outcome="optional")
     return result

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.builtin import BUILTIN_DRAFTERS
 from specdec_core.interface.errors import ConfigError, SpecdecError
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry import Registry, default_registry, plugin_settings
 from specdec_core.study import Study, load_study
 
 if TYPE_CHECKING:
@@ -48,17 +48,27 @@ def default_study(
         if imported and registry.spec("drafter", name).capabilities.needs_model:
             left_out[name] = "it is made of the target's weights, which an imported record does not name."
             continue
-        run = {"drafter": {"name": name, **known.get(name, {})}, "grid": {"gamma": list(GAMMAS)}}
+        drafter = {"name": name, **known.get(name, {})}
+        run = {"drafter": drafter, "grid": {"gamma": list(GAMMAS)}}
         try:
             load_study({**shared, "runs": [run]}, settings, registry)
         except SpecdecError as error:
-            left_out[name] = str(error).partition("\n")[0].partition(": ")[2] or str(error)
+            left_out[name] = _reason(registry, drafter, error)
         else:
             runs.append(run)
     if not runs:
         reasons = "".join(f"\n{name}: {reason}" for name, reason in left_out.items())
         raise ConfigError(f"no installed drafter can be tried without settings; pass a study.{reasons}")
     return load_study({**shared, "runs": runs}, settings, registry), left_out
+
+
+def _reason(registry: Registry, drafter: Mapping[str, Any], error: SpecdecError) -> str:
+    """Return why a drafter cannot be tried, in one line, without the keys of a study that nobody wrote."""
+    try:
+        plugin_settings(registry, "drafter", drafter)
+    except ConfigError as own:
+        error = own
+    return str(error).partition("\n")[0].partition(": ")[2] or str(error)
 
 
 def _shared(record: Record) -> dict[str, Any]:

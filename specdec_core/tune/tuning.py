@@ -28,7 +28,7 @@ from specdec_core.tune.costs import Costs, measure_costs, read_costs
 from specdec_core.tune.race import Race, RaceSettings, race
 from specdec_core.tune.replays import Replays
 from specdec_core.tune.result import TunedTask, Tuning
-from specdec_core.tune.winner import winning_study, write_study
+from specdec_core.tune.winner import folder_of, winning_study, write_study
 
 if TYPE_CHECKING:
     from specdec_core.interface import TrainingObserver
@@ -99,11 +99,6 @@ def tune(
                 kept = f"what was recorded and measured is kept in {folder}. Run the same command again to resume."
             stopped.args = (f"stopped; {kept}",)
             raise
-
-
-def folder_of(output: Path) -> Path:
-    """Return the folder that belongs to a winning study."""
-    return output.with_name(f"{output.stem}-tune")
 
 
 @contextmanager

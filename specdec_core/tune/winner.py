@@ -24,6 +24,11 @@ _MAX_NAME = 100
 """The longest name that a study may give."""
 
 
+def folder_of(output: Path) -> Path:
+    """Return the folder that belongs to a winning study."""
+    return output.with_name(f"{output.stem}-tune")
+
+
 def winning_study(study: Study, winners: Mapping[str | None, str], folder: Path) -> dict[str, Any]:
     """Return a study of the winning runs alone, as plain data that a YAML file can hold.
 

@@ -123,7 +123,10 @@ def test_a_rule_is_refused_where_it_is_not_defined(target, arguments, said):
     ("arguments", "said"),
     [
         ({"drafter": "prompt-cpoy"}, r"drafter: unknown drafter 'prompt-cpoy'. Did you mean 'prompt-copy'\?"),
-        ({"drafter": {"name": "ngram", "ordr": 2}}, r"drafter: unknown key 'ordr'. Did you mean 'order'\?"),
+        (
+            {"drafter": {"name": "ngram", "ordr": 2}},
+            r"drafter 'ngram': unknown key 'ordr'. Did you mean 'order'\?",
+        ),
         ({"drafter": {"order": 2}}, "drafter: a drafter must be a name or a mapping with 'name'"),
         ({"gamma": "fixd"}, r"gamma: unknown gamma controller 'fixd'. Did you mean 'fixed'\?"),
         ({"gamma": 2.5}, "gamma: input should be a valid integer; given 2.5"),
@@ -284,3 +287,18 @@ def test_what_is_no_prompt_is_a_type_error(target, prompts, said):
 def test_an_empty_prompt_is_an_error(target, prompts):
     with pytest.raises(PromptError, match=r"no prompt was given|is empty"):
         Decoder(target).generate(prompts, SHORT)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gamma": 4},
+        {"gamma": "cost-aware"},
+        {"lenience": 0.5},
+        {"draft_beams": 4},
+        {"draft_sampling": SamplingSettings(temperature=0)},
+    ],
+)
+def test_what_is_about_drafts_needs_a_drafter(target, given):
+    with pytest.raises(ConfigError, match=f"{next(iter(given))} was given without a drafter"):
+        Decoder(target, **given)

@@ -449,7 +449,7 @@ def test_settings_that_beams_do_not_go_together_with(ending, arguments, settings
 def test_a_width_that_is_no_number(ending):
     _, target, _ = ending
     with pytest.raises(ArgumentError, match="draft_beams='wide' was given"):
-        Decoder(target, draft_beams="wide")
+        Decoder(target, CountingDrafter(VOCAB), gamma=2, draft_beams="wide")
 
 
 def test_a_model_that_reads_no_trees_has_no_beams(device):
@@ -471,7 +471,7 @@ class Nothing(LogitsProcessor):
 def test_logits_that_are_no_distribution_are_an_error_where_they_matter(ending):
     _, target, small = ending
     for drafter in (None, Small(target, small)):
-        decoder = Decoder(target, drafter, gamma=3, temperature=0, processors=[Nothing(5)])
+        decoder = Decoder(target, drafter, gamma=drafter and 3, temperature=0, processors=[Nothing(5)])
         with pytest.raises(NumericsError, match="after 5 tokens of row 1 are no distribution"):
             decoder.generate([[8], [3, 4]], beams=3, max_new_tokens=4, ignore_eos=True)
         decoder.generate([[8], [9]], beams=3, max_new_tokens=4, ignore_eos=True)

@@ -54,7 +54,7 @@ def test_a_temperature_too_small_for_the_logits_is_named(target):
 
 
 @pytest.mark.parametrize("drafter", [CountingDrafter(V), TableDrafter(V)])
-@pytest.mark.parametrize("gamma", [0, 300, 10**9])
+@pytest.mark.parametrize("gamma", [0, 300, 1000])
 def test_gamma_may_be_0_or_beyond_the_context(target, drafter, gamma):
     assert texts(Decoder(target, drafter, gamma=gamma, temperature=0)) == texts(Decoder(target, temperature=0))
     assert texts(Decoder(target, drafter, gamma=gamma))

@@ -83,7 +83,9 @@ def middle(tmp_path_factory):
 
 
 def texts(target, drafter=None, prompts=PROMPTS):
-    result = Decoder(target, drafter, gamma=3, temperature=0).generate(prompts, max_new_tokens=8, ignore_eos=True)
+    result = Decoder(target, drafter, gamma=drafter and 3, temperature=0).generate(
+        prompts, max_new_tokens=8, ignore_eos=True
+    )
     return [row.tokens for row in result.sequences], result.failures
 
 

@@ -113,6 +113,23 @@ REPLAY_TESTS = ("tests/replay/test_law.py",)
 REPLAYED_RULE_TESTS = ("tests/replay/test_rules.py",)
 
 MUTATIONS = (
+    # What newcomers get wrong.
+    Mutation(
+        "gamma without a drafter",
+        "specdec_core/decoding/decoder.py",
+        "        if drafter is None:\n            of_drafts",
+        "        if False:\n            of_drafts",
+        "Decoder(target, gamma=4) decodes one token a step without a word.",
+        ("tests/decoding/test_arguments.py",),
+    ),
+    Mutation(
+        "prints of plugins among the results",
+        "specdec_core/cli/common.py",
+        "with redirect_stdout(sys.stderr):\n        yield",
+        "yield",
+        "What a plugin prints stands in the table.",
+        ("tests/cli/test_messages.py",),
+    ),
     # What q is.
     Mutation(
         "q before top-p",

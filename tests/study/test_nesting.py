@@ -167,11 +167,14 @@ def test_results_and_journal_hold_all_of_it(load):
         ),
         (
             "{name: middle, drafter: {name: pack, drafters: [{name: middle, drafter: {name: pack}}]}}",
-            "4:86: runs[0].drafter.drafter.drafters[0].drafter: missing key 'drafters'.",
+            "4:86: runs[0].drafter.drafter.drafters[0].drafter: missing key 'drafters'; write",
         ),
-        ("{name: pack, drafters: []}", "4:37: runs[0].drafter.drafters: tuple should have at least 1 item"),
-        ("{name: middle, drafter: middle}", "4:38: runs[0].drafter.drafter: missing key 'drafter'."),
-        ("middle", "4:14: runs[0].drafter: missing key 'drafter'."),
+        (
+            "{name: pack, drafters: []}",
+            "4:37: runs[0].drafter.drafters: expected at least 1 entry; given an empty list",
+        ),
+        ("{name: middle, drafter: middle}", "4:38: runs[0].drafter.drafter: missing key 'drafter'; write"),
+        ("middle", "4:14: runs[0].drafter: missing key 'drafter'; write"),
         ("{name: pack, drafters: [true]}", "4:38: runs[0].drafter.drafters[0]: a drafter must be a name"),
         ("{name: pack, drafters: [3]}", "4:38: runs[0].drafter.drafters[0]: no drafter accepts a bare number"),
         ("{name: pack, drafters: echo}", "4:37: runs[0].drafter.drafters: expected a list; given 'echo'."),

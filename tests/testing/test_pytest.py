@@ -296,6 +296,19 @@ def test_an_expected_failure_that_passes(run):
     result.stdout.fnmatch_lines(["it passed, but was expected to fail: one too many*", "Remove it from *"])
 
 
+def test_every_expected_failure_that_passes_says_so(run):
+    source = (EXPECTING % "Mine").replace("}\n", ', "ids-in-range": "another reason"}\n', 1)
+    result = run(source, "-k", "budget-respected or ids-in-range")
+    assert result.parseoutcomes()["failed"] == 2
+    result.stdout.fnmatch_lines_random(
+        [
+            "it passed, but was expected to fail: one too many*",
+            "it passed, but was expected to fail: another reason",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*the same cause as*")
+
+
 def test_capabilities_decide_which_checks_apply(run):
     result = run(
         """

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from specdec_core.interface import ConfigError, PluginConfig, input_path
+from specdec_core.interface import MAX_GAMMA, ConfigError, PluginConfig, input_path
 from specdec_core.measurement import Measurement, read_measurement
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A cost coefficient c (Definition 3.7)."""
 
-Count = Annotated[int, Field(ge=1, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MAX_GAMMA, strict=True)]
 """A number of draft tokens, at least 1."""
 
 Decay = Annotated[float, Field(ge=0, lt=1)]

@@ -56,7 +56,7 @@ class OptimalGammaConfig(PluginConfig):
     """Lenience at which the acceptance in `measured` was taken."""
     measured: MeasuredSteps | None = None
     """A file written by `specdec measure --output`, relative to the study file. Results record the values read."""
-    max_gamma: Annotated[Count, Field(le=1000)] = 16
+    max_gamma: Count = 16
     """The largest gamma considered; with `measured`, at most the longest draft that was timed."""
 
     @field_validator("measured", mode="before", json_schema_input_type=Path | MeasuredSteps)

@@ -17,10 +17,12 @@ from specdec_core.decoding.arguments import (
     GammaLike,
     LenienceLike,
     RuleLike,
+    check_plugin,
     checked_timeout,
     make_drafter,
     make_gamma,
     make_lenience,
+    require_no_drafts,
     settings_or_default,
 )
 from specdec_core.decoding.batch import Row
@@ -63,8 +65,8 @@ def generate_with(
 
     Raises:
         ArgumentError: An argument is of a type that is not taken.
-        ConfigError: A drafter was given without gamma, a name is unknown, or a setting is invalid. The drafter and
-            the rule are checked in the first call, when the model is known.
+        ConfigError: A drafter was given without gamma, or gamma without a drafter, a name is unknown, or a setting
+            is invalid. Whether drafter and rule suit the model is checked in the first call.
         PluginError: A plugin that was named cannot be loaded.
     """
     return GenerateWith(
@@ -104,6 +106,10 @@ class GenerateWith:
             raise ConfigError(
                 "generate_with: a drafter was given without gamma; pass the number of tokens to draft."
             )
+        if drafter is None:
+            require_no_drafts({"gamma": gamma, "lenience": lenience, "draft_sampling": draft_sampling})
+        check_plugin("drafter", drafter)
+        check_plugin("rule", rule)
         if draft_sampling is not None:
             settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self._drafter = drafter

@@ -22,7 +22,7 @@ from specdec_core.registry import (
     rule_problems,
     unmet_requirements,
 )
-from specdec_core.registry.validation_errors import MAX_PROBLEMS
+from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompts import PromptText, in_both, read_chat_template, read_prompts
@@ -144,7 +144,8 @@ class _Loader:
         try:
             config = model.model_validate(data, context={"folder": self._folder})
         except ValidationError as error:
-            messages = describe(error, model, data, self._where, self._written)
+            form: Form = "yaml" if self._document.located else "python"
+            messages = describe(error, model, data, self._where, self._written, form=form)
             raise ConfigError("\n".join([*missing, *messages])) from error
         if missing:
             raise ConfigError("\n".join(missing))

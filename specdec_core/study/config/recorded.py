@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import ValidationError
 
+from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompt_file import PromptText
@@ -25,8 +26,6 @@ DrafterLike: TypeAlias = str | Mapping[str, Any]
 DEFAULT_GAMMAS: tuple[int, ...] = tuple(range(1, 9))
 """The gammas that a drafter is replayed at."""
 _RANGE = re.compile(r"(\d+)\s*(?:-|\.\.)\s*(\d+)")
-_MOST = 1000
-"""The largest gamma of a range."""
 
 
 def recorded_tasks(record: Record) -> tuple[Task, ...]:
@@ -129,9 +128,9 @@ def gammas_of(texts: Sequence[str], option: str = "--gamma") -> list[Any]:
             found.append(parse_value(text, option))
             continue
         first, last = int(ends[1]), int(ends[2])
-        if not first <= last <= _MOST:
+        if not first <= last <= MAX_GAMMA:
             raise ConfigError(
-                f"{option}: {text!r} is not a range up to {_MOST:,}; write the smaller first, as 1-8."
+                f"{option}: {text!r} is not a range up to {MAX_GAMMA:,}; write the smaller first, as 1-8."
             )
         found += range(first, last + 1)
     return list(dict.fromkeys(found)) if all(isinstance(one, (int, str)) for one in found) else found

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from specdec_core.interface.constraint import Constraint
+from specdec_core.interface.errors import shortened
 from specdec_core.interface.settings import GenerationSettings, ModelSettings, SamplingSettings
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings import NO_SOURCE
@@ -231,10 +232,20 @@ AnyTarget = Annotated[
     ),
 ]
 """A target: a mapping, or only the model."""
+
+
+def _spell_out_prompts(value: Any) -> Any:
+    """Expand a list of texts to a mapping; a single text may be meant as a file or as a prompt."""
+    if isinstance(value, str):
+        given = shortened(value, 60)
+        raise ValueError(f"write {{file: {given}}} for a file, or [{given!r}] for a prompt; given {given!r}.")
+    return {"texts": value} if isinstance(value, list) else value
+
+
 AnyPrompts = Annotated[
     PromptsConfig,
     BeforeValidator(
-        lambda v: {"texts": v} if isinstance(v, list) else v,
+        _spell_out_prompts,
         json_schema_input_type=PromptsConfig | list[str],
     ),
 ]

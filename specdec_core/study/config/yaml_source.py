@@ -143,7 +143,10 @@ def _load(text: str, name: str) -> Any:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigError(f"{name}{place}: invalid YAML: {error.problem or error.context}.") from error
+        reason = error.problem or error.context
+        if "'\\t'" in str(reason):
+            reason = f"{reason}: this is a tab; indent with spaces"
+        raise ConfigError(f"{name}{place}: invalid YAML: {reason}.") from error
     except (YAMLError, ValueError) as error:
         if (number := _LONG_NUMBER.search(text)) is not None:
             line = text.count("\n", 0, number.start()) + 1

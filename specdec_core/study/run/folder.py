@@ -54,6 +54,20 @@ def cannot_store(folder: Path, error: OSError) -> StorageError:
     return StorageError(f"{folder}: results cannot be stored there: {error.strerror or error}.")
 
 
+def check_free(folder: Path, what: str = "study") -> None:
+    """Check that results can be stored in a folder, before torch and a model are loaded.
+
+    Args:
+        folder: Created if it does not exist.
+        what: What may be running there, for the message.
+
+    Raises:
+        StorageError: As for `exclusive_lock`, which the run itself takes.
+    """
+    with exclusive_lock(folder, what):
+        pass
+
+
 @contextmanager
 def exclusive_lock(folder: Path, what: str = "study") -> Iterator[None]:
     """Keep other studies out of a folder of results while this one runs.
