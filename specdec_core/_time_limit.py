@@ -8,8 +8,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from math import ceil
-from time import monotonic
+from math import ceil, inf
+from time import monotonic, process_time
 from types import FrameType
 
 _TICK = 1.0
@@ -19,6 +19,8 @@ _MEMORY = 4 << 30
 loop without one."""
 _GRACE = 5.0
 """Seconds after a limit at which a thread reports that the check could not be interrupted."""
+_PATIENCE = 5
+"""How many times its limit something may take by the clock, while it computes nothing or other processes run."""
 _DEBUGGERS = ("bdb", "pdb", "pydevd")
 
 
@@ -28,22 +30,26 @@ class TimeLimitExceeded(BaseException):
     Not an `Exception`, so that a plugin that catches those is stopped, too.
 
     Args:
-        seconds: How long it took.
+        after: How long it took, in words.
         grown: By how many bytes the memory has grown.
 
     Attributes:
         did: What the check had done by then, one action per line.
     """
 
-    def __init__(self, seconds: float, grown: int = 0) -> None:
+    def __init__(self, after: str, grown: int = 0) -> None:
         memory = f", and {grown / (1 << 30):.0f} GiB more memory" if grown > _MEMORY else ""
-        super().__init__(f"no end after {seconds:.3g} s{memory}")
+        super().__init__(f"no end after {after}{memory}")
         self.did = ""
 
 
 @contextmanager
 def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     """Interrupt a block that takes longer than a limit.
+
+    What counts is the time for which this process computes, so that a block is not stopped because other processes
+    keep the machine busy; threads that compute at once count no more than the clock. Something that hangs computes
+    nothing: it is stopped after five times the limit by the clock, or at the end of a timer that runs already.
 
     On the main thread of a POSIX system, a timer signal interrupts Python code and `time.sleep`. Elsewhere, and in
     a call into C that does not return, nothing can be interrupted safely: then a thread says on standard error
@@ -55,29 +61,60 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
         what: What runs, for the report of the thread.
 
     Raises:
-        TimeLimitExceeded: The block took longer. Its traceback ends where the block was.
+        TimeLimitExceeded: The block took longer. Its traceback ends where the block was, and its message says
+            which of the two limits it was.
     """
     if not seconds or _debugged():
         yield
         return
     interrupts = can_interrupt()
-    report = threading.Timer(
-        seconds + (_GRACE if interrupts else 0), _report, (what, seconds, threading.get_ident())
-    )
-    report.daemon = True
-    report.start()
-    began, memory = monotonic(), _peak_memory() if interrupts else 0
+    spent = _Spent(seconds, signal.getitimer(signal.ITIMER_REAL)[0] if interrupts else 0)
+    done = threading.Event()
+    late = _GRACE if interrupts else 0
+    threading.Thread(target=_watch, args=(spent, done, late, what, threading.get_ident()), daemon=True).start()
+    memory = _peak_memory() if interrupts else 0
 
     def look(frame: FrameType | None) -> None:  # noqa: ARG001  (the signature of a look)
-        took, grown = monotonic() - began, _peak_memory() - memory
-        if took > seconds - _TICK / 100 or grown > _MEMORY:
-            raise TimeLimitExceeded(took, grown)
+        grown = _peak_memory() - memory
+        if spent.over() or grown > _MEMORY:
+            raise TimeLimitExceeded(str(spent), grown)
 
     try:
         with looking(look, seconds) if interrupts else nullcontext():
             yield
     finally:
-        report.cancel()
+        done.set()
+
+
+class _Spent:
+    """The time that a block has taken.
+
+    Args:
+        seconds: How long it may compute.
+        outer: Seconds until another timer ends; 0 for none.
+    """
+
+    def __init__(self, seconds: float, outer: float) -> None:
+        self._limit, self._most = seconds, min(_PATIENCE * seconds, outer or inf)
+        self._began = monotonic(), process_time()
+
+    def over(self, late: float = 0) -> bool:
+        """Whether it is longer than a limit, by some seconds."""
+        took, own = self._times()
+        late -= _TICK / 100  # a tick may come early
+        return own > self._limit + late or took > self._most + late
+
+    def __str__(self) -> str:
+        took, own = self._times()
+        if own > self._limit - _TICK / 100:
+            return f"{own:.3g} s of computing"
+        return f"{took:.3g} s, in {own:.2g} s of which it computed"
+
+    def _times(self) -> tuple[float, float]:
+        """Return the seconds by the clock, and those of computing."""
+        began, began_own = self._began
+        took = monotonic() - began
+        return took, min(took, process_time() - began_own)
 
 
 def can_interrupt() -> bool:
@@ -131,10 +168,14 @@ def _peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _report(what: str, seconds: float, thread: int) -> None:
+def _watch(spent: _Spent, done: threading.Event, late: float, what: str, thread: int) -> None:
+    """Report a block that goes on after its limit."""
+    while not spent.over(late):
+        if done.wait(_TICK):
+            return
     frame = sys._current_frames().get(thread)
     stack = "".join(traceback.format_stack(frame)[-6:]) if frame is not None else ""
-    say(f"\nspecdec: {what} has run for {seconds:g} s and cannot be interrupted. It is at:\n{stack}\n")
+    say(f"\nspecdec: {what} has run for {spent} and cannot be interrupted. It is at:\n{stack}\n")
 
 
 def say(text: str) -> None:

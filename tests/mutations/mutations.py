@@ -1718,4 +1718,12 @@ MUTATIONS = (
         "A table says that a drafter was warmed up, and it was not.",
         ("tests/study/test_remembering.py",),
     ),
+    Mutation(
+        "a check's time limit counts the clock",
+        "specdec_core/_time_limit.py",
+        "return took, min(took, process_time() - began_own)",
+        "return took, took",
+        "On a busy machine, the conformance kit fails healthy plugins.",
+        ("tests/testing/test_limits.py",),
+    ),
 )
