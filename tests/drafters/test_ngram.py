@@ -126,7 +126,7 @@ def test_arpa_over_another_vocabulary():
         ({"arpa": "a", "max_bytes": 5}, "'max_bytes' applies to 'text', not to 'arpa'"),
         ({"text": "builtin:stdlb"}, "unknown built-in text 'builtin:stdlb'. Available: builtin:stdlib"),
         ({"text": ""}, "at least 1 character"),
-        ({"arpa": "a", "n": 2}, "Extra inputs"),
+        ({"arpa": "a", "n": 2}, "unknown key 'n'"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

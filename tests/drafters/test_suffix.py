@@ -226,7 +226,7 @@ def test_a_prompt_that_comes_again_needs_few_target_calls():
         ({"max_spec_factor": float("inf")}, "finite"),
         ({"min_token_prob": 1.1}, "less than or equal to 1"),
         ({"max_cached_requests": -1}, "greater than or equal to 0"),
-        ({"max_tree_depth": 24}, "Extra inputs"),
+        ({"max_tree_depth": 24}, "unknown key 'max_tree_depth'"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

@@ -1013,6 +1013,14 @@ MUTATIONS = (
         ("tests/drafters/test_retrieval.py",),
     ),
     Mutation(
+        "suffix rolls back one token too few",
+        "drafters/specdec_drafters/suffix/growing_text.py",
+        "        del self._tokens[length:]",
+        "        del self._tokens[length + 1 :]",
+        "In hierarchies and with beams, drafts follow a rejected token.",
+        ("tests/drafters/test_suffix.py",),
+    ),
+    Mutation(
         "all earlier requests are kept",
         SUFFIX,
         "while sum(part.texts for part in earlier) > most:",

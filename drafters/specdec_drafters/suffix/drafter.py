@@ -95,4 +95,4 @@ class _SuffixSession(RetrievalSession):
 
     def close(self) -> None:
         tokens, self._tokens = self._tokens, ()
-        self._drafter.learn(tokens)
+        self._drafter.learn([row[:] for row in tokens])
