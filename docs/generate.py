@@ -1,6 +1,6 @@
 """Generate the parts of the pages that come from the code.
 
-    python docs/generate.py                     renew tables of settings, checks, commands and the paper's numbers
+    python docs/generate.py                     renew quoted files and what comes from the code
     python docs/generate.py --check             change nothing; exit with 1 if a page is out of date
     python docs/generate.py --outputs           run the commands whose output the pages show, and show it anew
     python docs/generate.py --outputs compare   only the commands that contain this text
@@ -17,7 +17,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>keys|arguments|checks|commands|paper|digits|beams|replays|measured): (?P<what>\S+) -->\n).*?"
+    r"(<!-- (?P<kind>include|keys|arguments|checks|commands|paper|digits|beams|replays|measured): "
+    r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
 )
@@ -154,7 +156,39 @@ def arguments(_: str) -> str:
     return "\n".join(["| argument | reason, and what to do |", "|---|---|", *rows]) + "\n"
 
 
+_LANGUAGES = {".py": "python"}
+"""Language of a fence by the suffix of a file, where it is not the suffix itself."""
+
+
+def include(what: str) -> str:
+    """Return a file, or a section of it, as a fenced block; that of a page as it is.
+
+    Args:
+        what: The path from the root of the repository, and after a colon the section, which stands in the file
+            between lines with `--8<-- [start:SECTION]` and `--8<-- [end:SECTION]`.
+    """
+    name, _, section = what.partition(":")
+    path = ROOT / name
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if section:
+        begin, end = (_marked(lines, f"--8<-- [{side}:{section}]", what) for side in ("start", "end"))
+        lines = lines[begin + 1 : end]
+    text = textwrap.dedent("\n".join(line for line in lines if "--8<-- [" not in line)).strip("\n")
+    if path.suffix == ".md":
+        return f"\n{text}\n\n"
+    return f"```{_LANGUAGES.get(path.suffix, path.suffix[1:])}\n{text}\n```\n"
+
+
+def _marked(lines: Sequence[str], marker: str, what: str) -> int:
+    """Return the index of the line with a marker."""
+    found = [number for number, line in enumerate(lines) if marker in line]
+    if len(found) != 1:
+        raise ValueError(f"{what}: the file has {len(found)} lines with {marker}; one is needed")
+    return found[0]
+
+
 WRITERS = {
+    "include": include,
     "keys": keys,
     "arguments": arguments,
     "checks": checks,

@@ -27,7 +27,7 @@ class Proposer(VllmProposer):
     """Drafts in vLLM's process. The settings are those of a study and may be edited."""
 
     settings = "prompt-copy"
-    folder = "/home/me/project"  # base for relative paths in the settings
+    folder = "/srv/project"  # base for relative paths in the settings
 
 
 # --8<-- [end:module]

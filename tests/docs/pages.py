@@ -18,7 +18,10 @@ PAGES = sorted(
     for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     if not {"assets", "examples"} & set(path.relative_to(ROOT).parts)
 )
-_FENCE = re.compile(r"^```\s*\{?\.?(?P<language>[\w-]+)\}?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?:<!-- include: (?P<source>\S+) -->\n)?```\s*\{?\.?(?P<language>[\w-]+)\}?\n(?P<text>.*?)^```$",
+    re.DOTALL | re.MULTILINE,
+)
 _SPAN = re.compile(r"(?<!`)`(?P<text>[^`\n]+)`(?!`)")
 _OUTPUT = re.compile(
     r"<!-- output: (?P<command>[^\n]+?) -->\n```text\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
@@ -27,11 +30,15 @@ _OUTPUT = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page; for the output of a command, `language` is the command."""
+    """A fenced block of a page; for the output of a command, `language` is the command.
+
+    `source` is the file that it quotes, if it does.
+    """
 
     page: Path
     language: str
     text: str
+    source: str | None = None
 
     def __str__(self) -> str:
         return f"{name(self.page)}: {self.text.splitlines()[0] if self.text else ''}"
@@ -45,7 +52,7 @@ def name(page: Path) -> str:
 def blocks(*languages: str, page: str = "") -> list[Block]:
     """Return every fenced block in one of the languages; of one page only, if it is named."""
     return [
-        Block(path, found["language"], found["text"])
+        Block(path, found["language"], found["text"], found["source"])
         for path in PAGES
         for found in _FENCE.finditer(path.read_text(encoding="utf-8"))
         if found["language"] in languages and page in ("", name(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import subprocess
 from pathlib import Path
 from typing import Any, get_args
 
@@ -38,6 +39,45 @@ def test_generated_parts_are_up_to_date(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "PAGES", [changed])
     ((page, text),) = generate.out_of_date()
     assert (page, "\nold\n" in text) == (changed, False)
+
+
+def test_pages_are_readable_where_they_are_not_rendered():
+    """On a code host, nobody expands an include or a reference."""
+    for page, text in TEXTS.items():
+        assert '--8<-- "' not in text, f"{page_name(page)}: quote files with <!-- include: PATH:SECTION -->"
+        if re.search("^::: ", text, re.MULTILINE):
+            assert "`scripts/docs --serve`" in text.partition("\n::: ")[0], (
+                f"{page_name(page)} says not how to read it"
+            )
+
+
+def test_a_quoted_section_is_what_stands_between_its_markers(tmp_path, monkeypatch):
+    generate = load(ROOT / "docs" / "generate.py")
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    lines = ["a = 1", "if a:", "    # --8<-- [start:one]", "    b = 2", "    # --8<-- [start:two]", "    c = 3"]
+    lines += ["    # --8<-- [end:two]", "    # --8<-- [end:one]", "d = 4"]
+    (tmp_path / "some.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert generate.include("some.py:one") == "```python\nb = 2\nc = 3\n```\n"
+    assert generate.include("some.py:two") == "```python\nc = 3\n```\n"
+    assert generate.include("some.py").splitlines()[1:-1] == ["a = 1", "if a:", "    b = 2", "    c = 3", "d = 4"]
+    with pytest.raises(ValueError, match=r"some.py:three: the file has 0 lines"):
+        generate.include("some.py:three")
+
+
+@pytest.mark.parametrize("options", [(), ("--serve",)])
+def test_the_script_for_the_site_names_what_it_needs(options, tmp_path):
+    script = tmp_path / "scripts" / "docs"
+    script.parent.mkdir()
+    script.write_bytes((ROOT / "scripts" / "docs").read_bytes())
+    done = subprocess.run(
+        ["/bin/bash", str(script), *options],
+        env={"PATH": "/usr/bin:/bin"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "[docs]" in done.stderr
 
 
 def models_of(annotation: Any, found: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:
@@ -143,7 +183,7 @@ def test_images_are_described():
             assert len(words) > 20, f"{page_name(page)}: {words!r}"
 
 
-@pytest.mark.parametrize("block", [block for block in blocks("yaml") if "--8<--" not in block.text], ids=str)
+@pytest.mark.parametrize("block", [block for block in blocks("yaml") if block.source is None], ids=str)
 def test_examples_of_studies_are_valid(block, tmp_path, monkeypatch):
     (tmp_path / "questions.csv").write_text("question,answer,key\nWhy?,Because.,k\n", encoding="utf-8")
     (tmp_path / "question.jsonl").write_text('{"question_id": 1, "turns": ["Why?"]}\n', encoding="utf-8")

@@ -116,7 +116,7 @@ def test_a_stream_is_the_same_text_in_pieces(server, plain):
 
 def test_the_client_of_the_page_prints_the_text(server, plain, capsys):
     text = (ROOT / "docs/examples/serving_client.py").read_text()
-    text = text.replace("http://localhost:8000/v1", str(server.client.base_url)).replace("served", server.name)
+    text = text.replace("http://127.0.0.1:8000/v1", str(server.client.base_url)).replace("served", server.name)
     exec(compile(text, "serving_client.py", "exec"), {})
     assert capsys.readouterr().out == plain("import os\n", 32)
 
