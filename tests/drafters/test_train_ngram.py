@@ -203,7 +203,7 @@ def test_a_target_without_a_tokenizer_counts_ids_only(tmp_path):
         ({"text": "a", "order": 0}, "greater than or equal to 1"),
         ({"samples": 0}, "greater than or equal to 1"),
         ({"text": "a", "split": "word"}, "'document' or 'line'"),
-        ({"text": "a", "n": 2}, "Extra inputs"),
+        ({"text": "a", "n": 2}, "unknown key"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

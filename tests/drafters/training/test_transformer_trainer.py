@@ -378,7 +378,7 @@ def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials,
         ({"text": "a", "sources": "b"}, "give 'text' or 'sources', not both: 'sources' is for"),
         ({"text": "a", "ids": "b"}, "give 'text' or 'ids', not both \\["),
         ({"samples": 1, "max_bytes": 5}, "'max_bytes' limits 'text'"),
-        ({"samples": 1, "size": 5}, "Extra inputs are not permitted"),
+        ({"samples": 1, "size": 5}, "unknown key"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):
