@@ -76,8 +76,9 @@ SMALLER = {
     r"^benchmarks/compiled": "--models builtin:drafter --repeats 1 --threads 1 --skip-processes",
 }
 SLOW = re.compile(
-    r"^compare (examples/(paper|code|chat|drafters|beams|json|self|trees|verification)|docs|study)|^measure|^tune"
-    r"|^train (tr|h|early)|^benchmarks|--only lossless|^generate .*(builtin:stdlib|transformer|chain|arpa)"
+    r"^compare (examples/(paper|code|chat|drafters|beams|json|self|suffix|trees|verification)|docs|study)"
+    r"|^measure|^tune|^train (tr|h|early)|^benchmarks|--only lossless"
+    r"|^generate .*(builtin:stdlib|transformer|chain|arpa)"
     r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
