@@ -257,6 +257,7 @@ def _medians(
     draft_average: Callable[[Sequence[float]], float] = median,
 ) -> Medians:
     settings = context.settings
+    drafter.reset()  # what acceptance was measured on
     decoder = Decoder(
         context.target,
         drafter,

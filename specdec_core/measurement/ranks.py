@@ -104,6 +104,8 @@ def measure_ranks(
     tokens = turn = 0
     while tokens < settings.tokens:
         before = tokens
+        if decoder.drafter is not None:
+            decoder.drafter.reset()  # a turn has the prompts of the one before
         for start in range(0, len(prompts), rows):
             batch = range(start, min(start + rows, len(prompts)))
             seeds = [row_seed(settings.seed, turn * len(prompts) + index) for index in batch]

@@ -91,7 +91,8 @@ def take_samples(
 
     Tokens are spread evenly over the prompts. A sampled text has at most `max_new_tokens` tokens, and prompts are
     continued again until there are enough samples. The greedy text of a prompt is always the same, so each prompt
-    has one, as long as needed and as the context allows; there may be fewer samples then.
+    has one, as long as needed and as the context allows; there may be fewer samples then. A drafter that remembers
+    begins each turn through the prompts with nothing known.
 
     Args:
         decoder: A decoder with this rule and a fixed gamma of `settings.gamma`.
@@ -110,6 +111,8 @@ def take_samples(
     recorder = SampleRecorder(settings.gamma, frozenset(eos))
     for turn in range(settings.tokens):
         before = len(recorder.prompts)
+        if decoder.drafter is not None:
+            decoder.drafter.reset()  # a turn has the prompts of the one before
         for batch in _batches(len(prompts), rows):
             missing = settings.tokens - len(recorder.prompts)
             if missing <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from specdec_core.decoding.watch import CallWatch, watched
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, SamplingSettings, TrainingObserver
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
-from specdec_core.record.record import Record, RecordedText, RecordPart
+from specdec_core.record.record import Record, RecordedText, RecordPart, SomeTexts
 from specdec_core.registry import Registry
 from specdec_core.replay.along import Along, ForcedDraft, ForcedText
 from specdec_core.replay.odds import TextOdds
@@ -31,6 +32,10 @@ Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
 
 class DrafterReplay:
     """A drafter along the texts of a part of a record.
+
+    A drafter that remembers earlier requests is reset, and then learns the texts of the part one by one, in their
+    order: what is expected of a text is what it would draft after those before it. That holds for some texts of a
+    part, too. A drafter that is given as an object forgets what it knew.
 
     Args:
         record: The record.
@@ -118,17 +123,57 @@ class DrafterReplay:
         if self._odds is None:
             if self._observer is not None:
                 self._observer.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
-            found: list[TextOdds] = []
             with watched(self._timeout) as watch:
-                for texts in self._batches(self._batch_size):
-                    with watch.interrupting():
-                        found += self._along(texts, watch)
-                    if self._observer is not None:
-                        self._observer.advance(len(found))
+                found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
             if not found:
                 raise ConfigError("this part of the record holds no texts.")
             self._odds = tuple(found)
         return self._odds
+
+    def _alone(self, watch: CallWatch) -> list[TextOdds]:
+        """Return the acceptance along each text of a drafter that does not know the others."""
+        found: list[TextOdds] = []
+        for texts in self._batches(self._batch_size):
+            with watch.interrupting():
+                found += self._along(texts, watch)
+            if self._observer is not None:
+                self._observer.advance(len(found))
+        return found
+
+    def _remembered(self, watch: CallWatch) -> list[TextOdds]:
+        """Return the acceptance along each text of a drafter that has learned those before it, and nothing else.
+
+        Of some texts of a part, the texts between them are taught, too: what is expected of a text does not depend
+        on which others are replayed. A drafter that is asked with each budget learns anew for each.
+        """
+        by_budget = self.drafter.drafts_by_budget and not self._autoregressive
+        passes = []
+        for budget in range(1, self._max_gamma + 1) if by_budget else (self._max_gamma,):
+            self.drafter.reset()
+            found: list[TextOdds] = []
+            for text, wanted in self._in_order():
+                with watch.interrupting():
+                    along = self._open([text], watch)
+                    if not wanted:
+                        along.teach()
+                    elif self._autoregressive:
+                        found += _in_chunks([text], along, self._max_gamma)
+                    else:
+                        found += _at_every_position([text], along, budget, self._max_gamma)
+                if self._observer is not None:
+                    self._observer.advance(len(found))
+            passes.append(found)
+        if not by_budget:
+            return passes[0]
+        return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
+
+    def _in_order(self) -> Iterator[tuple[ForcedText, bool]]:
+        """Yield each text of the whole part up to the last that is replayed, and whether it is replayed."""
+        part = self._part
+        whole, chosen = (part.part, part.chosen) if isinstance(part, SomeTexts) else (part, range(len(part)))
+        wanted = set(chosen)
+        for number, text in enumerate(islice(whole, chosen[-1] + 1 if chosen else 0)):
+            yield self._forced([text])[0], number in wanted
 
     def draft_seconds(self, timings: int = 20) -> tuple[float, ...]:
         """Return D(k), the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft.
@@ -141,6 +186,7 @@ class DrafterReplay:
         """
         if self._seconds is None:
             odds = iter(self.odds())
+            self.drafter.reset()  # each text is as new to it as in `odds`
             texts = ((texts[0], next(odds)) for texts in self._batches(1))
             with watched(self._timeout) as watch, watch.interrupting():
                 self._seconds = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
@@ -148,15 +194,18 @@ class DrafterReplay:
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
         """Yield the texts, some at a time."""
-        hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
         batch: list[RecordedText] = []
         for text in self._part:
             batch.append(text)
             if len(batch) == size:
-                yield self._preparation.forced(batch, hidden=hidden, layers=layers)
+                yield self._forced(batch)
                 batch = []
         if batch:
-            yield self._preparation.forced(batch, hidden=hidden, layers=layers)
+            yield self._forced(batch)
+
+    def _forced(self, texts: Sequence[RecordedText]) -> list[ForcedText]:
+        hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
+        return self._preparation.forced(texts, hidden=hidden, layers=layers)
 
     def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> Along:
         sampling = self._part.header.sampling

@@ -29,6 +29,7 @@ _MODULES: dict[PluginKind, tuple[str, ...]] = {
         "specdec_core.testing.checks.drafter_proposals",
         "specdec_core.testing.checks.drafter_state",
         "specdec_core.testing.checks.drafter_isolation",
+        "specdec_core.testing.checks.drafter_memory",
         "specdec_core.testing.checks.drafter_decoding",
         "specdec_core.testing.checks.drafter_replay",
     ),

@@ -21,7 +21,14 @@ from tests.lossless import PROMPT, VOCAB, enumerate_continuations, next_token, p
 from tests.measurement.support import GAMMA, LENGTH, ROWS, context, exact
 from tests.test_lossless_drafters import catalogue, target  # noqa: F401  (fixtures)
 from tests.tiny import tiny_model
-from tests.toys import NO_CONFIG, CountingDrafter, SparseDrafter, TableDrafter, target_info
+from tests.toys import (
+    NO_CONFIG,
+    CountingDrafter,
+    RememberingDrafter,
+    SparseDrafter,
+    TableDrafter,
+    target_info,
+)
 
 ANY = DrafterEntry("any", NO_CONFIG)
 TOKENS = 90 * 20
@@ -265,3 +272,14 @@ def test_no_text_of_a_prompt_is_taken_twice(target):  # noqa: F811
     take_samples(decoder, rule, [list(PROMPT)] * 3, plan.settings, greedy=False, rows=2, advance=lambda _: None)
     assert len(decoder.seen) > 3 * 10
     assert len(set(decoder.seen)) == len(decoder.seen)
+
+
+def test_a_drafter_that_remembers_never_knows_a_prompt_that_is_decoded_again(target):  # noqa: F811
+    drafter, rows = RememberingDrafter(VOCAB), 30
+    every = ROWS * GAMMA
+    once = measure_acceptance(context(target, tokens=every), ANY, drafter, 1.0, rows)[0]
+    again = measure_acceptance(context(target, tokens=every), ANY, drafter, 1.0, rows)[0]
+    assert again.by_position == once.by_position
+    drafter.resets = 0
+    measure_acceptance(context(target, tokens=3 * every), ANY, drafter, 1.0, rows)
+    assert drafter.resets == 3, "all prompts are decoded three times"

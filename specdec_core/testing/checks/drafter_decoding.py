@@ -214,17 +214,22 @@ def _decoding(did: str) -> Iterator[None]:
 
 @check("decoded-rows-independent", kind="drafter", skip_if=single_row)
 def decoded_rows_independent(subject: DrafterSubject) -> None:
-    """A sampled sequence depends neither on the others in its batch nor on what was decoded before."""
+    """A sampled sequence depends neither on the others in its batch nor, but for memory, on earlier ones."""
     length = subject.times(12, 6, "tokens of each text")
     settings = GenerationSettings(max_new_tokens=length, seed=subject.seed + 4, ignore_eos=True)
     first = list(PROMPT)
     for target in subject.targets:
-        decoder = Decoder(target.loaded, subject.drafter(target), gamma=Gamma(3), strict=True)
+        drafter = subject.drafter(target)
+        decoder = Decoder(target.loaded, drafter, gamma=Gamma(3), strict=True)
+        if drafter.remembers:
+            drafter.reset()
         with _decoding(f"decoded {first} on {target}"):
             alone = decoder.generate([first], settings).sequences[0].tokens
         for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]], []):
             others = others[: subject.batch(3) - 1]
             did = f"decoded {first} in a batch with {others} on {target}"
+            if drafter.remembers:
+                drafter.reset()
             with _decoding(did):
                 batched = decoder.generate([first, *others], settings).sequences[0].tokens
             if batched != alone:

@@ -63,17 +63,21 @@ def _decoded(
         CheckFailure: The drafter fails, or counts differ by more than chance, where there are enough texts.
     """
     did = f"decoded and replayed {count} texts at temperature {sampling.temperature:g} on {target}"
+    drafter, batch = subject.drafter(target), min(subject.batch(100), count)
+    if drafter.remembers:
+        batch, count = 1, min(count, 25)  # texts of a batch do not learn from each other
+        drafter.reset()
     with _replaying(did):
         both = decode_and_replay(
             target.loaded,
-            subject.drafter(target),
+            drafter,
             sampling,
             PROMPT,
             gamma=2,
             max_gamma=3,
             count=count,
             length=LENGTH,
-            batch=min(subject.batch(100), count),
+            batch=batch,
             seed=subject.seed,
         )
     distance, column = both.farthest()

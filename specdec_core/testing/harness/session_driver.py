@@ -77,6 +77,8 @@ class SessionDriver:
         seed: Seed of the rows' generators.
         indices: The index in the batch whose generator each row uses; by default its own.
         prefilled: Whether the target has processed the rows, so that there are hidden states from the first step.
+        primed: Whether a drafter that remembers is reset and taught a text first. All sessions then begin with the
+            same knowledge, whatever was drafted before.
 
     Attributes:
         rows: The committed tokens of each row.
@@ -108,7 +110,10 @@ class SessionDriver:
         seed: int = 0,
         indices: Sequence[int] | None = None,
         prefilled: bool = False,
+        primed: bool = True,
     ) -> None:
+        if primed and drafter.remembers:
+            _prime(target, drafter)
         self.target, self.drafter = target, drafter
         self.rows = [list(row) for row in rows]
         self._views = tuple(map(TokenView, self.rows))
@@ -361,6 +366,17 @@ class SessionDriver:
             layer: pad_sequence([states[layer][0] for states in read], batch_first=True, padding_value=math.nan)
             for layer in layers
         }
+
+
+def _prime(target: TinyTarget, drafter: Drafter) -> None:
+    """Have a drafter that remembers know one text and nothing else."""
+    drafter.reset()
+    teacher = SessionDriver(target, drafter, [target.begin()], primed=False)
+    teacher.draft([1])
+    teacher.accept([0], [PROMPT[0]])
+    teacher.commit_unused([[*PROMPT, *reversed(PROMPT)]])
+    teacher.draft([1])
+    teacher.close()
 
 
 def seconds_of_a_call(target: TinyTarget, drafter: Drafter, rows: int, seed: int) -> float:

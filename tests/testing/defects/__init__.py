@@ -14,6 +14,7 @@ from tests.testing.defects import (
     healthy,
     leniences,
     malformed,
+    memory,
     shared_state,
     side_effects,
     stale_state,
@@ -107,6 +108,10 @@ DRAFTERS = _table(
     (stale_state.UndoesTwoCommits, "rollback"),
     (stale_state.LetsEndedRowsGo, "rollback"),
     (shared_state.KeepsSources, "sessions-freed"),
+    (memory.SaysNothing, "remembers-declared"),
+    (memory.ForgetsNothing, "reset-forgets"),
+    (memory.ReadsOn, "snapshot-kept"),
+    (memory.OneThread, "learns-in-threads"),
     (trees.IgnoresTheDepth, "trees-respected"),
     (trees.OneQForAllSiblings, "draft-sampled-from-q"),
     (trees.PrunesTheUnlikely, "lossless-trees"),
@@ -204,7 +209,14 @@ DEFECTS: dict[PluginKind, dict[str, Defect]] = {"drafter": DRAFTERS, "gamma": GA
 """For each kind: name → defect."""
 
 HEALTHY: dict[PluginKind, tuple[Callable[..., Any], ...]] = {
-    "drafter": (healthy.Sampling, healthy.Branching, healthy.Deterministic, healthy.Cached, healthy.Hidden),
+    "drafter": (
+        healthy.Sampling,
+        healthy.Branching,
+        healthy.Deterministic,
+        healthy.Cached,
+        healthy.Hidden,
+        healthy.Remembers,
+    ),
     "gamma": (healthy.Following, healthy.Confident),
     "lenience": (healthy.Lenient, healthy.Strict),
 }

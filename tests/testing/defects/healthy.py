@@ -28,6 +28,7 @@ from specdec_core.interface import (
     TargetInfo,
     draw_tree,
 )
+from tests.toys import RememberingDrafter
 
 
 class WithBudget:
@@ -318,3 +319,11 @@ class LosslessConfig(LenienceConfig):
     @property
     def lossless(self) -> bool:
         return True
+
+
+class Remembers(RememberingDrafter):
+    """Proposes what followed the last token in the latest request that held it."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        super().__init__(target.vocab_size)
+        self.target = target
