@@ -15,7 +15,7 @@ from safetensors import safe_open
 from specdec_core.interface.errors import ModelError, SpecdecError
 from specdec_core.models.checkpoint import find_file, listed
 from specdec_core.models.packages import require
-from specdec_core.models.resolve import model_folder
+from specdec_core.models.resolve import hub_options, model_folder
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
@@ -151,7 +151,7 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
         from huggingface_hub import snapshot_download
 
         try:
-            place = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS]))
+            place = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter)))
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"{adapter}: there is no such folder, and loading this adapter from the hub failed: "

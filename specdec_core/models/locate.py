@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from specdec_core.interface.errors import ModelError, SpecdecError
 from specdec_core.models.adapter import refuse_adapter_folder
-from specdec_core.models.resolve import model_folder
+from specdec_core.models.resolve import hub_options, model_folder
 
 
 def locate(
@@ -23,6 +23,7 @@ def locate(
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     location = model_folder(model, folder)
     if location is None:
+        options |= hub_options(model)
         return model, options if subfolder is None else {**options, "subfolder": subfolder}
     place = location / (subfolder or "")
     refuse_adapter_folder(model, place)

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.builtin import BUILTIN_PREFIX, builtin_model
-from specdec_core.interface.errors import ModelError
+from specdec_core.interface.errors import ModelError, did_you_mean, exception_text
 from specdec_core.interface.inputs import input_path, open_input
 
 _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of decoder-only models."""
+_CONFIGS = ("config.json", "adapter_config.json")
+"""A folder with one of these holds a model or an adapter."""
+_HUB_SECONDS = 10.0
+"""How long the hub may take to answer."""
 _MAX_CONFIG = 10_000_000
 """The most bytes of a config.json."""
 
@@ -25,7 +29,7 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
 
     Raises:
         ModelError: There is no such built-in model, or the name can only be a path and there is no such folder, or
-            no folder can have it.
+            no folder can have it; or it resembles a model's folder there, and is not in the cache of the hub.
     """
     if str(model).startswith(BUILTIN_PREFIX):
         return builtin_model(str(model))
@@ -38,7 +42,56 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
             f"{model}: there is no such folder ({path}). Give a folder written by save_pretrained(), a hub name "
             "such as owner/name, or builtin:target."
         )
+    near = did_you_mean(path.name, _models_in(path.parent))
+    if near and not _is_cached(str(model)):
+        raise ModelError(
+            f"{model}: there is no such folder ({path}).{near} If you mean a model of the hub, download it first: "
+            f"hf download {model}"
+        )
     return None
+
+
+def _models_in(folder: Path) -> list[str]:
+    """Return the names of the folders with a model or an adapter in a folder; none if it cannot be read."""
+    try:
+        return [one.name for one in folder.iterdir() if any((one / name).is_file() for name in _CONFIGS)]
+    except OSError:
+        return []
+
+
+def _is_cached(model: str) -> bool:
+    """Return whether files of a hub model are on this machine."""
+    from huggingface_hub import constants
+
+    return (Path(constants.HF_HUB_CACHE) / f"models--{model.replace('/', '--')}" / "snapshots").is_dir()
+
+
+def hub_options(model: str) -> dict[str, Any]:
+    """Return the options with which a hub model is loaded: files of this machine only, if the hub is out of reach.
+
+    One request tells, where loading would try for more than a minute.
+
+    Args:
+        model: The name on the hub.
+
+    Raises:
+        ModelError: The hub cannot be reached, and the model is not in its cache.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        HfApi().model_info(model, timeout=_HUB_SECONDS)
+    except (HfHubHTTPError, HFValidationError):
+        pass  # loading it says why, at once
+    except Exception as error:  # of whatever library makes the connection
+        if _is_cached(model):
+            return {"local_files_only": True}
+        raise ModelError(
+            f"{model}: there is no such folder, and loading it from the hub failed: it cannot be reached "
+            f"({exception_text(error)}). Check the name and the network (HF_HUB_OFFLINE?)."
+        ) from error
+    return {}
 
 
 def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None = None) -> bool | None:

@@ -60,6 +60,17 @@ def test_a_study_says_what_to_write_instead(problems, old, new, parts):
     assert all(part in message for part in parts), message
 
 
+@pytest.mark.parametrize("old", ["target: builtin:target", "drafter: prompt-copy"])
+def test_a_misspelt_folder_is_found_before_anything_is_loaded(problems, tmp_path, old):
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / "config.json").write_text("{}")
+    message = problems(
+        old, "target: bg" if old.startswith("target") else "drafter: {name: transformer, model: bg}"
+    )
+    assert "bg: there is no such folder" in message
+    assert "Did you mean 'big'?" in message
+
+
 def test_a_run_without_a_drafter_is_no_plugin_without_a_key(problems):
     message = problems("drafter: prompt-copy", "name: mine")
     assert "runs[0]: missing key 'drafter'." in message

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from specdec_core.interface import ModelError
-from specdec_core.models.resolve import has_encoder, model_folder
+from specdec_core.models import load_model
+from specdec_core.models.resolve import has_encoder, hub_options, model_folder
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
 
@@ -53,3 +54,33 @@ def test_the_folder_of_a_model(tmp_path):
     assert has_encoder("builtin:target") is has_encoder("builtin:drafter") is False
     with pytest.raises(ModelError, match="unknown built-in model 'builtin:targte'"):
         model_folder("builtin:targte")
+
+
+@pytest.mark.parametrize("name", ["bg", "models/bg"])
+def test_a_name_that_resembles_a_folder_is_not_sent_to_the_hub(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    model = (tmp_path / name).with_name("big")
+    model.mkdir(parents=True)
+    assert model_folder(name, tmp_path) is None  # what is no model is no near miss
+    (model / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match=r"there is no such folder \(.*bg\)\. Did you mean 'big'\?"):
+        model_folder(name, tmp_path)
+    assert model_folder("unlike/anything", tmp_path) is None
+    (tmp_path / "cache" / f"models--{name.replace('/', '--')}" / "snapshots").mkdir(parents=True)
+    assert model_folder(name, tmp_path) is None
+
+
+def test_a_hub_out_of_reach_is_asked_once(tmp_path, monkeypatch):
+    asked = []
+
+    def unreachable(self, model, **_):
+        asked.append(model)
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match=r"owner/name: .*cannot be reached \(ConnectionError: no network\)"):
+        load_model("owner/name")
+    assert asked == ["owner/name"]
+    (tmp_path / "models--owner--name" / "snapshots").mkdir(parents=True)
+    assert hub_options("owner/name") == {"local_files_only": True}

@@ -115,6 +115,22 @@ REPLAYED_RULE_TESTS = ("tests/replay/test_rules.py",)
 MUTATIONS = (
     # What newcomers get wrong.
     Mutation(
+        "a misspelt folder goes to the hub",
+        "specdec_core/models/resolve.py",
+        "if near and not _is_cached(str(model)):",
+        "if False:",
+        "A misspelt folder is looked for on the hub, for more than a minute.",
+        ("tests/models/test_resolve.py",),
+    ),
+    Mutation(
+        "a misspelt folder of a drafter is found late",
+        "specdec_core/registry/requirements.py",
+        "        if config.model:\n            try:",
+        "        if False:\n            try:",
+        "The baseline is timed before a misspelt drafter is named.",
+        ("tests/cli/test_messages.py",),
+    ),
+    Mutation(
         "gamma without a drafter",
         "specdec_core/decoding/decoder.py",
         "        if drafter is None:\n            of_drafts",
