@@ -17,7 +17,7 @@ DEFAULT = [
     ("random", True),
     ("trigram", False),
     ("copy-recent", False),
-    ("suffix-alone", True),
+    ("suffix", True),
     ("datastore", False),
     ("transformer", True),
     ("early-exit", False),
@@ -35,6 +35,7 @@ DEFAULT = [
 OTHERS = [(name, not encoder) for name, encoder in DEFAULT] + [
     ("unigram", False),
     ("copy-frequent", False),
+    ("suffix-alone", False),
     ("hierarchy-chain", True),
     ("hierarchy-quantised", False),
     ("early-exit-trained", True),
