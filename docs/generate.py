@@ -26,6 +26,7 @@ from typing import Any
 import beam_tables
 import benchmark_tables
 import digits
+import generation_tables
 import paper_tables
 import replay_tables
 import typer
@@ -45,7 +46,7 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>include|keys|arguments|checks|commands|paper|digits|beams|replays|measured): "
+    r"(<!-- (?P<kind>include|keys|arguments|generation|checks|commands|paper|digits|beams|replays|measured): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -187,10 +188,16 @@ def _marked(lines: Sequence[str], marker: str, what: str) -> int:
     return found[0]
 
 
+def generation(name: str) -> str:
+    """Return a table of the page on transformers."""
+    return generation_tables.TABLES[name]()
+
+
 WRITERS = {
     "include": include,
     "keys": keys,
     "arguments": arguments,
+    "generation": generation,
     "checks": checks,
     "commands": commands,
     "paper": paper,

@@ -57,6 +57,7 @@ _NOT_SUPPORTED = " was given, which is not supported: "
 
 # What `generate` itself adds to the arguments of the model, or what makes no difference to a token.
 _UNUSED = {"use_cache", "logits_to_keep", "num_logits_to_keep", "return_dict", "cache_position"}
+_IN_CONFIG = {"output_attentions", "output_hidden_states"}
 _READ = {"attention_mask", "position_ids", "encoder_outputs", "decoder_attention_mask", "past_key_values"}
 _MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 _OF_MODES = (
@@ -200,7 +201,7 @@ def _config_problems(config: GenerationConfig, hidden: Mapping[str, Any]) -> Ite
             yield f"the generation config asks for {mode.value}; it takes greedy_search and sample."
     if hidden.get("synced_gpus"):
         yield _unsupported("synced_gpus", True)
-    for name in ("output_attentions", "output_hidden_states", "prefill_chunk_size"):
+    for name in (*sorted(_IN_CONFIG), "prefill_chunk_size"):
         if value := getattr(config, name):
             yield _unsupported(name, value)
     if config.guidance_scale is not None and config.guidance_scale != 1:
@@ -215,9 +216,7 @@ def _argument_problems(
     loaded: LoadedModel, arguments: Mapping[str, Any], given: Mapping[str, Any]
 ) -> Iterator[str]:
     for name, value in arguments.items():
-        if value is None or name in _UNUSED or name in _READ:
-            continue
-        if name in ("output_attentions", "output_hidden_states") and not value:
+        if value is None or name in _UNUSED or name in _READ or name in _IN_CONFIG:
             continue
         if name == "mm_encoder_outputs":  # made of the images; `generate` passes an empty mapping without any
             if value:

@@ -1,0 +1,174 @@
+"""Tiny random models of many families of transformers, built from configs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import transformers
+
+from specdec_core.testing.harness.tiny_target import random_model
+
+VOCAB = 40
+IDS = {"vocab_size": VOCAB, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0, "tie_word_embeddings": False}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+}
+OLD = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128}
+N_SIZES = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_SIDE = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+BOTH_SIDES = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in _SIDE.items()}
+# The first token is no padding: M2M100 gives that no position.
+SEQ2SEQ = {**BOTH_SIDES, "d_model": 32, "max_position_embeddings": 128, "decoder_start_token_id": 2}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+NO_FORCED_END = {"forced_eos_token_id": None}
+VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+DECODERS = {
+    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "codegen": ("CodeGen", {**N_SIZES, "rotary_dim": 4}),
+    "cohere": ("Cohere", SIZES),
+    "cohere2": ("Cohere2", SIZES | {"sliding_window": 64}),
+    "deepseek_v3": (
+        "DeepseekV3",
+        SIZES
+        | {
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 16,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    "falcon": ("Falcon", OLD | {"alibi": False}),
+    "gemma": ("Gemma", SIZES),
+    "gemma2": ("Gemma2", SIZES | {"sliding_window": 64}),
+    "gemma3_text": ("Gemma3", SIZES | {"sliding_window": 64}),
+    "glm": ("Glm", SIZES | {"pad_token_id": 0}),
+    "gpt2": ("GPT2", N_SIZES),
+    "gpt_neo": (
+        "GPTNeo",
+        {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
+    ),
+    "gpt_neox": ("GPTNeoX", OLD | {"intermediate_size": 48}),
+    "gptj": ("GPTJ", {**N_SIZES, "rotary_dim": 4}),
+    "granite": ("Granite", SIZES),
+    "helium": ("Helium", SIZES),
+    "llama": ("Llama", SIZES),
+    "mamba": ("Mamba", {"hidden_size": 32, "state_size": 4, "num_hidden_layers": 2}),
+    "mistral": ("Mistral", SIZES | {"sliding_window": 64}),
+    "mixtral": ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mpt": ("Mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 128}),
+    "nemotron": ("Nemotron", SIZES),
+    "olmo": ("Olmo", SIZES),
+    "olmo2": ("Olmo2", SIZES),
+    "opt": ("OPT", OLD | {"ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "phi": ("Phi", SIZES),
+    "phi3": ("Phi3", SIZES),
+    "qwen2": ("Qwen2", SIZES),
+    "qwen2_moe": ("Qwen2Moe", SIZES | EXPERTS | {"shared_expert_intermediate_size": 16}),
+    "qwen3": ("Qwen3", SIZES),
+    "qwen3_moe": ("Qwen3Moe", SIZES | EXPERTS),
+    "smollm3": ("SmolLM3", SIZES),
+    "stablelm": ("StableLm", SIZES),
+    "starcoder2": ("Starcoder2", SIZES | {"sliding_window": 64}),
+}
+ENCODER_DECODERS = {
+    "bart": ("Bart", SEQ2SEQ | NO_FORCED_END),
+    "blenderbot": ("Blenderbot", SEQ2SEQ),
+    "m2m_100": ("M2M100", SEQ2SEQ),
+    "marian": ("Marian", SEQ2SEQ | {"decoder_vocab_size": VOCAB}),
+    "mbart": ("MBart", SEQ2SEQ | NO_FORCED_END | {"decoder_start_token_id": None}),
+    "pegasus": ("Pegasus", SEQ2SEQ),
+    "plbart": ("PLBart", SEQ2SEQ | NO_FORCED_END),
+    "t5": ("T5", T5),
+    "umt5": ("UMT5", T5),
+}
+CAUSAL_HALVES = ("bart", "blenderbot", "marian", "mbart", "pegasus", "plbart")
+"""Families of encoder-decoder models that have a class for the decoder alone."""
+MULTIMODAL = ("gemma3", "llava", "mistral3", "qwen2_vl")
+FAMILIES = (*DECODERS, *(f"{name}-causal" for name in CAUSAL_HALVES), *MULTIMODAL, *ENCODER_DECODERS)
+
+
+def build(family: str) -> Any:
+    """Build the model of a family, which is far from uniform and has no settings of its own for generation."""
+    if family in MULTIMODAL:
+        model = _multimodal(family)
+    else:
+        name, settings = (DECODERS | ENCODER_DECODERS)[family.removesuffix("-causal")]
+        config_name = "Gemma3TextConfig" if family == "gemma3_text" else f"{name}Config"
+        config = getattr(transformers, config_name)(**(IDS | settings))
+        if family.endswith("-causal"):
+            config.is_encoder_decoder, config.is_decoder = False, True
+        kinds = (f"{name}ForCausalLM", f"{name}LMHeadModel", f"{name}MTModel", f"{name}ForConditionalGeneration")
+        if family in ENCODER_DECODERS:
+            kinds = kinds[2:]
+        kind = next(found for kind in kinds if (found := getattr(transformers, kind, None)) is not None)
+        model = random_model(config, kind=kind)
+    model.generation_config.eos_token_id = 1
+    return model
+
+
+def noisy(model: Any) -> Any:
+    """Return a copy of a model with other weights, close enough that it drafts some of the right tokens."""
+    copy = type(model)(model.config).eval()
+    copy.load_state_dict(model.state_dict())
+    copy.generation_config = model.generation_config
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(1)
+        for weight in copy.parameters():
+            if weight.dim() > 1:
+                weight.add_(0.1 * weight.std() * torch.randn_like(weight))
+    return copy
+
+
+def _multimodal(family: str) -> Any:
+    ids, image = IDS | {"tie_word_embeddings": False}, {"image_token_index": VOCAB - 1}
+    if family == "gemma3":
+        text = transformers.Gemma3TextConfig(**SIZES, **ids, sliding_window=64)
+        vision = transformers.SiglipVisionConfig(**VISION)
+        config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4, **image)
+    elif family == "llava":
+        vision = transformers.CLIPVisionConfig(**VISION)
+        config = transformers.LlavaConfig(
+            text_config=transformers.LlamaConfig(**SIZES, **ids), vision_config=vision, **image
+        )
+    elif family == "mistral3":
+        text, vision = (
+            transformers.MistralConfig(**SIZES, **ids),
+            transformers.PixtralVisionConfig(**VISION, head_dim=16),
+        )
+        config = transformers.Mistral3Config(text_config=text, vision_config=vision, **image)
+    else:
+        rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
+        vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
+        tokens = {
+            f"{name}_token_id": VOCAB - 1 - n
+            for n, name in enumerate(("image", "video", "vision_start", "vision_end"))
+        }
+        config = transformers.Qwen2VLConfig(
+            text_config={**SIZES, **ids, "rope_parameters": rope}, vision_config=vision, **tokens
+        )
+    kinds = {"gemma3": "Gemma3", "llava": "Llava", "mistral3": "Mistral3", "qwen2_vl": "Qwen2VL"}
+    return random_model(config, kind=getattr(transformers, f"{kinds[family]}ForConditionalGeneration"))
