@@ -42,13 +42,31 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
             f"{model}: there is no such folder ({path}). Give a folder written by save_pretrained(), a hub name "
             "such as owner/name, or builtin:target."
         )
-    near = did_you_mean(path.name, _models_in(path.parent))
-    if near and not _is_cached(str(model)):
-        raise ModelError(
-            f"{model}: there is no such folder ({path}).{near} If you mean a model of the hub, download it first: "
-            f"hf download {model}"
-        )
+    if (near := near_miss(model, folder)) is not None:
+        raise ModelError(near)
     return None
+
+
+def near_miss(model: str | Path, folder: Path = Path()) -> str | None:
+    """Return a message for a name that is no folder, nor in the cache of the hub, but resembles a model's folder.
+
+    Args:
+        model: A folder, a hub name, or a built-in model.
+        folder: Base for relative paths.
+    """
+    if str(model).startswith(BUILTIN_PREFIX):
+        return None
+    try:
+        path = input_path(model, folder, ModelError).resolve()
+    except ModelError:  # no folder can have this name; loading it says so
+        return None
+    near = "" if path.is_dir() else did_you_mean(path.name, _models_in(path.parent))
+    if not near or _is_cached(str(model)):
+        return None
+    return (
+        f"{model}: there is no such folder ({path}).{near} If you mean a model of the hub, download it first: "
+        f"hf download {model}"
+    )
 
 
 def _models_in(folder: Path) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from specdec_core.interface.errors import ModelError, PluginError
+from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
-from specdec_core.models.resolve import has_encoder, model_folder
+from specdec_core.models.resolve import has_encoder, near_miss
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import Keys, nested_settings
 
@@ -146,11 +146,9 @@ def unmet_requirements(
         yield (), error
     draft_model: dict[str, bool | None] = {}
     if isinstance(config, ModelSettings):
-        if config.model:
-            try:
-                model_folder(config.model, folder)
-            except ModelError as error:
-                yield ("model",), PluginError(str(error))
+        # A folder that is not there may be written before the run; one that resembles another is misspelt.
+        if config.model and (near := near_miss(config.model, folder)) is not None:
+            yield ("model",), PluginError(near)
         encoder = has_encoder(config.model, folder, config.subfolder) if config.model else None
         mismatch = encoder_mismatch(
             name, config.model, model_has_encoder=encoder, target_has_encoder=encoder_decoder
