@@ -6,11 +6,13 @@ import importlib
 import pkgutil
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import ruamel.yaml
+from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel
 
 import specdec_core
@@ -78,6 +80,33 @@ def test_the_script_for_the_site_names_what_it_needs(options, tmp_path):
     )
     assert done.returncode == 2
     assert "[docs]" in done.stderr
+
+
+def test_python_versions_are_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
+    *first, last = versions
+    said = f"Python {', '.join(first)} or {last}"
+    for page in ("README.md", "CONTRIBUTING.md", "docs/start.md", "docs/install.md"):
+        assert said in (ROOT / page).read_text(encoding="utf-8"), page
+    allowed = SpecifierSet(project["requires-python"])
+    assert [f"3.{n}" for n in range(8, 30) if f"3.{n}.1" in allowed] == versions
+    workflow = ruamel.yaml.YAML(typ="safe").load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert workflow["jobs"]["tests"]["strategy"]["matrix"]["python-version"] == versions
+
+
+def test_every_extra_for_users_is_in_the_table():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    table = (
+        (ROOT / "docs/start.md").read_text(encoding="utf-8").partition("| extra | for |")[2].partition("\n\n")[0]
+    )
+    of_developers = {"test", "browser", "extras", "all", "recipes"}
+    named = {
+        name
+        for line in table.splitlines()
+        for name in re.findall(r"`([\w]+)`", line.split("|")[1] if "|" in line else "")
+    }
+    assert named == project["optional-dependencies"].keys() - of_developers
 
 
 def models_of(annotation: Any, found: dict[type[BaseModel], None]) -> dict[type[BaseModel], None]:
