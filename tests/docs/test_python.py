@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 
 from specdec_core import Decoder, load_model
 from specdec_core.cli.main import app
+from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
 from specdec_core.record import read_record
 from specdec_core.record.recorder import forced_pass
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import replay
+from specdec_core.testing import DrafterSubject, run_checks
 from specdec_core.theory.intervals import ratio_interval
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.serving.vllm_runner import Runner, vllm_config
@@ -73,6 +75,12 @@ def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
     runpy.run_path(str(EXAMPLES / "shared_ngrams.py"), run_name="__main__")
     shown = [each.text for each in outputs() if "shared_ngrams.py" in each.language]
     assert [capsys.readouterr().out.strip("\n")] == shown
+
+
+def test_the_example_of_the_page_on_state_passes_the_kit():
+    drafter = runpy.run_path(str(EXAMPLES / "shared_ngrams.py"))["SharedNgrams"]
+    report = run_checks(DrafterSubject(lambda target: drafter(PluginConfig(), target)), quick=True)
+    assert not report.failures, str(report)
 
 
 def test_the_example_of_the_page_on_trees_drafts_trees(capsys):
