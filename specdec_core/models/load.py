@@ -12,8 +12,11 @@ from typing import Any, Literal, get_args
 
 import torch
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     GenerationConfig,
     PreTrainedModel,
@@ -270,7 +273,7 @@ def _read(
             # Most methods quantize on the device where the weights will be.
             where = str(device) if find_spec("accelerate") else None
             settings = {**settings, "device_map": settings["device_map"] or where}
-        auto_class = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        auto_class = _auto_class(config)
         given = {name: value for name, value in settings.items() if value is not None}
         check_weight_files(model, location, config, options)
         check_size(model, location, config, options)
@@ -285,6 +288,19 @@ def _read(
             )
     check_complete(model, info)
     return loaded, "device_map" in given or "distributed_config" in given
+
+
+def _auto_class(config: Any) -> Any:
+    """Return the class of transformers that loads a model with a language-model head."""
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    # Models that take images, too, are decoded with text. Some are in both mappings, and some in this one only.
+    images = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    return (
+        AutoModelForImageTextToText
+        if images and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING
+        else AutoModelForCausalLM
+    )
 
 
 def _check_devices(device: str, device_map: Any, max_memory: Any, offload_folder: Any) -> None:

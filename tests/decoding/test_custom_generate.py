@@ -24,6 +24,7 @@ from specdec_core.decoding.custom_generate.call import UNSUPPORTED
 from specdec_core.interface import ConfigError, ModelError, PluginWarning, SamplingSettings, TokenTree
 from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import IDS, number_tokenizer, random_model, uncached_logits
+from tests.generation.families import build
 from tests.lossless import EOS, VOCAB, p_value
 from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
@@ -596,52 +597,24 @@ def test_what_belongs_elsewhere_is_refused():
 # --- multimodal models, with text
 
 
-def vision_model(kind):
-    """Return a tiny model that takes images."""
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
-    ids = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
-    images = {"image_size": 28, "patch_size": 14}
-    if kind == "Llava":
-        text, vision = transformers.LlamaConfig(**sizes, **ids), transformers.CLIPVisionConfig(**sizes, **images)
-        config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=39)
-    elif kind == "Gemma3":
-        text = transformers.Gemma3TextConfig(**sizes, **ids, num_key_value_heads=1, head_dim=16, sliding_window=64)
-        vision = transformers.SiglipVisionConfig(**sizes, **images)
-        config = transformers.Gemma3Config(
-            text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=39
-        )
-    else:
-        rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
-        text = {**sizes, **ids, "num_key_value_heads": 2, "rope_parameters": rope}
-        vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "mlp_ratio": 2, "patch_size": 14}
-        tokens = {
-            "image_token_id": 39,
-            "video_token_id": 38,
-            "vision_start_token_id": 37,
-            "vision_end_token_id": 36,
-        }
-        config = transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **tokens)
-    return random_model(config, kind=getattr(transformers, f"{kind}ForConditionalGeneration"))
-
-
-@pytest.mark.parametrize("kind", ["Llava", "Gemma3", "Qwen2VL"])
+@pytest.mark.parametrize("kind", ["llava", "gemma3", "qwen2_vl"])
 def test_a_multimodal_model_takes_text_and_no_image(kind):
-    model = vision_model(kind)
+    model = build(kind)
     settings = {**batch(model), "max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     # What the model's processor says of a prompt without images.
-    marks = {"token_type_ids" if kind == "Gemma3" else "mm_token_type_ids": torch.zeros(3, 5, dtype=torch.long)}
-    if kind == "Llava":
+    marks = {"token_type_ids" if kind == "gemma3" else "mm_token_type_ids": torch.zeros(3, 5, dtype=torch.long)}
+    if kind == "llava":
         marks = {}
     expected = model.generate(**settings, **marks).tolist()
-    if kind == "Qwen2VL":  # left behind by a call with images
+    if kind == "qwen2_vl":  # left behind by a call with images
         model.model.rope_deltas = torch.full((3, 1), -7)
     drafter = MostlyRight([row[begin:] for row, begin in zip(expected, (2, 0, 1), strict=True)])
     function = generate_with(drafter=drafter, gamma=Gamma(4, 1, 3), strict=True)
     assert model.generate(**settings, **marks, custom_generate=function).tolist() == expected
     assert function.metrics.target_calls < 12
-    # Some models read images before they call us.
-    images = {"image_grid_thw": torch.tensor([[1, 2, 2]])} if kind == "Qwen2VL" else {}
-    pixels = torch.zeros(4, 1176) if kind == "Qwen2VL" else torch.zeros(1, 3, 28, 28)
+    # transformers reads images before it calls us.
+    images = {"image_grid_thw": torch.tensor([[1, 2, 2]])} if kind == "qwen2_vl" else {}
+    pixels = torch.zeros(4, 1176) if kind == "qwen2_vl" else torch.zeros(1, 3, 28, 28)
     given = {"pixel_values": pixels, **images, "max_new_tokens": 4}
     with pytest.raises(
         ConfigError, match="generate_with: pixel_values was given, which is not supported: prompts"

@@ -9,8 +9,10 @@ import pytest
 import torch
 from transformers import AutoTokenizer, DynamicCache
 
+from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, load_model, load_vocabulary, wrap_model
+from tests.generation.families import MULTIMODAL, build
 from tests.tiny import FAMILIES, RECURRENT, tiny_model
 
 
@@ -32,6 +34,15 @@ def test_a_folder_loads_from_safetensors(folder, name):
     assert not loaded.model.training
     info = loaded.info(folder)
     assert (info.vocab_size, info.folder, info.encoder_decoder) == (40, folder, name == "t5")
+
+
+@pytest.mark.parametrize("family", MULTIMODAL)
+def test_a_model_that_takes_images_is_decoded_with_text(family, tmp_path):
+    model = build(family)
+    model.save_pretrained(tmp_path)
+    decoder = Decoder(load_model(tmp_path), "prompt-copy", gamma=3, temperature=0)
+    expected = model.generate(torch.tensor([[5, 6, 7, 5, 6]]), max_new_tokens=8, do_sample=False)[0, 5:].tolist()
+    assert list(decoder.generate([5, 6, 7, 5, 6], max_new_tokens=8).tokens) == expected
 
 
 def test_dtype_is_passed_through(folder):

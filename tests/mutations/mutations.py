@@ -1476,6 +1476,14 @@ MUTATIONS = (
         ("tests/study/test_prompts.py",),
     ),
     Mutation(
+        "the decoder begins with another token than in generate",
+        "specdec_core/models/load.py",
+        '_first_setting("bos_token_id", generation,',
+        '_first_setting("pad_token_id", generation,',
+        "A model without decoder_start_token_id answers from a beginning that it was not trained with.",
+        GENERATE_TESTS,
+    ),
+    Mutation(
         "generate: any token types are taken for text",
         CALL,
         "and not torch.as_tensor(value).any()",
