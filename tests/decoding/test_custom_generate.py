@@ -549,7 +549,7 @@ REFUSED = {
     "nothing": ({"attention_mask": torch.tensor([[1] * 5, [0] * 5, [1] * 5])}, "row 1 is all zeros"),
     "inferred": (
         {"input_ids": torch.tensor([[5, 0, 6]]), "attention_mask": None},
-        "`generate` made from the ids that are pad_token_id=0, of row 0 has a 0 after a 1",
+        r"attention_mask, which `generate` made from pad_token_id=0 \(pass one .* of row 0 has a 0 after a 1",
     ),
     "state": ({"logits_processor": [Counting()]}, "Counting gives other scores"),
     "length": ({"max_new_tokens": 300}, r"takes 256 in all. Pass max_new_tokens of at most 251"),

@@ -160,7 +160,7 @@ def read_call(
     name = "decoder_attention_mask" if loaded.encoder_decoder else "attention_mask"
     mask = arguments.get(name)
     if given.get(name) is None:
-        name = f"{name}, which `generate` made from the ids that are pad_token_id={config.pad_token_id},"
+        name += f", which `generate` made from pad_token_id={config.pad_token_id} (pass one to keep these ids),"
     rows = _unpadded(ids, mask, name)
     _check_positions(ids, mask, arguments.get("position_ids"))
     pad = config._pad_token_tensor
@@ -265,7 +265,7 @@ def _unpadded(ids: Tensor, mask: Tensor | None, name: str, *, right: bool = Fals
         if not right and not all(kept[kept.index(True) :]):
             raise ConfigError(
                 f"generate_with: {name} of row {number} has a 0 after a 1; padding goes on the left: "
-                "tokenizer.padding_side = 'left'. Pass an attention_mask if these ids are not padding."
+                "tokenizer.padding_side = 'left'."
             )
         rows.append([token for token, real in zip(row, kept, strict=True) if real])
     return rows
