@@ -14,7 +14,7 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.tree_drafting import all_paths
-from specdec_core.decoding.validation import trim
+from specdec_core.decoding.validation import copied
 from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import NumericsError, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
@@ -163,7 +163,7 @@ class Batch:
             proposal, faults = opening, None
         proposed = perf_counter()
         logits = self._target.forward(self._uncached(), proposal.tokens, proposal.lengths, proposal.parents)
-        proposal = proposal if opening is None else trim(proposal, logits.device)
+        proposal = proposal if opening is None else copied(proposal, logits.device)
         proposal, numbers = self._verify(proposal, logits, faults)
         return self._commit(proposal, numbers, started, perf_counter() - proposed, opening)
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
 
+from specdec_core.decoding.settings import OF_PROCESS, OF_THREAD, read, restore
 from specdec_core.decoding.watch import CallTimeExceeded, CallWatch
-from specdec_core.interface import PluginError, PluginWarning
+from specdec_core.interface import Drafter, PluginError, PluginWarning
 from specdec_core.interface.errors import exception_text, is_failure
+
+_OF_DRAFTERS = (*OF_THREAD, *OF_PROCESS)
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class PluginGuard:
     """Records the errors that plugins raise instead of passing them on.
 
     `with guard.calling(plugin):` suppresses an exception of its block and records it, `sys.exit` included. Ctrl-C
-    passes, as does what ends a test.
+    passes, as does what ends a test. Settings of torch, and after a drafter those of the process, are as before
+    after the block; a plugin that changed them has failed, but is still used.
 
     Args:
         strict: Raise a `PluginError` instead.
@@ -146,7 +150,8 @@ def failure_text(error: BaseException) -> str:
 
 def _frames_of(error: BaseException) -> Iterable[tuple[FrameType, int]]:
     """Return the frames that an error passed through with their lines, the outermost first."""
-    return traceback.walk_tb(error.__traceback__)
+    # Not error.__traceback__, which a class of a plugin can replace by what raises.
+    return traceback.walk_tb(vars(BaseException)["__traceback__"].__get__(error))
 
 
 def _own(plugin: object, frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:
@@ -185,14 +190,16 @@ def _where(plugin: object, frames: Iterable[tuple[FrameType, int]]) -> str:
 class _GuardedCall:
     """The context manager of `PluginGuard.calling`; a class, since a generator costs more in every step."""
 
-    __slots__ = ("_guard", "_on_failure", "_outer", "_plugin", "began", "thread")
+    __slots__ = ("_before", "_guard", "_on_failure", "_outer", "_plugin", "_settings", "began", "thread")
 
     def __init__(self, guard: PluginGuard, plugin: object, on_failure: Callable[[], None] | None) -> None:
         self._guard = guard
         self._plugin = plugin
         self._on_failure = on_failure
+        self._settings = _OF_DRAFTERS if isinstance(plugin, Drafter) else OF_THREAD
 
     def __enter__(self) -> None:
+        self._before = read(self._settings)
         watch = self._guard.watch
         self._outer = watch.call
         self.thread = threading.get_ident()
@@ -205,6 +212,11 @@ class _GuardedCall:
         outer = self._guard.watch.call = self._outer
         if outer is not None:
             outer.began = monotonic()  # what the inner call took is not its own time
+        if read(self._settings) != self._before:
+            changed = " and ".join(restore(self._settings, self._before))
+            if error is None or is_failure(error):
+                message = f"it changed {changed} and left it so; the core has restored what was."
+                self._guard.fail(self._plugin, PluginError(message))
         if error is None or not is_failure(error):
             return False
         self._guard.fail(self._plugin, error)

@@ -57,20 +57,18 @@ def validate(
         depth: The maximum length of a path of each sequence; None where it must be a line.
 
     Returns:
-        The proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64, one of the
-        codes above per sequence; None if nothing can be wrong.
+        A copy of the proposal, cut to its longest draft, with ids that no embedding crashes on, and `[B]` int64,
+        one of the codes above per sequence; None if nothing can be wrong.
 
     Raises:
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
     if recorded and isinstance(proposal, Proposal):
         # Only its lengths may be the drafter's own.
-        checked, columns = proposal, proposal.tokens.shape[1]
-        lengths = _lengths(proposal.lengths, budget, columns)
-        if lengths is not proposal.lengths or max(lengths) < columns:
-            checked = trim(replace(proposal, lengths=lengths), device)
+        lengths = _lengths(proposal.lengths, budget, proposal.tokens.shape[1])
+        checked = copied(replace(proposal, lengths=lengths), device)
     else:
-        checked = trim(check_form(proposal, budget, vocab_size), device)
+        checked = copied(check_form(proposal, budget, vocab_size), device)
     if checked.parents is not None and depth is None:
         raise PluginError(
             "a tree was proposed, but only a line can be verified here; leave `parents` out where "
@@ -227,27 +225,31 @@ def _unless_same(q: _Form, checked: _Form) -> _Form:
     return q if same else checked
 
 
-def trim(proposal: Proposal, device: torch.device) -> Proposal:
-    """Return the proposal on a device, cut to its longest draft."""
+def copied(proposal: Proposal, device: torch.device) -> Proposal:
+    """Return a copy of the proposal on a device, cut to its longest draft.
+
+    It is a copy even where nothing is cut or moved: the drafter, or a thread of it, may write to its own tensors
+    until the draft is verified, and q must stay what the tokens were drawn from.
+    """
     width = proposal.longest
     q = proposal.q
+
+    def copy(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return part.to(device, dtype or part.dtype, non_blocking=True, copy=True)
+
     if isinstance(q, Dense):
-        q = Dense(q.probabilities[:, :width].to(device, torch.float32, non_blocking=True))
+        q = Dense(copy(q.probabilities[:, :width], torch.float32))
     elif isinstance(q, Sparse):
-        weights = q.probabilities[:, :width].to(device, torch.float32, non_blocking=True)
-        q = Sparse(q.ids[:, :width].to(device, torch.long, non_blocking=True), weights)
+        q = Sparse(copy(q.ids[:, :width], torch.long), copy(q.probabilities[:, :width], torch.float32))
     elif isinstance(q, Backoff):
         q = Backoff(
-            q.ids[:, :width].to(device, non_blocking=True),
-            q.probabilities[:, :width].to(device, torch.float32, non_blocking=True),
-            q.lower_order.to(device, torch.float32, non_blocking=True),
-            q.backoff_weight[:, :width].to(device, torch.float32, non_blocking=True),
+            copy(q.ids[:, :width]),
+            copy(q.probabilities[:, :width], torch.float32),
+            copy(q.lower_order, torch.float32),
+            copy(q.backoff_weight[:, :width], torch.float32),
         )
-    tokens = proposal.tokens[:, :width].to(device, non_blocking=True)
-    parents = proposal.parents
-    if parents is not None:
-        parents = parents[:, :width].to(device, non_blocking=True) if width else None
-    return Proposal(tokens, proposal.lengths, q, parents)
+    parents = None if proposal.parents is None or not width else copy(proposal.parents[:, :width])
+    return Proposal(copy(proposal.tokens[:, :width]), proposal.lengths, q, parents)
 
 
 def _check_recorded(proposal: Proposal) -> tuple[Proposal, Tensor | None]:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 class TargetFeatures(Protocol):
-    """Read-only view of the target's weights, for drafters that work on its hidden states."""
+    """Copies of the target's embeddings, for drafters that work on its hidden states.
+
+    All drafters of a target share them, so do not write to them. They take V·D numbers of memory, twice if the
+    embeddings are not tied, from when they are first read.
+    """
 
     @property
     def hidden_size(self) -> int:

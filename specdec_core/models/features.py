@@ -31,11 +31,12 @@ class ModelFeatures:
     def __init__(self, model: Any, fingerprint: str | None = None) -> None:
         self._model = model
         self._fingerprint = fingerprint
+        self._copies: dict[str, Tensor] = {}
 
     @property
     def hidden_size(self) -> int:
         """D, the size of the hidden states that the output embedding reads."""
-        return int(self.output_embeddings.shape[1])
+        return int(self._model.get_output_embeddings().weight.shape[1])
 
     @property
     def num_layers(self) -> int:
@@ -44,16 +45,23 @@ class ModelFeatures:
 
     @property
     def input_embeddings(self) -> Tensor:
-        """Weights `[V', E]` of the (decoder's) token embedding."""
+        """A copy of the weights `[V', E]` of the (decoder's) token embedding, made when it is first read."""
         decoder = self._model.get_decoder() if self._model.config.is_encoder_decoder else self._model
-        weight: Tensor = decoder.get_input_embeddings().weight
-        return weight.detach()
+        weight = decoder.get_input_embeddings().weight
+        if weight is self._model.get_output_embeddings().weight:
+            return self.output_embeddings
+        return self._copy("input", weight)
 
     @property
     def output_embeddings(self) -> Tensor:
-        """Weights `[V, D]` that map hidden states to logits."""
-        weight: Tensor = self._model.get_output_embeddings().weight
-        return weight.detach()
+        """A copy of the weights `[V, D]` that map hidden states to logits, made when it is first read."""
+        return self._copy("output", self._model.get_output_embeddings().weight)
+
+    def _copy(self, name: str, weight: Tensor) -> Tensor:
+        """Return a copy of a weight, the same one each time: a drafter that writes to it changes no text."""
+        if name not in self._copies:
+            self._copies[name] = weight.detach().clone()
+        return self._copies[name]
 
     def fingerprint(self) -> str:
         """Return a hash of the names, shapes and some values of all weights.

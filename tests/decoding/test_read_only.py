@@ -11,7 +11,7 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.interface import DeterministicDrafter, Drafter, DraftSession, Proposal
+from specdec_core.interface import Dense, DeterministicDrafter, Drafter, DraftSession, PointMass, Proposal, Sparse
 from specdec_core.models import wrap_model
 from tests.drafters.chains import chain
 from tests.drafters.test_hierarchical import hierarchy
@@ -125,6 +125,91 @@ def test_a_request_cannot_be_changed(target, attack):
     attacked, (failure,) = texts(target, Requesting(REQUEST_ATTACKS[attack]))
     assert attacked == plain
     assert failure.plugin == "Requesting"
+
+
+class Keeping(Drafter):
+    """Keeps the proposals that it makes in some form."""
+
+    def __init__(self, form):
+        super().__init__(NO_CONFIG, target_info(V))
+        self.form = form
+
+    def open(self, session):
+        return _KeepingSession(self)
+
+
+class _KeepingSession(DraftSession):
+    def __init__(self, drafter):
+        self.drafter = drafter
+
+    def propose(self, request):
+        self.drafter.made = self.drafter.form(request)
+        return self.drafter.made
+
+
+def drawn(request):
+    while request.wants_more():
+        request.sample(torch.linspace(0, 6, V).repeat(len(request.tokens), 1))
+    return request.proposal()
+
+
+def listed(request, q):
+    made = Proposal.from_rows([[V - 1] * n for n in request.budget])
+    return Proposal(made.tokens, made.lengths, q(made.tokens))
+
+
+def sparse(tokens):
+    ids = torch.stack([tokens, torch.zeros_like(tokens)], dim=2)
+    return Sparse(ids, torch.tensor([0.9, 0.1]).repeat(*tokens.shape, 1))
+
+
+def dense(tokens):
+    return Dense(torch.full((*tokens.shape, V), 0.5 / (V - 1)).scatter(2, tokens[..., None], 0.5))
+
+
+def parts(proposal):
+    return [proposal.tokens, *(part for part in vars(proposal.q).values() if isinstance(part, torch.Tensor))]
+
+
+FORMS = {
+    "drawn": drawn,
+    "point mass": lambda request: listed(request, lambda _: PointMass()),
+    "sparse": lambda request: listed(request, sparse),
+    "dense": lambda request: listed(request, dense),
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_drafter_writes_while_the_target_computes_changes_nothing(target, form, temperature):
+    drafter = Keeping(FORMS[form])
+    decoder = Decoder(target, drafter, gamma=3, temperature=temperature, strict=True)
+
+    def write(*_):
+        for part in parts(drafter.made):
+            part.data.zero_()  # is not counted as a change, as in a thread that fills its buffer again
+
+    def text():
+        rows = decoder.generate(PROMPTS, max_new_tokens=24, ignore_eos=True, seeds=[1, 2])
+        return [row.tokens for row in rows]
+
+    undisturbed = text()
+    hook = target.model.register_forward_hook(write)
+    try:
+        assert text() == undisturbed
+    finally:
+        hook.remove()
+
+
+def test_a_drafter_that_writes_to_the_embeddings_changes_no_text(target):
+    plain, _ = texts(target)
+
+    def attack(request):
+        for weight in (target.features.output_embeddings, target.features.input_embeddings):
+            weight.data[:] *= -5
+
+    attacked, failures = texts(target, Requesting(attack))
+    assert (attacked, failures) == (plain, ())
 
 
 def test_sources_outcomes_and_reports_cannot_be_changed(device):

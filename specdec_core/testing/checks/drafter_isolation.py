@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +39,8 @@ _STATE_HINT = (
     "Keep what changes while a batch is decoded in the session, not in the drafter. A drafter that is meant to "
     "keep knowledge between requests declares `remembers`."
 )
+_TO_END = 0.5
+"""Seconds that a thread may take to end after its session was closed."""
 _MEMORY_HINT = "Keep what belongs to a batch in its session, and release in close() what other objects hold of it."
 
 
@@ -193,10 +197,10 @@ def target_unchanged(subject: DrafterSubject) -> None:
 
 @check("global-state-unchanged", kind="drafter")
 def global_state_unchanged(subject: DrafterSubject) -> None:
-    """Building and using it leaves global random generators, torch settings and environment variables alone."""
+    """Building and using it leaves settings of torch and of the process, random generators and threads alone."""
     steps = subject.times(20, 4, "steps")
     for name, target in situations(subject):
-        before = global_state()
+        before, threads = global_state(), set(threading.enumerate())
         drafter = subject.fresh(target)
         _require_globals(before, f"built the drafter for {target}")
         rows = [target.begin()] * subject.batch(2)
@@ -205,12 +209,25 @@ def global_state_unchanged(subject: DrafterSubject) -> None:
         list(_tokens(driver, steps))
         driver.close()
         _require_globals(before, driver.log)
+        _require_ended(threads, driver.log)
+
+
+def _require_ended(before: set[threading.Thread], did: str) -> None:
+    """Require that threads that were started since have ended, or end now that their session is closed."""
+    gc.collect()
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in started:
+        thread.join(_TO_END)
+    left = [thread.name for thread in started if thread.is_alive()]
+    if left:
+        hint = "End them in the session's close()."
+        raise CheckFailure(did, f"threads that still run: {', '.join(left[:5])}", "none", hint)
 
 
 def _require_globals(before: Mapping[str, Any], did: str) -> None:
     names = changed_globals(before)
     if names:
-        hint = "Sample with `request.sample`. For other random numbers use a generator of your own."
+        hint = "Restore settings. Sample with `request.sample`, or with a random generator of your own."
         raise CheckFailure(did, f"changed: {', '.join(names)}", "no change", hint)
 
 

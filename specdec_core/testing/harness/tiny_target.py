@@ -91,7 +91,7 @@ class TinyTarget:
 
     def changed(self) -> list[str]:
         """Return the names of what has changed in the model and its tokenizer since they were built."""
-        return changed_state(self.state, self.loaded.model, self.loaded.tokenizer)
+        return changed_state(self.state, self.loaded.model, self.loaded.tokenizer, self.loaded.features)
 
     def begin(self, prompt: Sequence[int] = PROMPT) -> list[int]:
         """Return the first tokens of a row: the prompt or, with an encoder, the start token."""
@@ -115,7 +115,8 @@ def tiny_target(encoder_decoder: bool = False, device: str = "cpu", *, tokenizer
         if tokenizer:
             loaded = replace(loaded, tokenizer=number_tokenizer(loaded.vocab_size))
         name = "encoder-decoder" if encoder_decoder else "decoder-only"
-        _TINY_TARGETS[key] = TinyTarget(name, loaded, loaded.info(), model_state(loaded.model, loaded.tokenizer))
+        state = model_state(loaded.model, loaded.tokenizer, loaded.features)
+        _TINY_TARGETS[key] = TinyTarget(name, loaded, loaded.info(), state)
     return _TINY_TARGETS[key]
 
 

@@ -124,6 +124,7 @@ DRAFTERS = _table(
     (side_effects.WritesIntoTheRequest, "inputs-unchanged"),
     (side_effects.DrawsRowAfterRow, "budgets-independent"),
     (side_effects.PrunesTheHead, "target-unchanged"),
+    (side_effects.ScalesTheEmbeddings, "target-unchanged"),
     (side_effects.WritesBackGamma, "config-unchanged"),
     (side_effects.ReseedsTorch, "global-state-unchanged"),
     (side_effects.DrawsGlobally, "same-seed-same-draft"),
@@ -139,6 +140,10 @@ DRAFTERS = _table(
     (side_effects.TradesPrecision, "global-state-unchanged"),
     (side_effects.SetsTheEnvironment, "global-state-unchanged"),
     (side_effects.ComputesElsewhere, "global-state-unchanged"),
+    (side_effects.ComputesInHalf, "global-state-unchanged"),
+    (side_effects.MovesToItsFiles, "global-state-unchanged"),
+    (side_effects.HandlesSignals, "global-state-unchanged"),
+    (side_effects.LeavesAThread, "global-state-unchanged"),
     (side_effects.DrawsGloballyInTheEnd, "global-state-unchanged"),
     lasts=(
         side_effects.PrunesTheHead,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
@@ -59,9 +61,17 @@ class PrunesTheHead(Sampling):
     """
 
     def open(self, session: SessionInfo) -> DraftSession:
+        with torch.no_grad():
+            self.target.model.model.get_output_embeddings().weight[-1].zero_()
+        return super().open(session)
+
+
+class ScalesTheEmbeddings(Sampling):
+    """Scales the embeddings that it is given, of which all drafters of a target have the same copy."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
         if self.target.features is not None:
-            with torch.no_grad():
-                self.target.features.output_embeddings[-1].zero_()
+            self.target.features.input_embeddings.data.mul_(2)
         return super().open(session)
 
 
@@ -233,6 +243,38 @@ class SetsTheEnvironment(Sampling):
     def __init__(self, target: TargetInfo) -> None:
         super().__init__(target)
         os.environ["PLANTED_PARALLELISM"] = "false"
+
+
+class ComputesInHalf(Sampling):
+    """Enters autocast for its own forward, and does not leave it."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        torch.autocast("cpu").__enter__()
+        return super().open(session)
+
+
+class MovesToItsFiles(Deterministic):
+    """Makes a folder of its own the working directory of the process."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        os.chdir("/")
+        return super().open(session)
+
+
+class HandlesSignals(Deterministic):
+    """Ignores SIGTERM, so that its tables are not lost."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        return super().open(session)
+
+
+class LeavesAThread(Deterministic):
+    """Starts a thread for each session, and does not end it."""
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        threading.Thread(target=time.sleep, args=(20,), name="planted", daemon=True).start()
+        return super().open(session)
 
 
 class ComputesElsewhere(Sampling):
