@@ -81,7 +81,8 @@ class SpecdecCell(Cell):
     def __init__(self, work: Work, target: LoadedModel, drafter: Drafter | None) -> None:
         super().__init__(work)
         sampling = SamplingSettings(temperature=work.temperature)
-        self._decoder = Decoder(target, drafter, gamma=work.gamma, sampling=sampling, strict=True)
+        gamma = None if drafter is None else work.gamma
+        self._decoder = Decoder(target, drafter, gamma=gamma, sampling=sampling, strict=True)
         self.metrics: list[Metrics] = []
 
     def __call__(self) -> int:

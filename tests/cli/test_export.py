@@ -53,7 +53,7 @@ def test_nothing_is_replaced_unasked(here):
     (here / "exported/specdec_prompt_copy.py").write_text("edited")
     again = run(*words)
     assert again.exit_code == 2
-    assert "--overwrite replaces it" in again.output
+    assert "pass --overwrite to replace it" in again.output
     assert (here / "exported/specdec_prompt_copy.py").read_text() == "edited"
     assert run(*words, "--overwrite").exit_code == 0
     assert "VllmProposer" in (here / "exported/specdec_prompt_copy.py").read_text()
@@ -94,7 +94,7 @@ TRANSFORMER = "{name: transformer, model: 'builtin:drafter'}"
         ("{name: prompt-copy, min: 1}", "4", "unknown key 'min'"),
         ("{name: heads, model: x}", "4", "works on the target's hidden states"),
         (TRANSFORMER, "4", '"method": "draft_model"'),
-        (TRANSFORMER, "4", "chain, ngram, prompt-copy, random"),
+        (TRANSFORMER, "4", "chain, datastore, ngram, prompt-copy, random, suffix"),
         (f"{{name: chain, drafters: [prompt-copy, {TRANSFORMER}]}}", "4", "(drafters[1])"),
         ("prompt-copy", "confidence", "--to transformers"),
         ("prompt-copy", "0", "at least 1"),
