@@ -44,9 +44,9 @@ def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
     study, left_out = default_study(record_of("builtin:target", Part({"builtin": "heldout"})))
     # No drafter with another tokenizer ships, and no such head.
     assert left_out == {
-        "dflash": "missing key 'model'; write {\"name\": \"dflash\", \"model\": ...}.",
-        "mtp": "missing key 'model'; write {\"name\": \"mtp\", \"model\": ...}.",
-        "translated": "missing key 'drafter'; write {\"name\": \"translated\", \"drafter\": ...}.",
+        "dflash": 'missing key \'model\'; write {"name": "dflash", "model": ...}.',
+        "mtp": 'missing key \'model\'; write {"name": "mtp", "model": ...}.',
+        "translated": 'missing key \'drafter\'; write {"name": "translated", "drafter": ...}.',
     }
     drafters = {one.labels.drafter.partition("(")[0] for one in study.runs[1:]}
     assert drafters == {
