@@ -61,7 +61,7 @@ class _StepNumbers:
         accepted: n of Algorithm 1.
         token: The recovered or bonus token.
         fault: What is wrong with the draft, 0 for nothing; empty if nothing can be.
-        sound: Whether the token was drawn from a distribution, and not from NaN; see also `Verifier.refuses`.
+        sound: Whether the token was drawn from a distribution, and not from NaN; see also `Verifier.instead`.
         draft: The draft tokens.
         parents: The parent of each draft token; None for lines.
         paths: The numbers of the accepted draft tokens; None for lines.
@@ -214,8 +214,9 @@ class Batch:
             proposal = Proposal.empty(len(self.rows), logits.device)
             logits = logits[:, :1]
             numbers = self._fetch(proposal, self._accept(proposal, logits), None)
-        if self._rule.refuses(numbers.sound):
-            numbers = self._fetch(proposal, self._accept(proposal, logits), None)
+        answer = self._rule.instead(numbers.sound, [row.reason is not None for row in self.rows])
+        if answer is not None:
+            numbers = self._fetch(proposal, answer, None)
         for index, (row, sound) in enumerate(zip(self.rows, numbers.sound, strict=True)):
             if not sound and row.reason is None:
                 raise NumericsError(

@@ -100,8 +100,12 @@ def open_batch(
     """
     asked = info.max_gamma
     # Nobody drafts beyond the capacity, and buffers are as wide as the longest draft.
-    strict = lenience is None or bool(getattr(lenience.config, "lossless", False))
-    trees = model.family.trees and rule.trees and strict
+    strict, trees = lenience is None, False
+    if lenience is not None:
+        with context.guard.calling(lenience):
+            strict = bool(getattr(lenience.config, "lossless", False))
+    with context.guard.calling(rule):
+        trees = model.family.trees and bool(rule.trees) and strict
     info = context.with_loop(replace(info, max_gamma=min(asked, info.capacity), trees=trees))
     room = tuple(row.limit - len(row.tokens) for row in rows)
     recorder = DraftRecorder(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from operator import index
 from time import perf_counter
 from typing import TypeVar
 
@@ -31,6 +35,9 @@ from specdec_core.interface import (
 )
 
 T = TypeVar("T")
+
+_LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
+"""Smaller numbers are 0 where drafts are verified."""
 
 
 class Proposer:
@@ -71,21 +78,23 @@ class Proposer:
         self._lenience_session: LenienceSession | None = None
         self._watches = False
         self._lines_only = "" if info.trees else "the target, the acceptance rule or the lenience takes lines only"
+        self._asked_tree: object = None
+        self._tree: TreeShape | None = None  # a checked copy of it
         self._last_gamma: Sequence[int] = (0,) * info.batch_size
         self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * info.batch_size
         self.asked = self._nothing_asked = (0,) * info.batch_size
         self.seconds = 0.0
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
-                self._draft_session = _opened(drafter.open(info))
+                self._draft_session = _opened(drafter.open(replace(info)))
                 if not drafter.drafts_trees:
                     self._lines_only = f"{type(drafter).__name__} drafts lines only"
             with guard.calling(gamma):
-                self._gamma_session = _opened(gamma.open(batch))
+                self._gamma_session = _opened(gamma.open(replace(batch)))
                 self._watches = bool(self._gamma_session.uses_confidence)
         if lenience is not None:
             with guard.calling(lenience):
-                self._lenience_session = _opened(lenience.open(batch))
+                self._lenience_session = _opened(lenience.open(replace(batch)))
 
     def propose(
         self,
@@ -163,13 +172,10 @@ class Proposer:
             return None
         tree = None
         with self._guard.calling(self._gamma):
-            tree = session.tree()
-            if not (tree is None or isinstance(tree, TokenTree | BestFirstTree)):
-                wrong = type(tree).__name__
-                tree = None
-                raise PluginError(
-                    f"tree() returned a {wrong}; it must return a TokenTree, a BestFirstTree or None."
-                )
+            asked = session.tree()
+            if asked is not self._asked_tree:  # controllers mostly ask for the same one again
+                self._tree, self._asked_tree = _checked_tree(asked), asked
+            tree = self._tree
         if tree is not None and self._lines_only:
             self._guard.note(f"a tree was asked for, but {self._lines_only}; lines are drafted.")
         return tree
@@ -183,11 +189,13 @@ class Proposer:
         def keep_drafting(confidence: Sequence[float]) -> Sequence[bool]:
             # Guarded by itself: what the controller does wrong is not the drafter's failure.
             with self._guard.calling(self._gamma):
-                answer = [bool(more) for more in session.keep_drafting(confidence)]
-                if len(answer) == self._info.batch_size:
+                batch = self._info.batch_size
+                answer = [bool(more) for more in islice(session.keep_drafting(confidence), batch + 1)]
+                if len(answer) == batch:
                     return answer
+                count = f"{len(answer)}" if len(answer) < batch else f"more than {batch}"
                 raise PluginError(
-                    f"keep_drafting() answered for {len(answer)} rows; the batch has {self._info.batch_size}. All "
+                    f"keep_drafting() answered for {count} rows; the batch has {batch}. All "
                     "sequences keep drafting."
                 )
             return [True] * self._info.batch_size
@@ -205,11 +213,14 @@ class Proposer:
         return rows if any(value < 1 for row in rows for value in row) else None
 
     def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> Sequence[Sequence[float]]:
-        rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in asked)
-        if len(rows) != self._info.batch_size or not all(row and all(0 < x <= 1 for x in row) for row in rows):
+        given = tuple(islice(asked, self._info.batch_size + 1))
+        rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in given)
+        legal = all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows)
+        if len(rows) != self._info.batch_size or not legal:
             raise PluginError(
-                f"lenience {list(asked)} was asked for; expected, for each of {self._info.batch_size} rows, a "
-                "number in (0, 1] or a sequence of them. The last valid lenience is used."
+                f"lenience {reprlib.repr(list(given))} was asked for; expected, for each of "
+                f"{self._info.batch_size} rows, a number in (0, 1] or a sequence of them. The last valid lenience "
+                "is used."
             )
         return rows
 
@@ -219,7 +230,7 @@ class Proposer:
         if session is not None:
             begun = perf_counter()
             with self._guard.calling(self._drafter, self._drop_drafter):
-                session.commit(outcome)
+                session.commit(replace(outcome))
             self.seconds += perf_counter() - begun
 
     def rollback(self, lengths: Sequence[int]) -> None:
@@ -241,10 +252,10 @@ class Proposer:
         self.seconds = 0.0
         if self._gamma_session is not None:
             with self._guard.calling(self._gamma):
-                self._gamma_session.observe(report)
+                self._gamma_session.observe(_copy(report))
         if self._lenience_session is not None:
             with self._guard.calling(self._lenience):
-                self._lenience_session.observe(report)
+                self._lenience_session.observe(_copy(report))
 
     def close(self) -> None:
         """Close the drafter's session."""
@@ -262,12 +273,35 @@ def checked_gamma(asked: Sequence[int], count: int, limit: int) -> Sequence[int]
     Raises:
         PluginError: It asks for something else.
     """
-    if len(asked) != count or not all(isinstance(n, int) and 0 <= n <= limit for n in asked):
+    given = tuple(islice(asked, count + 1))
+    if len(given) != count or not all(isinstance(n, int) and 0 <= n <= limit for n in given):
         raise PluginError(
-            f"gamma {list(asked)} was asked for; expected {count} whole numbers from 0 to max_gamma "
+            f"gamma {reprlib.repr(list(given))} was asked for; expected {count} whole numbers from 0 to max_gamma "
             f"({limit}). The last valid gamma is used."
         )
-    return tuple(asked)
+    return given
+
+
+def _checked_tree(asked: object) -> TreeShape | None:
+    """Return a copy of a tree that a controller asks for.
+
+    Raises:
+        PluginError: It asks for something else.
+        ValueError: Its numbers make no tree.
+    """
+    if isinstance(asked, TokenTree):
+        return TokenTree(tuple(map(index, asked.parents)))
+    if isinstance(asked, BestFirstTree):
+        return BestFirstTree(tuple(map(index, asked.widths)))
+    if asked is not None:
+        wrong = type(asked).__name__
+        raise PluginError(f"tree() returned a {wrong}; it must return a TokenTree, a BestFirstTree or None.")
+    return None
+
+
+def _copy(report: StepReport) -> StepReport:
+    """Return a copy for a controller: what it does to it must not reach others."""
+    return replace(report, outcome=replace(report.outcome))
 
 
 def _opened(session: T | None) -> T:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.validation import as_tensor, copied
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
 from specdec_core.verification import SpeculativeSampling
 
@@ -21,16 +21,20 @@ REFUSALS = {
     _RAISED: "",  # recorded when it happened
     3: "it accepted more tokens than were drafted, or a negative number. Algorithm 1 takes its place.",
     4: "the token that it drew is not in the vocabulary (0 to {last}). Algorithm 1 takes its place.",
-    5: "its deviation is negative or no number. Algorithm 1 takes its place.",
+    5: "its deviation is not a number from 0 to 1. Algorithm 1 takes its place.",
     6: "its path does not lead from the root of the tree from child to child. Algorithm 1 takes its place.",
 }
 """What may be wrong with the values of a rule's answer."""
+_UNSOUND = "sound is False although the target's distribution is one. Algorithm 1 takes its place."
+_MOST_DEVIATION = 1.001
+"""A total variation is at most 1; sums over a large vocabulary in float32 exceed that a little."""
 
 
 class Verifier:
     """Calls a rule and checks its answers; where the rule fails, Algorithm 1 takes its place for the batch.
 
-    The core's own rule, Algorithm 1, is called as it is.
+    The core's own rule, Algorithm 1, is called as it is. Others get copies: whatever a rule does to what it was
+    given, Algorithm 1 verifies the same draft with the same random numbers if it takes the rule's place.
 
     Args:
         rule: The acceptance rule.
@@ -41,48 +45,60 @@ class Verifier:
         self._rule = rule
         self._guard = guard
         self._vocab_size = 0
-
-    @property
-    def trees(self) -> bool:
-        """Whether the rule verifies token trees."""
-        return self._rule.trees
+        self._algorithm_1: Callable[[], AcceptanceResult] | None = None
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
         """Verify a draft where the target samples; see `AcceptanceRule.sample`."""
         rule = self._rule
         if type(rule) is SpeculativeSampling:
+            self._algorithm_1 = None
             return rule.sample(proposal, p, lenience, uniforms)
+        self._algorithm_1 = lambda: SpeculativeSampling().sample(proposal, p, lenience, uniforms)
         with self._guard.calling(rule, self._replace):
             self._vocab_size = p.shape[2]
-            return checked_answer(proposal, p, rule.sample(proposal, p, lenience, uniforms))
+            given = copied(proposal, p.device), p.clone(), _clone(lenience), uniforms.clone()
+            return checked_answer(proposal, p, rule.sample(*given))
         return _refused(proposal)
 
     def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
         """Verify a draft where the target decodes greedily; see `AcceptanceRule.greedy`."""
         rule = self._rule
         if type(rule) is SpeculativeSampling:
+            self._algorithm_1 = None
             return rule.greedy(proposal, scores, lenience)
+        self._algorithm_1 = lambda: SpeculativeSampling().greedy(proposal, scores, lenience)
         with self._guard.calling(rule, self._replace):
             self._vocab_size = scores.shape[2]
-            return checked_answer(proposal, scores, rule.greedy(proposal, scores, lenience))
+            given = copied(proposal, scores.device), scores.clone(), _clone(lenience)
+            return checked_answer(proposal, scores, rule.greedy(*given))
         return _refused(proposal)
 
-    def refuses(self, sound: Sequence[int]) -> bool:
-        """Return whether the last answer is to be discarded: Algorithm 1 has then taken the rule's place.
+    def instead(self, sound: Sequence[int], finished: Sequence[bool]) -> AcceptanceResult | None:
+        """Return Algorithm 1's answer if the rule's last one is to be discarded; it has then taken its place.
 
         Args:
             sound: The field of the answer, fetched from the device.
+            finished: Whether each sequence has ended, so that its answer does not matter.
         """
         code = max(sound)
-        if code < _RAISED:
-            return False
+        unsound = any(not one and not over for one, over in zip(sound, finished, strict=True))
+        again = self._algorithm_1
+        if again is None or (code < _RAISED and not unsound):
+            return None
+        answer = again()
         if code > _RAISED:
             self._guard.fail(self._rule, PluginError(REFUSALS[code].format(last=self._vocab_size - 1)))
-            self._replace()
-        return True
+        elif code < _RAISED and all(map(max, answer.sound.tolist(), finished)):
+            self._guard.fail(self._rule, PluginError(_UNSOUND))
+        self._replace()
+        return answer
 
     def _replace(self) -> None:
         self._rule = SpeculativeSampling()
+
+
+def _clone(lenience: Tensor | None) -> Tensor | None:
+    return None if lenience is None else lenience.clone()
 
 
 def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceResult:
@@ -99,33 +115,31 @@ def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceRes
     if not isinstance(made, AcceptanceResult):
         raise PluginError(f"it returned an object of type {type(made).__name__}, not an AcceptanceResult.")
     batch, width = proposal.tokens.shape
-    _require("accepted", made.accepted, (batch,), torch.long, p.device)
-    _require("token", made.token, (batch,), torch.long, p.device)
-    _require("sound", made.sound, (batch,), torch.bool, p.device)
+    accepted = _part("accepted", made.accepted, (batch,), torch.long, p.device)
+    token = _part("token", made.token, (batch,), torch.long, p.device)
+    codes = _part("sound", made.sound, (batch,), torch.bool, p.device).long()
     lengths = torch.tensor(proposal.lengths, device=p.device)
-    codes = made.sound.long()
     deviation = made.deviation
     if deviation is not None:
-        _require("deviation", deviation, (batch, width), None, p.device)
+        deviation = _part("deviation", deviation, (batch, width), None, p.device)
         within = torch.arange(width, device=p.device) < lengths[:, None]
-        bad = within & ~((deviation >= 0) & deviation.isfinite())
+        bad = within & ~((deviation >= 0) & (deviation <= _MOST_DEVIATION))
         codes = torch.where(bad.any(dim=1), 5, codes)
         deviation = torch.where(within & ~bad, deviation, 0)
-    codes = torch.where((made.token < 0) | (made.token >= p.shape[2]), 4, codes)
-    beyond = (made.accepted < 0) | (made.accepted > lengths)
+    codes = torch.where((token < 0) | (token >= p.shape[2]), 4, codes)
+    beyond = (accepted < 0) | (accepted > lengths)
     codes = torch.where(beyond, 3, codes)
     # Within bounds in any case: the core looks up hidden states by this number.
-    accepted = torch.where(beyond, 0, made.accepted)
+    accepted = torch.where(beyond, 0, accepted)
     path = None
     if proposal.parents is not None:
-        _require("path", made.path, (batch, width), torch.long, p.device)
-        assert made.path is not None
-        path = made.path.clamp(0, max(width - 1, 0))
+        given = _part("path", made.path, (batch, width), torch.long, p.device)
+        path = given.clamp(0, max(width - 1, 0))
         before = torch.cat([torch.full_like(path[:, :1], -1), path[:, :-1]], dim=1)
         steps = torch.arange(width, device=p.device) < accepted[:, None]
-        astray = (proposal.parents.gather(1, path) != before) | (path != made.path) | (path >= lengths[:, None])
+        astray = (proposal.parents.gather(1, path) != before) | (path != given) | (path >= lengths[:, None])
         codes = torch.where((steps & astray).any(dim=1), 6, codes)
-    return replace(made, accepted=accepted, sound=codes, deviation=deviation, path=path)
+    return AcceptanceResult(accepted, token, codes, deviation, path)
 
 
 def _refused(proposal: Proposal) -> AcceptanceResult:
@@ -134,15 +148,20 @@ def _refused(proposal: Proposal) -> AcceptanceResult:
     return AcceptanceResult(nothing, nothing, nothing + _RAISED)
 
 
-def _require(
+def _part(
     name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device
-) -> None:
-    """Check the form of a field of an answer; dtype None takes any float type."""
+) -> Tensor:
+    """Return a copy of a field of an answer, which the rule may still write to; dtype None takes any float type.
+
+    Raises:
+        PluginError: It has the wrong form.
+    """
     kind = "float" if dtype is None else str(dtype).removeprefix("torch.")
-    expected = f"expected {kind} of shape {list(shape)} on {device}. Algorithm 1 takes its place."
+    expected = f"{kind} of shape {list(shape)} on {device}. Algorithm 1 takes its place"
     if not isinstance(value, Tensor):
-        raise PluginError(f"{name} is a {type(value).__name__}; {expected}")
+        raise PluginError(f"{name} is a {type(value).__name__}; expected {expected}.")
     right = value.is_floating_point() if dtype is None else value.dtype == dtype
     if not right or tuple(value.shape) != shape or value.device != device:
         given = f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)} on {value.device}"
-        raise PluginError(f"{name} is {given}; {expected}")
+        raise PluginError(f"{name} is {given}; expected {expected}.")
+    return as_tensor(value, f"values of {name}", expected).clone()

@@ -15,6 +15,7 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     BackoffRow,
+    BestFirstTree,
     ConfigError,
     Dense,
     DeterministicDrafter,
@@ -33,6 +34,7 @@ from specdec_core.interface import (
     SessionInfo,
     Sparse,
     TargetInfo,
+    TokenTree,
 )
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
@@ -472,7 +474,7 @@ class Watcher(Gamma):
         (boom, "RuntimeError: the drafter's own bug"),
         (lambda confidence: [False], "answered for 1 rows; the batch has 2. All sequences keep drafting"),
         (lambda confidence: [], "answered for 0 rows"),
-        (lambda confidence: [False] * 3, "answered for 3 rows"),
+        (lambda confidence: [False] * 3, "answered for more than 2 rows"),
         (lambda confidence: None, "NoneType"),
     ],
 )
@@ -520,6 +522,7 @@ BAD_LENIENCES = {
     "infinite": [0.5, float("inf")],
     "one row": [0.5],
     "three rows": [0.5, 0.5, 0.5],
+    "0 in float32": [0.5, 1e-60],
     "no position": [0.5, []],
     "one bad position": [0.5, [0.5, 0.5, 1.5]],
     "words": ["half", "half"],
@@ -575,6 +578,88 @@ def test_a_controller_whose_observe_fails_is_still_asked(target):
     (failure,) = result.failures
     assert failure.times == result.metrics.target_calls
     assert result.metrics.deviation > 0
+
+
+@pytest.mark.parametrize("what", ["gamma", "keep_drafting", "lenience"])
+def test_an_answer_without_an_end_is_not_read_to_the_end(target, what):
+    class Endless(Gamma):
+        def open(self, batch):
+            session = super().open(batch)
+            session.uses_confidence = what == "keep_drafting"
+            setattr(session, what, lambda *_: itertools.repeat(1))
+            return session
+
+    lenience = ErraticLenience(lambda step: itertools.repeat(0.5)) if what == "lenience" else None
+    gamma = Gamma(3) if lenience else Endless(3)
+    result = decode(target, TableDrafter(V), gamma=gamma, lenience=lenience)
+    assert {failure.plugin for failure in result.failures} == {"ErraticLenience" if lenience else "Endless"}
+    plain = decode(target, TableDrafter(V), gamma=Gamma(3))
+    assert [row.tokens for row in result] == [row.tokens for row in plain]
+
+
+class Unmeasured(TokenTree):
+    """A tree whose depth cannot be read."""
+
+    @property
+    def depth(self):
+        raise RuntimeError("no depth")
+
+
+def changed(shape, **fields):
+    for name, value in fields.items():
+        object.__setattr__(shape, name, value)
+    return shape
+
+
+TREES = {
+    "no tree": (lambda: [-1, 0], "returned a list"),
+    "fractions": (lambda: changed(BestFirstTree((1,)), widths=(1.5,)), "'float' object"),
+    "a parent that comes later": (lambda: changed(TokenTree((-1,)), parents=(-1, 2, 1)), "in ascending order"),
+    "no depth": (lambda: Unmeasured((-1, 0)), None),
+}
+
+
+@pytest.mark.parametrize("what", TREES)
+def test_a_tree_that_is_none_is_the_controllers_failure(target, what):
+    shape, message = TREES[what]
+
+    class Pruning(Gamma):
+        def open(self, batch):
+            session = super().open(batch)
+            session.tree = shape
+            return session
+
+    result = decode(target, CountingDrafter(V), gamma=Pruning(3))
+    plain = decode(target, CountingDrafter(V), gamma=Gamma(3))
+    assert [row.tokens for row in result] == [row.tokens for row in plain]
+    assert [failure.plugin for failure in result.failures] == ["Pruning"] * (message is not None)
+    assert message is None or message in result.failures[0].message
+
+
+def test_what_a_plugin_does_to_its_report_reaches_no_one_else(target):
+    seen = []
+
+    class Forging(Gamma):
+        def open(self, batch):
+            session = super().open(batch)
+            session.observe = lambda report: (report.outcome.__dict__.clear(), report.__dict__.clear())
+            return session
+
+    class Reading(ErraticLenience):
+        observe = staticmethod(lambda report: seen.append(report.outcome.committed))
+
+    class ForgingDrafter(CountingDrafter):
+        def open(self, session):
+            opened = super().open(session)
+            opened.commit = lambda outcome: outcome.__dict__.clear()
+            session.__dict__.clear()
+            return opened
+
+    reading = Reading(lambda step: [1.0, 1.0], observe=Reading.observe)
+    result = decode(target, ForgingDrafter(V), gamma=Forging(3), lenience=reading)
+    assert not result.failures
+    written = [[token for row in seen for token in row[n]] for n in range(len(PROMPTS))]
+    assert written == [list(row.tokens) for row in result]
 
 
 def test_different_failures_are_listed_in_order(target):

@@ -67,7 +67,15 @@ WRONG = {
     "no token": (lambda answer, proposal: replace(answer, token=answer.token - VOCAB), "is not in the vocabulary"),
     "deviation": (
         lambda answer, proposal: replace(answer, deviation=torch.full(proposal.tokens.shape, torch.nan)),
-        "its deviation is negative or no number",
+        "its deviation is not a number from 0 to 1",
+    ),
+    "huge deviation": (
+        lambda answer, proposal: replace(answer, deviation=torch.full(proposal.tokens.shape, 1e30)),
+        "its deviation is not a number from 0 to 1",
+    ),
+    "unsound": (
+        lambda answer, proposal: replace(answer, sound=answer.sound & False),
+        "sound is False although the target's distribution is one",
     ),
     "flat deviation": (
         lambda answer, proposal: replace(answer, deviation=torch.zeros(len(answer.token))),
@@ -96,12 +104,57 @@ def test_algorithm_1_takes_the_place_of_a_rule_that_fails(target, what, sampling
     assert rule.calls == 2, "it is not asked again"
     (failure,) = result.failures
     assert failure.plugin == "Changed"
-    if sampling is GREEDY:
-        plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
-        assert [row.tokens for row in result] == [row.tokens for row in plain]
+    plain = Decoder(target, sampling=GREEDY) if sampling is GREEDY else decoder(target, "token", sampling)
+    assert [row.tokens for row in result] == [row.tokens for row in plain.generate(PROMPTS, SETTINGS)]
     # The next call asks it again.
     rule.calls = -100
     assert not decoder(target, rule, sampling).generate(PROMPTS, SETTINGS).failures
+
+
+class Editing(AcceptanceRule):
+    """Algorithm 1, which then writes to whatever it was given."""
+
+    def __init__(self, *, raises):
+        super().__init__(RuleConfig())
+        self.raises = raises
+
+    def sample(self, proposal, p, lenience, uniforms):
+        return self._edited(accept(proposal, p, lenience, uniforms), proposal.tokens, p, uniforms)
+
+    def greedy(self, proposal, scores, lenience):
+        return self._edited(accept_greedy(proposal, scores, lenience), proposal.tokens, scores)
+
+    def _edited(self, answer, *given):
+        for tensor in given:
+            tensor.fill_(3)
+        if self.raises:
+            raise ValueError("after all that")
+        return answer
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
+@pytest.mark.filterwarnings("ignore::specdec_core.interface.PluginWarning")
+def test_what_a_rule_writes_to_its_arguments_changes_nothing(target, sampling, raises):
+    texts = [
+        [row.tokens for row in decoder(target, rule, sampling).generate(PROMPTS, SETTINGS)]
+        for rule in (Editing(raises=raises), "token")
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.filterwarnings("ignore::specdec_core.interface.PluginWarning")
+def test_a_rule_whose_answer_changes_when_it_is_read_is_read_once(target):
+    class Late(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            made = super().__torch_function__(function, types, args, kwargs or {})
+            return made + VOCAB if function is torch.Tensor.tolist else made
+
+    rule = Changed(lambda answer, proposal: replace(answer, token=answer.token.as_subclass(Late)))
+    result = decoder(target, rule, GREEDY, strict=True).generate(PROMPTS, SETTINGS)
+    plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
+    assert [row.tokens for row in result] == [row.tokens for row in plain]
 
 
 @pytest.mark.parametrize("what", ["raises", "shape", "too many", "vocabulary"])

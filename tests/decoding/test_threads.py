@@ -11,7 +11,9 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, SamplingSettings
 from specdec_core.models import pack, wrap_model
+from tests.catalogue import FORGETFUL, Catalogue
 from tests.drafters.support import heads_for
+from tests.lossless import VOCAB, small_target
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma
 
@@ -47,6 +49,31 @@ def test_threads_get_the_tokens_they_would_get_alone(family, temperature, shared
 @pytest.mark.parametrize("family", [*FAMILIES, "llama packed"])
 def test_threads_of_every_family_get_the_tokens_they_would_get_alone(family, temperature, shared, tmp_path):
     check(family, temperature, shared, tmp_path, rounds=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("who", FORGETFUL)
+def test_threads_that_share_a_drafter_get_the_tokens_they_would_get_alone(who, temperature, shared_drafters):
+    target, drafters = shared_drafters
+    decoder = Decoder(target, drafters.make(who), gamma=Gamma(3, 1), temperature=temperature, strict=True)
+    prompts = [[[token % VOCAB for token in row] for row in batch] for batch in PROMPTS]
+
+    def run(thread):
+        rows = decoder.generate(prompts[thread], seed=thread, max_new_tokens=12, ignore_eos=True)
+        return [row.tokens for row in rows]
+
+    alone = [run(thread) for thread in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        runs = [(thread, pool.submit(run, thread)) for _ in range(3) for thread in range(THREADS)]
+    for thread, made in runs:
+        assert made.result() == alone[thread]
+
+
+@pytest.fixture(scope="module")
+def shared_drafters(tmp_path_factory):
+    target = small_target("cpu")
+    return target, Catalogue(target, tmp_path_factory.mktemp("drafters"))
 
 
 def check(family, temperature, shared, tmp_path, rounds):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.robustness import files, folders, kills, plugins, proposals, terminals
+from tests.robustness import controllers, files, folders, kills, plugins, proposals, rules, terminals
 from tests.robustness.attack import Attack, Result, attempt
 
 ATTACKS = (
@@ -28,6 +28,8 @@ ATTACKS = (
     Attack("changing", "drafters that change the tokens they read", plugins.changing),
     Attack("malformed", "proposals with one part wrong", proposals.malformed),
     Attack("misused", "requests used in the wrong way", proposals.misused),
+    Attack("rules", "acceptance rules that answer nonsense or change what they read", rules.rules),
+    Attack("controllers", "controllers that answer nonsense or change their reports", controllers.controllers),
     Attack("studies", "studies with changed values and bytes", files.studies),
     Attack("prompts", "prompt files with changed bytes", files.prompts),
     Attack("ngrams", "ARPA files with changed bytes", files.ngrams),

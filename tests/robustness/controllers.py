@@ -1,0 +1,295 @@
+"""Controllers that answer nonsense, and edit the reports that they are given, at any temperature.
+
+From some call on, a controller does something wrong. The text must be what the target generates with the
+controller's last valid answer, and the controller must be named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec_core.decoding import BatchResult, Decoder
+from specdec_core.interface import (
+    BatchInfo,
+    BestFirstTree,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    GammaController,
+    GammaSession,
+    LenienceController,
+    LenienceSession,
+    PluginConfig,
+    Proposal,
+    SessionInfo,
+    StepReport,
+    TargetInfo,
+    TokenTree,
+    TreeShape,
+)
+from tests.robustness.attack import BrokenError
+from tests.robustness.plugins import LENGTH, PROMPTS, VOCAB, HostileDrafter, Script, target
+
+BATCH = len(PROMPTS)
+GAMMA, LENIENCE = 4, 0.5
+NEVER = Script("nowhere", 0, None)
+"""Does nothing wrong."""
+
+
+class Shifting(list[Any]):
+    """A list that holds something else each time it is read."""
+
+    def __init__(self, *versions: Sequence[Any]) -> None:
+        super().__init__(versions[0])
+        self.versions, self.reads = versions, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reads += 1
+        return iter(self.versions[min(self.reads, len(self.versions)) - 1])
+
+
+class TreeDrafter(Drafter):
+    """Draws lines and trees from one distribution."""
+
+    drafts_trees = True
+
+    def __init__(self) -> None:
+        super().__init__(PluginConfig(), TargetInfo(vocab_size=VOCAB))
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _TreeSession()
+
+
+class _TreeSession(DraftSession):
+    def propose(self, request: DraftRequest) -> Proposal:
+        logits = torch.linspace(0, 2, VOCAB).expand(BATCH, VOCAB)
+        width = 1
+        while request.wants_more():
+            if request.tree is None:
+                request.sample(logits)
+            else:
+                width = request.branch(logits[:, None].expand(-1, width, -1)).tokens.shape[1]
+        return request.proposal()
+
+
+class TreeGamma(GammaController):
+    """Four tokens, or a small tree, until its script says otherwise."""
+
+    def __init__(self, script: Script, shape: TreeShape | None = None) -> None:
+        super().__init__(PluginConfig())
+        self.script, self.shape = script, shape
+
+    @property
+    def max_gamma(self) -> int:
+        return GAMMA
+
+    def open(self, batch: BatchInfo) -> GammaSession:
+        return _TreeGammaSession(self)
+
+
+class _TreeGammaSession(GammaSession):
+    def __init__(self, controller: TreeGamma) -> None:
+        self.script, self.shape = controller.script, controller.shape
+        self.uses_confidence = self.script.place == "keep_drafting"  # type: ignore[misc]
+
+    def gamma(self) -> Sequence[int]:
+        return self.script.at("gamma", None, [GAMMA] * BATCH)
+
+    def tree(self) -> TreeShape | None:
+        return self.script.at("tree", None, self.shape)
+
+    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
+        return self.script.at("keep_drafting", confidence, [True] * len(confidence))
+
+    def observe(self, report: StepReport) -> None:
+        self.script.at("observe", report, None)
+
+
+class HalfLenience(LenienceController):
+    """l = 0.5, until its script says otherwise."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(PluginConfig())
+        self.script = script
+
+    def open(self, batch: BatchInfo) -> LenienceSession:
+        return _HalfLenienceSession(self.script)
+
+
+class _HalfLenienceSession(LenienceSession):
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def lenience(self) -> Sequence[float]:
+        return self.script.at("lenience", None, [LENIENCE] * BATCH)
+
+    def observe(self, report: StepReport) -> None:
+        self.script.at("lenience.observe", report, None)
+
+
+def _lying_tree(kind: type[TreeShape], **changed: Any) -> TreeShape:
+    """Return a tree whose fields were changed after they were checked."""
+    shape = TokenTree((-1, -1, 0)) if kind is TokenTree else BestFirstTree((2, 1))
+    for name, value in changed.items():
+        object.__setattr__(shape, name, value)
+    return shape
+
+
+class DeepTree(TokenTree):
+    """A tree that says it is deeper than it is."""
+
+    depth = 50  # type: ignore[assignment]
+    widths = (9,)  # type: ignore[assignment]
+
+
+class RaisingTree(BestFirstTree):
+    """A tree whose depth cannot be read."""
+
+    @property
+    def depth(self) -> int:
+        raise RuntimeError("no depth")
+
+
+WRONG: dict[str, dict[str, Callable[[], Any]]] = {
+    "gamma": {
+        "a number": lambda: 4,
+        "floats": lambda: [2.0] * BATCH,
+        "None": lambda: None,
+        "10**9": lambda: [10**9] * BATCH,
+        "negative": lambda: [-1] * BATCH,
+        "numpy floats": lambda: np.full(BATCH, 2.5),
+        "a float tensor": lambda: torch.full((BATCH,), 2.5),
+        "too few": lambda: [4] * (BATCH - 1),
+        "too many": lambda: [4] * (BATCH + 1),
+        "a generator": lambda: (4 for _ in range(BATCH + 1)),
+        "text": lambda: "444",
+        "nested": lambda: [[4]] * BATCH,
+        "another at the second look": lambda: Shifting([10**9] * BATCH, [2] * BATCH),
+        "illegal at the second look": lambda: Shifting([GAMMA] * BATCH, [10**9] * BATCH, [-5] * BATCH),
+    },
+    "tree": {
+        "a list": lambda: [-1, 0],
+        "text": lambda: "tree",
+        "the class": lambda: TokenTree,
+        "one that lies": lambda: DeepTree((-1, -1, 0)),
+        "one that raises": lambda: RaisingTree((2, 1)),
+        "fractions": lambda: _lying_tree(BestFirstTree, widths=(1.5, 1)),
+        "negative widths": lambda: _lying_tree(BestFirstTree, widths=(-3, 4)),
+        "text for widths": lambda: _lying_tree(BestFirstTree, widths="ab"),
+        "a cycle": lambda: _lying_tree(TokenTree, parents=(-1, 2, 1)),
+        "None for parents": lambda: _lying_tree(TokenTree, parents=None),
+        "a wrong cache": lambda: _lying_tree(TokenTree, widths=(90,), depth=-4, ranks=()),
+    },
+    "keep_drafting": {
+        "None": lambda: None,
+        "True": lambda: True,
+        "too few": lambda: [True] * (BATCH - 1),
+        "too many": lambda: [True] * (BATCH + 1),
+        "a matrix": lambda: np.ones((BATCH, 2)),
+        "an endless generator": lambda: iter(int, 1),
+        "another count at the second look": lambda: Shifting([True] * (BATCH + 1), [False] * BATCH),
+    },
+    "lenience": {
+        "a number": lambda: 0.9,
+        "NaN": lambda: [float("nan")] * BATCH,
+        "infinity": lambda: [float("inf")] * BATCH,
+        "0": lambda: [0.0] * BATCH,
+        "negative": lambda: [-0.5] * BATCH,
+        "above 1": lambda: [1.5] * BATCH,
+        "1e-60": lambda: [1e-60] * BATCH,
+        "nested NaN": lambda: [[0.5, float("nan")]] * BATCH,
+        "empty": lambda: [[]] * BATCH,
+        "nested twice": lambda: [[[0.5]]] * BATCH,
+        "too few": lambda: [0.5] * (BATCH - 1),
+        "too many": lambda: [0.5] * (BATCH + 1),
+        "an endless generator": lambda: iter(lambda: 0.5, None),
+        "text": lambda: ["half"] * BATCH,
+        "None": lambda: None,
+        "complex": lambda: [0.5j] * BATCH,
+        "illegal at the second look": lambda: Shifting([LENIENCE] * BATCH, [7.0] * BATCH),
+    },
+}
+"""What a controller may answer wrongly. What is legal when it is first read may be taken as what it was then."""
+REPORTS: dict[str, Callable[[StepReport], Any]] = {
+    "outcome is None": lambda report: object.__setattr__(report, "outcome", None),
+    "all is gone": lambda report: report.__dict__.clear(),
+    "the outcome is empty": lambda report: report.outcome.__dict__.clear(),
+    "committed is made up": lambda report: object.__setattr__(report.outcome, "committed", ((1, 1),) * BATCH),
+    "the counts are wrong": lambda report: object.__setattr__(report.outcome, "accepted", (77,) * BATCH),
+    "assigned to": lambda report: setattr(report, "step", 5),
+}
+
+
+def controllers(random: Random, _: Path) -> Iterator[str]:
+    """A controller answers nonsense, or edits the report that it was given."""
+    call, temperature = random.randrange(3), random.choice([0, 1])
+    place = random.choice([*WRONG, "observe", "lenience.observe"])
+    if place in WRONG:
+        what = random.choice(sorted(WRONG[place]))
+
+        def act(_: Any) -> Any:
+            return WRONG[place][what]()
+    else:
+        what = random.choice(sorted(REPORTS))
+
+        def act(given: Any) -> Any:
+            REPORTS[what](given)
+
+    yield f"{place}: {what}, from call {call + 1} on, temperature {temperature}"
+    script = Script(place, call, act)
+    fallback: dict[str, Any] = {
+        "gamma": [GAMMA if call else 0] * BATCH,
+        "tree": None,
+        "keep_drafting": [True] * BATCH,
+        "lenience": [LENIENCE if call else 1.0] * BATCH,
+    }
+    if what == "illegal at the second look":
+        fallback |= {"gamma": [GAMMA] * BATCH, "lenience": [LENIENCE] * BATCH}
+    legal = {
+        "one that lies": TokenTree((-1, -1, 0)),
+        "a wrong cache": TokenTree((-1, -1, 0)),
+        "one that raises": BestFirstTree((2, 1)),
+    }
+    fallback["tree"] = legal.get(what)
+    quiet = "look" in what or what in legal or "observe" in place
+    controller = "HalfLenience" if place.startswith("lenience") else "TreeGamma"
+    result = _decode_controlled(script, temperature)
+    right = _decode_controlled(Script(place, call, lambda _: fallback.get(place)), temperature)
+    compare(result, right, controller if script.done and not quiet else "")
+
+
+def _decode_controlled(script: Script, temperature: float) -> BatchResult:
+    shape = TokenTree((-1, -1, 0)) if script.place == "tree" else None
+    lenience = HalfLenience(script) if script.place.startswith("lenience") else None
+    drafter = TreeDrafter() if shape else HostileDrafter(NEVER)
+    return decode(temperature, gamma=TreeGamma(script, shape), lenience=lenience, drafter=drafter)
+
+
+def decode(temperature: float, **plugins: Any) -> BatchResult:
+    """Decode with some plugins instead of those that behave; check that the numbers of the result are numbers."""
+    plugins = {"drafter": HostileDrafter(NEVER), "gamma": TreeGamma(NEVER)} | plugins
+    result = Decoder(target(), temperature=temperature, **plugins).generate(PROMPTS, seed=3, **LENGTH)
+    numbers = [asdict(result.metrics), [one.tokens for one in result], [str(one) for one in result.failures]]
+    json.dumps(numbers, allow_nan=False)
+    deviation = result.metrics.deviation
+    if not 0 <= deviation <= 1000:
+        raise BrokenError(f"a deviation of {deviation}")
+    return result
+
+
+def compare(result: BatchResult, right: BatchResult, name: str) -> None:
+    """Raise `BrokenError` if the texts differ, or a plugin with this name is not in the list of failures."""
+    if [one.tokens for one in result] != [one.tokens for one in right]:
+        raise BrokenError("other tokens")
+    if name and name not in {one.plugin for one in result.failures}:
+        raise BrokenError(f"{name} is not named: {[str(one) for one in result.failures]}")
+    if wrong := {one.plugin for one in result.failures} - {name, "HostileRule", "TreeGamma", "HalfLenience"}:
+        raise BrokenError(f"blamed: {wrong}")
