@@ -74,29 +74,40 @@ def against() -> str:
     )
 
 
+_METHODS = {
+    "baseline": ("plain decoding", ""),
+    "lookup": ("copying from the prompt", "prompt-copy"),
+    "assisted": ("a small draft model", "transformer"),
+}
+"""The words for each method that is compared, and the page of its drafter."""
+
+
 def front(folder: str = "") -> str:
-    """Return the speeds of the built-in pair with the default settings on a CPU, at temperature 0.
+    """Return the speeds of both libraries with the built-in pair at temperature 0: all methods that were measured.
+
+    Each library is compared with its own plain decoding.
 
     Args:
-        folder: Where the pages are, seen from the one that shows the table.
+        folder: Path of the pages, relative to the one that shows the table.
     """
     rows = {
         row["method"]: row
         for row in _against()
         if (row["size"], row["temperature"], row["batch_size"], row["configuration"]) == ("10M", 0, 1, "packed")
     }
-    ours = {method: row["specdec_tokens_per_second"]["median"] for method, row in rows.items()}
-    theirs = rows["assisted"]["transformers_tokens_per_second"]["median"]
     count = _data("vs_transformers")["machine"]["threads"]
     threads = {1: "one CPU core", 2: "two CPU cores"}.get(count, f"{count} CPU cores")
-    names = {
-        "autoregressive baseline": ours["baseline"],
-        f"with [`prompt-copy`]({folder}drafters/prompt-copy.md), which needs no model": ours["lookup"],
-        f"with [`transformer`]({folder}drafters/transformer.md), a small draft model": ours["assisted"],
-        "transformers' `generate(assistant_model=...)` with the same pair": theirs,
-    }
-    lines = [f"| {name} | {speed:.0f} | {speed / ours['baseline']:.1f}× |" for name, speed in names.items()]
-    return "\n".join([f"| greedy, on {threads} | tokens/s | speed-up |", "|---|--:|--:|", *lines]) + "\n"
+    over = "over its plain decoding"
+    head = f"| greedy, tokens/s on {threads} | specdec | {over} | transformers | {over} |"
+    lines = [head, "|---|--:|--:|--:|--:|"]
+    for method in sorted(rows, key=list(_METHODS).index):
+        words, drafter = _METHODS[method]
+        cells = [f"{words}, [`{drafter}`]({folder}drafters/{drafter}.md)" if drafter else words]
+        for library in ("specdec", "transformers"):
+            speed, plain = (rows[one][f"{library}_tokens_per_second"]["median"] for one in (method, "baseline"))
+            cells += [f"{speed:.0f}", f"{speed / plain:.1f}×"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def ratios() -> str:

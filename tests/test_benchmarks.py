@@ -131,3 +131,23 @@ def test_the_benchmark_of_a_gpu_runs_and_its_tables_are_drawn(tmp_path, monkeypa
     drawn = tables.accelerator()
     assert drawn.count("\n| tiny |") == 1 + 2 * 2  # T(k), and the baseline and a drafter at two batch sizes
     assert "has not run on a GPU" not in drawn
+
+
+def test_the_headline_table_has_every_method_and_each_library_over_its_own_plain_decoding():
+    data = json.loads((ROOT / "docs" / "data" / "vs_transformers.json").read_text())
+    (group,) = [one for one in data["rows"] if one["key"] == {"size": "10M", "temperature": 0.0, "batch_size": 1}]
+    measured = {row["method"]: row for row in group["rows"] if row["configuration"] == "packed"}
+    for page in ("README.md", "docs/index.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        table = text.split("<!-- measured: ")[1].split("<!-- end of measured -->")[0]
+        rows = [line.split(" | ")[1:] for line in table.splitlines() if "×" in line]
+        expected = []
+        for method, row in measured.items():
+            cells = []
+            for name in ("specdec_tokens_per_second", "transformers_tokens_per_second"):
+                speed, plain = row[name]["median"], measured["baseline"][name]["median"]
+                cells += [f"{speed:.0f}", f"{speed / plain:.1f}×"]
+            expected.append([*cells[:-1], f"{cells[-1]} |"])
+            assert method in data["summary"]
+        assert sorted(rows) == sorted(expected)
+        assert len(rows) == len(set(measured)) == len(data["summary"]) - 1  # and the rows below 1

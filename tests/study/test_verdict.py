@@ -1,5 +1,7 @@
 """The verdict on a task: what timings can tell, and what failed."""
 
+from dataclasses import replace
+
 import pytest
 
 from specdec_core.study.report.charts import speed_chart
@@ -40,7 +42,7 @@ def timed(name, *speedups, **changed):
         ),
         (
             [run("a", speedup=0.9, speedup_min=0.8, speedup_max=0.95)],
-            "no run is faster than the baseline; the fastest is a, 0.90×",
+            "no run was faster than the baseline; the nearest is a, 0.90×",
         ),
         ([run("a", quality={**DIFFERS, "exact": 0.999})], "; only 99% of its outputs are those of the baseline."),
         (
@@ -111,6 +113,22 @@ def test_one_or_two_repeats_rank_nothing(speedups, said):
     assert found.warnings == ()
 
 
+@pytest.mark.parametrize("repeats", [1, 2, 3])
+def test_a_run_that_was_not_faster_than_the_baseline_is_not_praised(repeats):
+    slow = timed("a", *[0.03] * repeats)
+    for runs in ([slow], [slow, timed("b", *[0.97, 0.98, 1.05][:repeats])]):
+        answer = verdict([baseline(repeats=repeats), *runs]).answer
+        assert answer.startswith(f"no run was faster than the baseline; the nearest is {runs[-1].name}, ")
+        assert "highest" not in answer
+        assert "the fastest" not in answer.replace("called the fastest", "")
+
+
+def test_no_run_that_saves_no_pass_is_praised_without_times():
+    runs = [baseline(**UNMEASURED), run("a", **{**UNMEASURED, "block_efficiency": 1.0})]
+    answer = verdict([replace(one, config={**one.config, "timing": False}) for one in runs]).answer
+    assert answer.startswith("no run needed fewer forward passes of the target than the baseline")
+
+
 def test_one_repeat_has_no_spread_in_the_table():
     once = results_table([baseline(repeats=1), timed("a", 1.5)])
     assert not any("±" in cell for row in once.rows for cell in row.cells)
@@ -166,7 +184,7 @@ def test_repeats_until_stable_are_told_with_what_they_did_not_reach():
 def test_a_failed_run_is_no_slow_run():
     runs = [baseline(), broken(), timed("a", 0.8, 0.85, 0.9)]
     found = verdict(runs)
-    assert found.answer.startswith("no run is faster than the baseline; the fastest is a, 0.85×")
+    assert found.answer.startswith("no run was faster than the baseline; the nearest is a, 0.85×")
     assert found.failures == (
         "broken failed: Echo at echo.py:7 (2 times): RuntimeError: it broke. No token was lost, but the run is "
         "not compared.",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from specdec_core.study.report.run_fields import ReplayedOn
     from specdec_core.study.report.summary import RunSummary
 
+NO_PASS_SAVED = "no run needed fewer forward passes of the target than the baseline."
 _MOST_NEAR = 3
 """Runs within the interval of the fastest that the verdict names."""
 
@@ -54,7 +55,9 @@ def replay_answer(runs: Sequence[RunSummary], on: ReplayedOn) -> str:
         return _most_tokens(known)
     first, *others = timed
     subject = (
-        "the fastest run should be" if _speedup(first) > 1 else "no run should beat the baseline; the best is"
+        "the fastest run should be"
+        if _speedup(first) > 1
+        else "no run should be faster than the baseline; the nearest is"
     )
     interval = _between(first.speed.speedup_low, first.speed.speedup_high)
     text = (
@@ -73,6 +76,8 @@ def replay_answer(runs: Sequence[RunSummary], on: ReplayedOn) -> str:
 def _most_tokens(known: Sequence[RunSummary]) -> str:
     """Return which run gives the most tokens per forward pass, where no seconds are known."""
     first = max(known, key=_efficiency)
+    if _efficiency(first) <= 1:
+        return NO_PASS_SAVED
     interval = "" if first.replayed is None else _between(first.replayed.low, first.replayed.high)
     return (
         f"{first.name} gives the most tokens per forward pass of the target: {_efficiency(first):.2f}{interval}. "

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from specdec_core.study.config.study import BASELINE
 from specdec_core.study.report.certainty import untimed
-from specdec_core.study.report.replayed import replay_answer, replay_of, replay_warnings
+from specdec_core.study.report.replayed import NO_PASS_SAVED, replay_answer, replay_of, replay_warnings
 from specdec_core.study.report.tables import departures
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ def _most_tokens(runs: Sequence[RunSummary]) -> str:
     if not known:
         return "no run was measured except the baseline."
     first = max(known, key=lambda one: one.counts.block_efficiency or 0.0)
+    if (first.counts.block_efficiency or 0.0) <= 1:
+        return NO_PASS_SAVED
     return (
         f"{first.name}{_remark(first)} gives the most tokens per forward pass of the target: "
         f"{first.counts.block_efficiency:.2f}. Which run is fastest takes a study with `timing: true`."
@@ -188,13 +190,17 @@ def _fastest(runs: Sequence[RunSummary], kind: str) -> str:
     best = _best(runs)
     first = best[0]
     about = f"{first.name}, {_gain(first)}{_exactness(first)}"
-    if first.repeats < MIN_REPEATS:
-        return f"the highest speed-up is that of {about}. {_too_few(first.repeats)}"
-    subject = f"the fastest {kind}"
-    if all((one.speed.speedup_high or 0.0) < 1 for one in best):
-        subject = f"no {kind} is faster than the baseline; the fastest"
+    if _speedup(first) <= 1:
+        subject = f"no {kind} was faster than the baseline; the nearest"
+    elif first.repeats < MIN_REPEATS:
+        subject = "the highest speed-up"
+        about = f"that of {about}"
     elif all((one.speed.speedup_low or 0.0) <= 1 for one in best):
         subject = f"no {kind} is clearly faster than the baseline; the fastest"
+    else:
+        subject = f"the fastest {kind}"
+    if first.repeats < MIN_REPEATS:
+        return f"{subject} is {about}. {_too_few(first.repeats)}"
     if len(best) == 1:
         return f"{subject} is {about}."
     names = [f"{one.name} ({_speedup(one):.2f}×{_remark(one)})" for one in best]
