@@ -31,6 +31,7 @@ from specdec_core.cli.trace import TraceView, speller
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
 from specdec_core.interface.inputs import open_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.registry import default_registry, rule_problems
 from specdec_core.study import BASELINE, Run, run_model
 from specdec_core.study.config.prompts import (
@@ -40,7 +41,6 @@ from specdec_core.study.config.prompts import (
     read_prompts,
     read_template,
 )
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.yaml_source import parse_value
 from specdec_core.study.progress import StageProgress
 

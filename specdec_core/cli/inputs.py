@@ -9,7 +9,8 @@ from pydantic import BaseModel
 
 from specdec_core.cli.common import validated
 from specdec_core.interface.errors import ConfigError
-from specdec_core.study.config.schema import AnyPrompts, AnyTarget, PromptsConfig, TargetConfig
+from specdec_core.interface.target import TargetConfig
+from specdec_core.study.config.schema import AnyPrompts, AnyTarget, PromptsConfig
 from specdec_core.study.config.yaml_source import parse_value, read_document
 
 Device: TypeAlias = Annotated[

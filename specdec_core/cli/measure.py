@@ -33,6 +33,7 @@ from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.files import check_output
 from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.measurement.file import (
     DrafterEntry,
     Measurement,
@@ -44,7 +45,7 @@ from specdec_core.models.resolve import has_encoder, model_folder
 from specdec_core.registry import default_registry, unmet_requirements
 from specdec_core.study import Study, Task, load_study, run_model
 from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
-from specdec_core.study.config.schema import PromptsConfig, RunConfig, TargetConfig
+from specdec_core.study.config.schema import PromptsConfig, RunConfig
 from specdec_core.study.config.study import drafter_label
 from specdec_core.study.config.yaml_source import parse_value
 
@@ -339,7 +340,8 @@ def _measure(options: _Options, output: Path | None, before: Measurement | None,
             _, failed = measure_drafters(context, options.entries, progress, before=before, keep=keep)
     except KeyboardInterrupt as stopped:
         _show(latest, options, wide)
-        raise KeyboardInterrupt(_stopped(latest, output)) from stopped
+        stopped.args = (_stopped(latest, output),)
+        raise
     _show(latest, options, wide)
     if output is not None and latest and not quiet:
         errors.print(f"written: {output}", soft_wrap=True)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import ModelSession, compiling, cuda_graphs, first_layers, load_model, pack, wrap_model
 from specdec_core.models.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.inductor import InductorPasses
 from specdec_core.models.static import place
-from specdec_core.study.config.schema import TargetConfig
 from tests.compiled import TOLERANCE, compiled, fixed, traced
 from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
 

@@ -9,10 +9,10 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import inflate, load_model, pack, packing, wrap_model
 from specdec_core.models.device import available_memory
 from specdec_core.models.packing import PackedLinear, is_packed, unpack
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.run.factory import load_target
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 from tests.toys import Gamma, TableDrafter

@@ -11,13 +11,13 @@ import pytest
 from specdec_core.builtin import builtin_model
 from specdec_core.interface import ConfigError, PromptError
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import load_model
 from specdec_core.record import read_record
 from specdec_core.record.recorder import TextJob, record_texts
 from specdec_core.record.target import target_info
 from specdec_core.record.token_texts import TokenTexts
 from specdec_core.study import load_study
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.run.importing import ImportOptions, import_record
 from specdec_core.study.run.recorded import part_for
 from tests.record.test_record_study import Watcher

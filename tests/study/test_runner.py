@@ -12,8 +12,8 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError, ModelError, PromptError
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import load_model
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.results import write_results
 from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary, summarise

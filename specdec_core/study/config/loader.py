@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
 from specdec_core.interface.settings import GenerationSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models.resolve import has_encoder, model_folder
 from specdec_core.registry import (
     Registry,
@@ -26,7 +27,7 @@ from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
 from specdec_core.study.config.grid import Expanded, expand, too_many
 from specdec_core.study.config.overrides import apply_overrides
 from specdec_core.study.config.prompts import PromptText, in_both, read_chat_template, read_prompts
-from specdec_core.study.config.schema import RunConfig, StudyConfig, TargetConfig, TaskConfig, study_model
+from specdec_core.study.config.schema import RunConfig, StudyConfig, TaskConfig, study_model
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task, controller_label, drafter_label
 from specdec_core.study.config.yaml_source import Document, Keys, document_of, read_document
 

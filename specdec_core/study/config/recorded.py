@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.target import TargetConfig
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompt_file import PromptText
-from specdec_core.study.config.schema import PromptsConfig, TargetConfig
+from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import Task
 
 if TYPE_CHECKING:

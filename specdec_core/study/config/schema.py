@@ -21,7 +21,8 @@ from pydantic import (
 
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import shortened
-from specdec_core.interface.settings import GenerationSettings, ModelSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.registry import plugin_types
 from specdec_core.registry.settings import NO_SOURCE
 from specdec_core.study.config.prompt_columns import Columns, check_template
@@ -32,37 +33,6 @@ if TYPE_CHECKING:
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class InflateConfig(_Part):
-    """Add layers that change the target's cost but not its outputs, to study the c of larger models."""
-
-    layers: Annotated[int, Field(ge=1)]
-    """Number of layers to add; their output projections are zero."""
-    width: Annotated[int, Field(ge=1)] | None = None
-    """Feed-forward size of the added layers; by default that of the model."""
-    encoder_width: Annotated[int, Field(ge=1)] | None = None
-    """Feed-forward size of layers added to an encoder; by default `width`."""
-
-
-class TargetConfig(ModelSettings):
-    """The model whose distribution is preserved, and how it is loaded."""
-
-    inflate: InflateConfig | None = None
-    """Make the model slower without changing its distribution, to study speed."""
-    tensor_parallel: Annotated[int, Field(ge=2)] | None = None
-    """Share the weights among this number of processes, each with a GPU of its own, started by `torchrun`. Needs
-    accelerate."""
-
-    @model_validator(mode="after")
-    def _check_sharing(self) -> TargetConfig:
-        if self.tensor_parallel is not None:
-            alone = {"device": "auto", "device_map": None, "quantization_config": None, "adapter": None}
-            alone |= {"inflate": None, "packed": "auto", "compile": "auto"}
-            given = [name for name, value in alone.items() if getattr(self, name) != value]
-            if given:
-                raise ValueError(f"'tensor_parallel' and {given[0]!r} are both given; use one of them")
-        return self
 
 
 class ColumnsConfig(_Part):

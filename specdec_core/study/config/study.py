@@ -13,9 +13,10 @@ if TYPE_CHECKING:
 
     from specdec_core.interface import PluginConfig, PluginKind, RuleConfig
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+    from specdec_core.interface.target import TargetConfig
     from specdec_core.registry import Registry
     from specdec_core.study.config.prompts import PromptText
-    from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig, TargetConfig
+    from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig
 
 BASELINE = "baseline"
 """Name of the autoregressive baseline: the target alone, the first run of every task."""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience, make_rule
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.models.inflation import load_inflated
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompts import PromptText, encode_prompts
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Run
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.record.jsonl import LineError, LoggedText, read_log
 from specdec_core.record.reader import TOKENIZER
@@ -22,7 +23,6 @@ from specdec_core.record.token_texts import TokenTexts
 from specdec_core.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config.prompts import PromptText, encode_prompts
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.provenance import LIBRARIES, versions
 from specdec_core.study.run.recorded import fingerprint_ids

@@ -25,8 +25,8 @@ import torch
 from specdec_core.interface import PluginKind, PluginWarning
 from specdec_core.interface.errors import PluginError, SpecdecError, exception_text
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.registry import default_registry, plugin_settings
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Run
 from specdec_core.study.progress import quiet_libraries
 from specdec_core.study.run.factory import load_target

@@ -15,6 +15,7 @@ from pathlib import Path
 from specdec_core.cluster import Pool
 from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.target import TargetConfig
 from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.record.record import Record
 from specdec_core.record.recorder import TextJob
@@ -22,7 +23,6 @@ from specdec_core.record.target import is_builtin, save_tokenizer
 from specdec_core.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry
 from specdec_core.sampling.generators import row_seed
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.folder import exclusive_lock

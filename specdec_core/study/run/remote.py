@@ -16,11 +16,11 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import default_registry
 from specdec_core.study.config.prompts import PromptText
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.factory import load_target, ready_prompts
 from specdec_core.study.run.isolated import job_from_plain, job_to_plain

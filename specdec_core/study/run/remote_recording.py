@@ -15,10 +15,10 @@ from specdec_core.cluster import Pool
 from specdec_core.interface import TrainingObserver
 from specdec_core.interface.files import writing_file
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.record.reader import FEATURES
 from specdec_core.record.record import RecordedText, RecordHeader, VerifyTimes
 from specdec_core.record.recorder import Kept, TextJob, record_texts
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.recorded_target import Outline, Part, RecordOptions, TargetHere
 from specdec_core.study.run.remote import NoProgress, gpus_of, refuse_shared, worker_target

@@ -20,12 +20,12 @@ from typing import Any
 from specdec_core.cluster import Pool
 from specdec_core.interface import PluginWarning, TrainingObserver
 from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text, without_home
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.prompts import PromptText
-from specdec_core.study.config.schema import TargetConfig
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
 from specdec_core.study.run.factory import load_target, ready_prompts
 from specdec_core.study.run.folder import StorageError, exclusive_lock
