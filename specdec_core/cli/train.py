@@ -62,7 +62,8 @@ def _train(spec: PluginSpec, given: Mapping[str, Any], quiet: bool) -> None:
             quieten_libraries()
             report = default_registry().create("trainer", spec.name, config).train(progress)
         except KeyboardInterrupt as stopped:
-            raise KeyboardInterrupt(_stopped(config)) from stopped
+            stopped.args = (_stopped(config),)
+            raise
         if not isinstance(report, TrainingReport):
             raise PluginError(
                 f"trainer {spec.name!r} must return a TrainingReport; it returned a {type(report).__name__}."

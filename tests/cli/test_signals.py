@@ -81,3 +81,25 @@ def test_a_full_standard_output_is_one_line():
         command = [sys.executable, "-c", START, "schema"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (done.returncode, done.stderr) == (2, "standard output cannot be written: No space left on device.\n")
+
+
+def test_commands_end_with_the_number_of_the_signal_in_the_middle_of_their_work(tmp_path):
+    trained = f"--output={tmp_path / 'n.arpa'}"
+    stages = {  # in which each command is stopped
+        ("measure", "--tokens=1000000", "--drafter=prompt-copy", "--device=cpu"): "prompt-copy: acceptance",
+        ("train", "ngram", "--samples=1000000", trained): "target writes",
+    }
+    starting = [
+        subprocess.Popen([sys.executable, "-c", START, *command], stderr=subprocess.PIPE, text=True)
+        for command in stages
+    ]
+    for process, stage in zip(starting, stages.values(), strict=True):
+        with process:
+            try:
+                assert any(line.startswith(stage) for line in process.stderr)
+                process.send_signal(signal.SIGTERM)
+                _, errors = process.communicate(timeout=60)
+            finally:
+                process.kill()
+        assert process.returncode == 128 + signal.SIGTERM, errors
+        assert errors.startswith("stopped")
