@@ -173,7 +173,18 @@ def reading(
     except FileNotFoundError as cause:
         raise error(f"{path}: there is no such file.{nearby()}") from cause
     except UnicodeDecodeError as cause:
-        place = f"byte {cause.start} is not UTF-8"
-        raise error(f"{path}: this is no text file ({place}); expected {expected}.") from cause
+        raise error(f"{path}: this is no text file ({_not_utf8(path)}); expected {expected}.") from cause
     except OSError as cause:
         raise error(f"{path}: cannot be read: {cause.strerror or cause}.") from cause
+
+
+def _not_utf8(path: Path) -> str:
+    """Return where a file is not UTF-8; the exception counts from the part that was being decoded."""
+    if path.is_file():  # a pipe cannot be read again
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    return f"line {number}: byte {error.start} is not UTF-8"
+    return "it is not UTF-8"

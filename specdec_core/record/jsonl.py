@@ -20,7 +20,7 @@ from specdec_core.interface.settings import SamplingSettings
 
 _MAX_BYTES = 1 << 36
 """The most bytes of a file that is imported; it is read line by line."""
-_TOKEN_ID = re.compile(r"token_id:(\d+)")
+_TOKEN_ID = re.compile(r"token_id:([0-9]{1,18})")
 """How vLLM spells a token with `return_tokens_as_token_ids`."""
 _LEAST = -100.0
 """The least log-probability: a smaller p is none that was drawn from, and below what float32 holds."""
@@ -89,6 +89,8 @@ def read_log(path: Path, sampling: SamplingSettings) -> Iterator[LoggedText]:
                 yield from _texts(where, _object(line), sampling)
             except LineError as error:
                 raise ConfigError(f"{where}: {error}") from error
+            except RecursionError as error:
+                raise ConfigError(f"{where}: this is nested too deeply.") from error
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -122,7 +124,7 @@ def _texts(where: str, line: Mapping[str, Any], sampling: SamplingSettings) -> I
     else:
         raise LineError(
             "there is neither 'tokens' nor 'choices' nor 'outputs'; given "
-            f"{', '.join(map(repr, line)) or 'nothing'}."
+            f"{shortened(', '.join(map(repr, line))) or 'nothing'}."
         )
 
 
@@ -170,15 +172,27 @@ def _prompt(*places: Mapping[str, Any]) -> str | tuple[int, ...] | tuple[Mapping
     for place in places:
         prompt = place.get("prompt")
         if isinstance(prompt, str) and prompt:
+            _check_characters(prompt, "prompt")
             return prompt
         if prompt is not None:
             return _ids(prompt, "prompt")
         if place.get("messages") is not None:
-            return tuple(_mapping(message, "messages") for message in _list(place["messages"], "messages"))
+            messages = _list(place["messages"], "messages")
+            _check_characters(messages, "messages")
+            return tuple(_mapping(message, "messages") for message in messages)
     raise LineError(
         "there is no prompt: add 'prompt' (a text or token ids), 'messages' or 'prompt_token_ids' to the line; a "
         "response alone does not repeat it."
     )
+
+
+def _check_characters(value: Any, name: str) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise LineError(
+            f"{name!r} has half of a surrogate pair (\\ud800 to \\udfff), which is not a character."
+        ) from error
 
 
 def _check_request(request: Mapping[str, Any], sampling: SamplingSettings) -> None:
@@ -192,9 +206,10 @@ def _check_request(request: Mapping[str, Any], sampling: SamplingSettings) -> No
             continue  # they do not change the argmax
         off = none[0] if wanted is None else wanted
         if said != wanted and not (said in none and off in none):
+            shown = shortened(json.dumps(said), 60)
             raise LineError(
-                f"the request says {name}: {json.dumps(said)}, and the command {json.dumps(wanted)}; import with "
-                f"--{name.replace('_', '-')} {json.dumps(said)}."
+                f"the request says {name}: {shown}, and the command {json.dumps(wanted)}; import with "
+                f"--{name.replace('_', '-')} {shown}."
             )
     for name, off_values in _MUST_BE_OFF.items():
         if name in request and request[name] not in off_values:
@@ -257,8 +272,16 @@ def _numbers(values: Any, name: str) -> tuple[float, ...]:
             raise LineError(
                 f"{name} holds {shortened(json.dumps(value), 40)}; expected one number for each token."
             )
-        numbers.append(check_logprob(float(value)))
+        numbers.append(check_logprob(_real(value)))
     return tuple(numbers)
+
+
+def _real(value: float) -> float:
+    """Return a number of JSON as a float; an integer beyond those is infinite, as `1e400` is."""
+    try:
+        return float(value)
+    except OverflowError:
+        return -math.inf if value < 0 else math.inf
 
 
 def _list(value: Any, name: str) -> Sequence[Any]:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from specdec_core.interface.errors import shortened
 from specdec_core.models import bytes_of_characters
 from specdec_core.record.jsonl import LineError
 
@@ -44,7 +45,7 @@ class TokenTexts:
         found = self._ids.get(text, [])
         if len(found) == 1:
             return found[0]
-        shown = json.dumps(text)
+        shown = shortened(json.dumps(text), 40)
         if not found:
             raise LineError(f"the token {shown} is not in the tokenizer of the target; is it another model's?")
         ids = ", ".join(map(str, found[:_MOST_SHOWN])) + (", ..." if len(found) > _MOST_SHOWN else "")

@@ -118,3 +118,11 @@ def test_messages_that_are_kept_do_not_say_where_a_home_folder_is(monkeypatch, h
     monkeypatch.setenv("HOME", home)
     error = OSError("/home/me/a (/home/me) /home/meadow /srv/home/me")
     assert exception_text(error) == f"OSError: {said}"
+
+
+def test_bytes_that_are_not_utf8_are_found_in_a_long_file(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"{}\n" * 30_000 + b"a\xff\n")
+    said = pytest.raises(ConfigError, match="line 30001: byte 1 is not UTF-8")
+    with said, reading(path, ConfigError, "JSON lines"), open_text(path) as lines:
+        list(lines)

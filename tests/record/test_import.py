@@ -176,6 +176,16 @@ BAD = {
     "above 1": ({**PLAIN, "logprobs": [-1, 0.01, -1]}, "0.01 is not a log-probability"),
     "probabilities": ({**PLAIN, "logprobs": [0.5, 0.2, 0.9]}, "0.5 is not a log-probability"),
     "NaN": ('{"prompt": [0], "tokens": [3], "logprobs": [NaN]}', "nan is not a log-probability"),
+    "an integer beyond floats": (
+        f'{{"prompt": [0], "tokens": [3], "logprobs": [-{"9" * 400}]}}',
+        "-inf is not a log-probability",
+    ),
+    "an id of 5,000 digits": (completion([f"token_id:{'9' * 5000}"], [-1]), r"\.\.\. is not in the tokenizer"),
+    "half a character in a prompt": ({**PLAIN, "prompt": "a \ud800"}, "'prompt' has half of a surrogate pair"),
+    "half a character in a chat": (
+        {**chat([("d", -1, None)]), "messages": [{"role": "user", "content": "\ud800"}]},
+        "'messages' has half of a surrogate pair",
+    ),
     "never drawn": (
         completion(["d"], [-9999.0]),
         "-9999.0 is the log-probability of a token that cannot have been",

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.robustness import controllers, files, folders, kills, plugins, proposals, rules, terminals
+from tests.robustness import controllers, files, folders, kills, logs, plugins, proposals, rules, terminals
 from tests.robustness.attack import Attack, Result, attempt
 
 ATTACKS = (
@@ -33,6 +33,7 @@ ATTACKS = (
     Attack("studies", "studies with changed values and bytes", files.studies),
     Attack("prompts", "prompt files with changed bytes", files.prompts),
     Attack("ngrams", "ARPA files with changed bytes", files.ngrams),
+    Attack("logs", "logs of other programs with changed values and bytes", logs.logs),
     Attack("models", "damaged model folders", folders.models, cost=4),
     Attack("terminals", "control characters and formulas in names", terminals.terminals, cost=4),
     Attack("journals", "results with damaged lines", folders.journals, cost=10),

@@ -55,10 +55,10 @@ def studies(random: Random, folder: Path) -> Iterator[str]:
     """A study of the examples with some of its values, keys or bytes changed."""
     source = random.choice(sorted(EXAMPLES.glob("*.yaml")))
     data = yaml.safe_load(source.read_bytes())
-    changes = [_change(random, data) for _ in range(random.randint(1, 3))]
+    changes = [change(random, data) for _ in range(random.randint(1, 3))]
     content = yaml.safe_dump(data, allow_unicode=True).encode("utf-8", "surrogatepass")
     if random.random() < 0.3:
-        content = _damaged(random, content)
+        content = damaged(random, content)
         changes.append("bytes changed")
     yield f"{source.name}: {'; '.join(changes)}"
     path = folder / "study.yaml"
@@ -76,7 +76,7 @@ def prompts(random: Random, folder: Path) -> Iterator[str]:
         ".csv": "prompt,reference\nimport os,x\n'a,b\n",
     }.get(kind, "import os\n\nimport sys\n")
     path = folder / f"prompts{kind}"
-    path.write_bytes(_damaged(random, whole.encode()))
+    path.write_bytes(damaged(random, whole.encode()))
     template = random.choice(["", ", template: '{{ prompt }}'", ", prompt: reference", ", limit: 1"])
     yield f"{kind}{template}: {path.read_bytes()[:80]!r}"
     study = folder / "study.yaml"
@@ -96,7 +96,7 @@ def _read(path: Path) -> None:
             raise BrokenError(f"a message of {len(str(error))} characters") from error
 
 
-def _change(random: Random, data: Any) -> str:
+def change(random: Random, data: Any) -> str:
     """Change a random place of nested data; return what was done."""
     places: list[tuple[Any, Any]] = []
 
@@ -125,7 +125,7 @@ def _change(random: Random, data: Any) -> str:
     return f"{act} {key!r} ({value!r:.30})"
 
 
-def _damaged(random: Random, content: bytes) -> bytes:
+def damaged(random: Random, content: bytes) -> bytes:
     """Return bytes with pieces inserted, removed or replaced."""
     for _ in range(random.randint(1, 4)):
         place = random.randrange(len(content) + 1)
@@ -145,7 +145,7 @@ def _arpa() -> bytes:
 
 def ngrams(random: Random, folder: Path) -> Iterator[str]:
     """An ARPA file with some bytes changed drafts without changing the output, or is refused."""
-    content = _damaged(random, _arpa())
+    content = damaged(random, _arpa())
     yield "an ARPA file with some bytes changed"
     (folder / "ngrams.arpa").write_bytes(content)
     try:
