@@ -388,5 +388,5 @@ class Decoder:
 def _generators(seeds: Sequence[int]) -> RowGenerators:
     try:
         return RowGenerators(seeds)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"seeds={seeds!r} were given; a seed is a whole number from 0 to 2**64 - 1.") from error

@@ -70,7 +70,7 @@ class GenerationSettings(Validated):
     """Strings that end a sequence; the token that completes one is the last one kept."""
     ignore_eos: bool = False
     """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     """Each sequence has a generator of its own, seeded with this and the sequence's number."""
     beams: Annotated[int, Field(ge=1)] = 1
     """Width w of beam search, `num_beams` of transformers; 1 is none. More need temperature 0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -28,19 +29,25 @@ class RowGenerators:
     rejected tokens, and given that choice a reused number would no longer be uniform.
 
     Args:
-        seeds: One seed per row.
+        seeds: One per row, from 0 to 2**64 - 1. All 64 bits count: different seeds give different streams.
+
+    Raises:
+        ValueError: A seed is out of range.
+        TypeError: A seed is not an integer.
     """
 
     def __init__(self, seeds: Sequence[int]) -> None:
-        # Drawn on the CPU, so that a seed gives the same numbers on every device.
-        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        if any(not 0 <= operator.index(seed) < 2**64 for seed in seeds):
+            raise ValueError("a seed is a whole number from 0 to 2**64 - 1")
+        # Drawn by numpy: the same numbers on every device, and torch's CPU generator keeps 32 bits of a seed.
+        self._generators = [np.random.Generator(np.random.PCG64(seed)) for seed in seeds]
         self._blocks = [self._draw(generator) for generator in self._generators]
         self._cursors = [0] * len(seeds)
 
     @staticmethod
-    def _draw(generator: torch.Generator) -> list[float]:
-        numbers = torch.rand(_BLOCK, generator=generator, dtype=torch.float64)
-        return numbers.clamp_(max=MAX_UNIFORM).tolist()
+    def _draw(generator: np.random.Generator) -> list[float]:
+        numbers: list[float] = np.minimum(generator.random(_BLOCK), MAX_UNIFORM).tolist()
+        return numbers
 
     def _take(self, row: int, count: int) -> list[float]:
         taken: list[float] = []

@@ -60,13 +60,19 @@ def test_gamma_may_be_0_or_beyond_the_context(target, drafter, gamma):
     assert texts(Decoder(target, drafter, gamma=gamma))
 
 
-@pytest.mark.parametrize("seed", [2**63, 2**64 - 1, 2**64])
+@pytest.mark.parametrize("seed", [2**32, 2**63, 2**64 - 1])
 def test_any_seed_gives_its_own_text(target, seed):
     decoder = Decoder(target, TableDrafter(V), gamma=3)
     assert texts(decoder, seed=seed) == texts(decoder, seed=seed) != texts(decoder, seed=seed - 1)
 
 
-@pytest.mark.parametrize("seeds", [[1, 2**64], [1, 0.5], ["1", "2"]])
+@pytest.mark.parametrize("bit", range(64))
+def test_every_bit_of_a_seed_counts(target, bit):
+    decoder = Decoder(target)
+    assert texts(decoder, seeds=[5, 6]) != texts(decoder, seeds=[5 ^ (1 << bit), 6])
+
+
+@pytest.mark.parametrize("seeds", [[1, 2**64], [1, -1], [1, 0.5], ["1", "2"]])
 def test_seeds_beyond_64_bits_are_refused(target, seeds):
     with pytest.raises(ConfigError, match="a seed is a whole number from 0 to"):
         texts(Decoder(target), seeds=seeds)

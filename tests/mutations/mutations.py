@@ -481,8 +481,8 @@ MUTATIONS = (
     Mutation(
         "one generator for all rows",
         GENERATORS,
-        "[torch.Generator().manual_seed(seed) for seed in seeds]",
-        "[torch.Generator().manual_seed(seeds[0])] * len(seeds)",
+        "[np.random.Generator(np.random.PCG64(seed)) for seed in seeds]",
+        "[np.random.Generator(np.random.PCG64(seeds[0]))] * len(seeds)",
         "A sequence depends on those beside it, and on the batch size.",
         LOOP_TESTS,
     ),
