@@ -91,9 +91,9 @@ def test_what_was_done_before_ctrl_c_is_kept():
 
 @pytest.mark.usefixtures("_toys")
 def test_a_check_that_does_not_end_is_stopped():
-    done = check("drafter:endless", "--only", "zero-budget", "--timeout", "0.1")
+    done = check("drafter:endless", "--only", "zero-budget", "--timeout", "1")
     assert done.exit_code == 1
-    assert "no end after 0.1" in done.output
+    assert "no end after" in done.output
     assert "while True" in done.output
 
 

@@ -213,12 +213,12 @@ ENDLESS = """
                 pass
 
     class TestEndless(DrafterKit):
-        timeout = 0.1
+        timeout = 0.5
         @pytest.fixture
         def make(self):
             return lambda target: Endless(PluginConfig(), target)
 
-    @parametrize_with_checks("drafter", lambda target: Endless(PluginConfig(), target), timeout=0.1)
+    @parametrize_with_checks("drafter", lambda target: Endless(PluginConfig(), target), timeout=0.5)
     def test_endless(check):
         check()
 """
@@ -227,7 +227,7 @@ ENDLESS = """
 def test_a_check_that_does_not_end_is_stopped(run):
     result = run(ENDLESS, "-k", "budget-respected")
     assert result.parseoutcomes()["failed"] == 2
-    result.stdout.fnmatch_lines(["got: *no end after 0.1*", "*while True:*"])
+    result.stdout.fnmatch_lines(["got: *no end after*", "*while True:*"])
 
 
 def test_after_three_checks_that_do_not_end_the_others_fail_at_once(run):
