@@ -108,7 +108,8 @@ def tune(
     2. Measure: steps are timed with drafts of each length (or --machine has the times).
     3. Race: each drafter is replayed once for all its gammas. There are rounds with more and more prompts, and a
        candidate that is clearly slower than the fastest is stopped. The comparison is paired by prompt and
-       corrected for the number of candidates and rounds: the fastest survives with 95% probability (--confidence).
+       corrected for the number of candidates and rounds: the fastest survives with 95% probability (--confidence),
+       unless the times of steps are too noisy for this, which the output says.
     4. Confirm: the finalists decode live, beside the baseline and taking turns.
 
     The table says how far each candidate came and why it was stopped. Runs that cannot be replayed (lenience below

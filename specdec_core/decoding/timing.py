@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, field
+from statistics import fmean, median
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from specdec_core.interface import (
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.sampling.generators import row_seed
+from specdec_core.theory.intervals import relative_spread, relative_spread_of_mean
 
 
 class CyclingGamma(GammaController):
@@ -137,11 +138,15 @@ class Medians:
         draft: The drafter.
         verify: The target's forward pass, acceptance, and waiting for both, T(k).
         rest: Everything else.
+        draft_spread: How well `draft` is known: half the 95% interval of each over its value.
+        verify_spread: The same for `verify`.
     """
 
     draft: Mapping[int, float]
     verify: Mapping[int, float]
     rest: float
+    draft_spread: Mapping[int, float] = field(default_factory=dict)
+    verify_spread: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -172,6 +177,8 @@ class Medians:
             {k: draft_average(draft[k]) for k in often},
             {k: median(verify[k]) for k in often},
             max(0.0, median(rest)),
+            spreads({k: draft[k] for k in often}, draft_average),
+            spreads({k: verify[k] for k in often}),
         )
 
     def lacks(self, gamma: int) -> bool:
@@ -181,6 +188,29 @@ class Medians:
     def verify_times(self, gamma: int) -> tuple[float, ...]:
         """Return T(k) for k = 0, 1, ... gamma; lengths that did not occur are interpolated."""
         return filled(self.verify, gamma)
+
+
+def spreads(
+    timings: Mapping[int, Sequence[float]], average: Callable[[Sequence[float]], float] = median
+) -> dict[int, float]:
+    """Return how well the average of the timings of each draft length is known.
+
+    Args:
+        timings: Seconds by draft length.
+        average: Their median, or their mean (`statistics.fmean`).
+
+    Returns:
+        Half the 95% interval of the average over the average, of lengths that were timed twice and take time.
+    """
+    relative = relative_spread_of_mean if average is fmean else relative_spread
+    found = {k: relative(values) for k, values in timings.items() if average(values) > 0}
+    return {k: spread for k, spread in found.items() if spread is not None}
+
+
+def filled_spreads(known: Mapping[int, float], gamma: int) -> tuple[float, ...]:
+    """Return the spreads of 0, 1, ... gamma; those of lengths that did not occur are between those of others."""
+    places = sorted(known)
+    return tuple(map(float, np.interp(range(gamma + 1), places, [known[k] for k in places]))) if places else ()
 
 
 def filled(known: Mapping[int, float], gamma: int) -> tuple[float, ...]:

@@ -115,6 +115,10 @@ class StepSeconds(_Part):
     """Verifying k tokens, T(k): the target's forward pass over k + 1 positions."""
     step: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     """The whole step, including the framework's overhead."""
+    draft_spread: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """How well each of `draft` is known: half its 95% interval over its value."""
+    verify_spread: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """The same for `verify`."""
 
 
 class DrafterMeasurement(_Part):

@@ -7,9 +7,10 @@ from pathlib import Path
 from statistics import median
 
 from specdec_core.interface.errors import ConfigError
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, read_measurement
+from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, read_measurement
 from specdec_core.replay import Machine
 from specdec_core.study.config.recorded import settings_key
+from specdec_core.theory.intervals import relative_spread
 
 
 def read_machine(path: Path) -> Machine:
@@ -43,24 +44,31 @@ def machine_of(found: Measurement, name: str) -> Machine:
         found: A measurement of at least one drafter.
         name: Name of the machine.
     """
+    lengths = range(min(len(one.seconds.verify) for one in found.drafters))
+    by_key = {settings_key(one.settings, one.draft_sampling): one.seconds for one in found.drafters}
     return Machine(
         name,
         found.device,
-        verify=tuple(map(median, verify_seconds(found))),
+        verify=tuple(median(one.verify[k] for one in _timed(k, found.drafters)) for k in lengths),
         overhead=median(_overhead(one) for one in found.drafters),
-        draft={settings_key(one.settings, one.draft_sampling): one.seconds.draft for one in found.drafters},
+        draft={key: one.draft for key, one in by_key.items()},
+        verify_spread=tuple(_spread(k, _timed(k, found.drafters)) for k in lengths),
+        draft_spread={key: one.draft_spread for key, one in by_key.items()},
     )
 
 
-def verify_seconds(found: Measurement) -> list[list[float]]:
-    """Return T(k) as it was timed with each drafter, for each k up to the longest draft of all."""
-    longest = min(len(one.seconds.verify) for one in found.drafters)
-    return [_timed(k, found.drafters) for k in range(longest)]
+def _timed(k: int, drafters: Sequence[DrafterMeasurement]) -> list[StepSeconds]:
+    """Return the times with the drafters that produce drafts of k tokens, or with all where none does."""
+    own = [one.seconds for one in drafters if k in one.timed]
+    return own or [one.seconds for one in drafters]
 
 
-def _timed(k: int, drafters: Sequence[DrafterMeasurement]) -> list[float]:
-    own = [one.seconds.verify[k] for one in drafters if k in one.timed]
-    return own or [one.seconds.verify[k] for one in drafters]
+def _spread(k: int, timed: Sequence[StepSeconds]) -> float | None:
+    """Return how well T(k) is known: what drafters disagree by, or with a single one what its timings do."""
+    if len(timed) == 1:
+        return timed[0].verify_spread[k] if timed[0].verify_spread else None
+    values = [one.verify[k] for one in timed]
+    return relative_spread(values) if median(values) else None
 
 
 def _overhead(one: DrafterMeasurement) -> float:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from specdec_core.decoding.timing import Medians, filled
+from specdec_core.decoding.timing import Medians, filled, filled_spreads
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo
 from specdec_core.measurement.file import StepSeconds
 from specdec_core.models.device import synchronize
@@ -76,18 +76,25 @@ class Timing:
     timed: tuple[int, ...]
 
 
-def timing_of(medians: Medians, gamma: int, verify: Mapping[int, float] | None = None) -> Timing:
+def timing_of(medians: Medians, gamma: int, others: Medians | None = None) -> Timing:
     """Return the times for every length up to gamma; lengths that did not occur are interpolated.
 
     Args:
         medians: Of steps with this drafter.
         gamma: The longest draft.
-        verify: T(k) of other drafts, used for lengths that did not occur.
+        others: Of steps with other drafts; their T(k) is used for lengths that did not occur.
     """
+    others = others or Medians({}, {}, 0.0)
     draft = filled(medians.draft, gamma)
-    verified = filled({**(verify or {}), **medians.verify}, gamma)
+    verified = filled({**others.verify, **medians.verify}, gamma)
     step = tuple(one + other + medians.rest for one, other in zip(draft, verified, strict=True))
-    seconds = StepSeconds(draft=draft, verify=verified, step=step)
+    seconds = StepSeconds(
+        draft=draft,
+        verify=verified,
+        step=step,
+        draft_spread=filled_spreads(medians.draft_spread, gamma),
+        verify_spread=filled_spreads({**others.verify_spread, **medians.verify_spread}, gamma),
+    )
     return Timing(seconds, _cost(medians), tuple(sorted(medians.draft)))
 
 

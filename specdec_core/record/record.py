@@ -83,6 +83,8 @@ class VerifyTimes(_Part):
     """Sequences decoded together."""
     verify: Annotated[tuple[Seconds, ...], Field(min_length=1)]
     """The target's forward pass over k + 1 positions."""
+    verify_spread: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
+    """How well each is known: half the 95% interval of the median over the median."""
     overhead: Seconds
     """A step outside of both models."""
 

@@ -89,7 +89,7 @@ class DrafterReplay:
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
         self._odds: tuple[TextOdds, ...] | None = None
         self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
-        self._seconds: tuple[float, ...] | None = None
+        self._timed: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class DrafterReplay:
         """
         other = copy(self)
         other._part, other._odds = texts, None if odds is None else tuple(odds)
-        other._seconds = None
+        other._timed = None
         return other
 
     @property
@@ -184,13 +184,18 @@ class DrafterReplay:
         Args:
             timings: Number of timings of each length.
         """
-        if self._seconds is None:
+        if self._timed is None:
             odds = iter(self.odds())
             self.drafter.reset()  # each text is as new to it as in `odds`
             texts = ((texts[0], next(odds)) for texts in self._batches(1))
             with watched(self._timeout) as watch, watch.interrupting():
-                self._seconds = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
-        return self._seconds
+                self._timed = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
+        return self._timed[0]
+
+    @property
+    def draft_spread(self) -> tuple[float, ...]:
+        """How well each D(k) is known: half its 95% interval over its value; empty before it is timed."""
+        return () if self._timed is None else self._timed[1]
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
         """Yield the texts, some at a time."""

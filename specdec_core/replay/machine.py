@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import hypot
+from statistics import median
 
 from specdec_core.interface.errors import ConfigError
 from specdec_core.record.record import Record
+
+NOISY = 0.02
+"""Noise above this is warned of: seconds of steps that are known no better tell few runs apart."""
+TIME_AGAIN = (
+    "Time the steps again while the machine does nothing else: `specdec record --timings` renews T(k) in a "
+    "record, and `specdec measure` the file of a machine"
+)
+"""What to do where times are noisy."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,9 @@ class Machine:
         verify: T(k): seconds of the target's forward pass over k + 1 positions, k = 0, 1, ...
         overhead: Seconds of a step outside of both models.
         draft: D(k): seconds in the drafter for a draft of k tokens, k = 0, 1, ..., by drafter.
+        verify_spread: How well each T(k) is known: half its 95% interval over its value; None where that is not
+            known.
+        draft_spread: The same for D(k), by drafter.
     """
 
     name: str
@@ -26,6 +39,29 @@ class Machine:
     verify: tuple[float, ...]
     overhead: float = 0.0
     draft: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    verify_spread: tuple[float | None, ...] = ()
+    draft_spread: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def noise(self, draft_seconds: Sequence[float] = (), draft_spread: Sequence[float] = ()) -> float | None:
+        """Return the noise of the times of steps: how well they are known, as a fraction.
+
+        It is half the 95% interval of T(k) + D(k) over its value: the median over the draft lengths k.
+
+        Args:
+            draft_seconds: D(k) of a drafter; empty for the noise of T(k) alone.
+            draft_spread: How well each D(k) is known.
+
+        Returns:
+            The noise; None if it is not known how well T(k) is.
+        """
+        none = (0.0,) * len(self.verify)
+        lengths = zip(self.verify, self.verify_spread, draft_seconds or none, draft_spread or none, strict=False)
+        found = [
+            hypot(t * t_spread, d * d_spread) / (t + d)
+            for t, t_spread, d, d_spread in lengths
+            if t_spread is not None and t > 0
+        ]
+        return median(found) if found else None
 
     def check(self, gamma: int, draft_seconds: tuple[float, ...]) -> None:
         """Refuse draft lengths that were not timed.
@@ -51,4 +87,4 @@ def machine_of(record: Record) -> Machine | None:
     times = record.header.times
     if times is None:
         return None
-    return Machine("recorded", times.device, tuple(times.verify), times.overhead)
+    return Machine("recorded", times.device, times.verify, times.overhead, verify_spread=times.verify_spread)

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from specdec_core.decoding.timing import filled_spreads, spreads
 from specdec_core.decoding.watch import CallWatch
 from specdec_core.models.device import synchronize
 from specdec_core.replay.along import Along, ForcedText
@@ -26,7 +27,7 @@ class OpenAlong(Protocol):
 
 def draft_seconds(
     texts: Iterable[tuple[ForcedText, TextOdds]], opened: OpenAlong, watch: CallWatch, max_gamma: int, timings: int
-) -> tuple[float, ...]:
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean seconds of `propose` and `commit` by the length k = 0, 1, ... K of the draft.
 
     Drafts of 1 to K tokens are asked for in turn, in a new random order each time. Each follows the text for as
@@ -41,6 +42,9 @@ def draft_seconds(
         watch: Watches the calls into the drafter.
         max_gamma: K.
         timings: Number of timings of each length.
+
+    Returns:
+        The means, and how well each is known: half its 95% interval over its value.
     """
     generator = np.random.default_rng(_SEED)
     found: dict[int, list[float]] = {}
@@ -62,7 +66,8 @@ def draft_seconds(
             along.close()
         if steps >= (timings + 1) * max_gamma:
             break
-    return _filled({k: fmean(each) for k, each in found.items()}, max_gamma)
+    means = {k: fmean(each) for k, each in found.items()}
+    return _filled(means, max_gamma), filled_spreads(spreads(found, fmean), max_gamma)
 
 
 def _step(

@@ -106,3 +106,13 @@ def relative_spread(values: Sequence[float]) -> float | None:
     """
     interval = median_interval(values)
     return None if interval is None else (interval[1] - interval[0]) / (2 * median(values))
+
+
+def relative_spread_of_mean(values: Sequence[float]) -> float | None:
+    """Return half the 95% confidence interval of a mean over the mean; None for fewer than two values.
+
+    Args:
+        values: Independent measurements, whose sum is positive.
+    """
+    interval = ratio_interval(values, [1.0] * len(values), range(len(values)))
+    return None if interval is None else (interval[1] - interval[0]) / (interval[1] + interval[0])

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError
@@ -17,7 +16,7 @@ from specdec_core.measurement.file import (
     read_measurement,
     write_measurement,
 )
-from specdec_core.measurement.machines import machine_of, verify_seconds
+from specdec_core.measurement.machines import machine_of
 from specdec_core.replay import Machine
 from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.config.study import drafter_label
@@ -41,14 +40,11 @@ class Costs:
         machine: Gives T(k) and the overhead of a step.
         missing: Why the times of some drafters are not known, by `drafter_key`.
         rows: Number of texts that were decoded together in these steps.
-        noise: By how much T(k), which is timed with each drafter, differs from the median of these, as a
-            fraction: the median over all k. None for a single drafter.
     """
 
     machine: Machine
     missing: Mapping[str, str]
     rows: int = 1
-    noise: float | None = None
 
     @property
     def plain_speed(self) -> float:
@@ -172,11 +168,8 @@ def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str
     machine = machine_of(measurement, name)
     wanted = dict.fromkeys(drafter_key(run.drafter, run.draft_sampling) for run in runs)
     known = {key: machine.draft[key] for key in wanted if key in machine.draft}
-    pairs = zip(verify_seconds(measurement), machine.verify, strict=True)
-    apart = [abs(one / typical - 1) for each, typical in pairs if len(each) > 1 and typical for one in each]
     return Costs(
         replace(machine, draft=known),
         {key: absent for key in wanted if key not in known},
         measurement.batch_size,
-        median(apart) if apart else None,
     )

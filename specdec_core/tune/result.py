@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specdec_core.replay.machine import TIME_AGAIN
 from specdec_core.study import BASELINE, Study
 from specdec_core.study.config.study import with_task
 from specdec_core.study.report.formats import UNKNOWN, number, with_spread
@@ -36,7 +37,8 @@ class TunedTask:
         race: The race of the candidates.
         baseline: Expected tokens per second without a drafter.
         choice: The winner.
-        noise: By how much T(k) varied while it was timed, as a fraction; None if that is not known.
+        noise: How well T(k) is known, as a fraction; see `specdec_core.replay.Machine.noise`. None if that is not
+            known.
     """
 
     task: str | None
@@ -46,20 +48,30 @@ class TunedTask:
     noise: float | None = None
 
     @property
+    def noisy(self) -> bool:
+        """Whether T(k) is known less well than the margin of the race allows for."""
+        return self.noise is not None and self.noise > self.race.settings.margin
+
+    @property
     def sure(self) -> str:
         """How sure the winner is, in a few sentences."""
-        return f"{_of_race(self.race)} {self.choice.sure}"
+        return f"{_of_race(self.race, noisy=self.noisy)} {self.choice.sure}"
 
     @property
     def warning(self) -> str | None:
-        """What makes the race doubtful: times of steps that varied by more than its margin."""
-        if self.noise is None or self.noise <= self.race.settings.margin:
+        """What makes the race doubtful."""
+        if not self.noisy:
             return None
         return (
-            f"T(k) varied by ±{self.noise:.0%} from drafter to drafter, more than the margin of "
-            f"{self.race.settings.margin:.0%} that the race allows for. Time the steps again on a quiet machine "
-            "(--fresh), or raise --margin."
+            f"T(k) is known to ±{self.noise:.0%} only, and the race allows for a margin of "
+            f"{self.race.settings.margin:.0%}: it may have stopped the fastest. {TIME_AGAIN}, and --fresh what is "
+            "timed here. Or raise --margin."
         )
+
+    @property
+    def remarks(self) -> list[str]:
+        """The warning, if there is one."""
+        return [] if self.warning is None else [f"Warning: {self.warning}"]
 
 
 @dataclass(frozen=True)
@@ -89,7 +101,8 @@ class Tuning:
     def comment(self) -> list[str]:
         """Return the lines at the top of the winning study: where it comes from, and how sure it is."""
         lines = [f"Written by `specdec tune` from {self.record}, with the seconds of {self.machine}."]
-        return lines + [with_task(one.task, f"{one.choice.run}. {one.sure}") for one in self.tasks]
+        said = ((one, " ".join([f"{one.choice.run}. {one.sure}", *one.remarks])) for one in self.tasks)
+        return lines + [with_task(one.task, text) for one, text in said]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything that was found, as plain data: what `tune.json` holds."""
@@ -117,8 +130,7 @@ class Tuning:
             unless = " (but no drafter at all is faster here)" if one.choice.pays is False else ""
             yield Prose(with_task(one.task, f"Best: {one.choice.run}{unless}"), "bold")
             yield Prose(one.sure)
-            if one.warning is not None:
-                yield Prose(f"Warning: {one.warning}", "yellow")
+            yield from (Prose(remark, "yellow") for remark in one.remarks)
         yield from (Prose(f"Not tried: {name}: {reason}") for name, reason in self.left_out.items())
 
     def __str__(self) -> str:
@@ -233,7 +245,7 @@ def _ordered(tuned: TunedTask) -> Sequence[Tried]:
     return sorted(tuned.race.tried, key=rank)
 
 
-def _of_race(race: Race) -> str:
+def _of_race(race: Race, *, noisy: bool) -> str:
     counts = Counter(one.outcome for one in race.tried)
     stopped, beyond = counts["stopped"], counts["beyond"]
     what = f"{stopped} of {len(race.tried) - counts['refused']} candidates were stopped as clearly slower"
@@ -241,6 +253,8 @@ def _of_race(race: Race) -> str:
         f"with at least {1 - race.settings.error:.0%} probability, the one that is fastest with these seconds on "
         "prompts like these is not among them"
     )
+    if noisy:
+        sure = "whether the fastest is among them is not known, as the times of steps are too noisy"
     more = f"; {beyond} more that could not be told from the finalists were not timed" if beyond else ""
     return f"{what}: {sure}{more}."
 
@@ -254,6 +268,7 @@ def _plain(one: TunedTask, runs: Mapping[str, Any]) -> dict[str, Any]:
         "tied": list(one.choice.tied),
         "sure": one.sure,
         "warning": one.warning,
+        "noise": one.noise,
         "baseline_tokens_per_second_expected": one.baseline,
         "race": {
             **asdict(one.race.settings),

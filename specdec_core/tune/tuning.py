@@ -146,7 +146,7 @@ class _Job:
         raced = self._races(study, tasks, opened, parts, machine)
         choices = self._choices(study, {name: one for name, (one, _) in raced.items()})
         found = [
-            TunedTask(name, one, costs.plain_speed, choices[name], costs.noise)
+            TunedTask(name, one, costs.plain_speed, choices[name], costs.machine.noise())
             for name, (one, costs) in raced.items()
         ]
         where = next(costs.machine.name for _, costs in raced.values())

@@ -1,11 +1,14 @@
 """The machine of a file of `specdec measure`, for replays."""
 
+import math
+
 import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, write_measurement
 from specdec_core.measurement.machines import read_machine
 from specdec_core.registry import default_registry
+from specdec_core.replay import Machine
 from specdec_core.study import load_study
 from specdec_core.study.config.recorded import drafter_key
 
@@ -55,3 +58,24 @@ def test_a_file_without_a_drafter_or_of_batches_is_refused(tmp_path):
     batches = write(tmp_path / "batches.json", drafter("a", (0.0,), (1.0,)), batch_size=4)
     with pytest.raises(ConfigError, match=r"4 sequences together.*Measure with --batch-size 1"):
         read_machine(batches)
+
+
+def test_the_noise_is_what_timings_of_one_drafter_and_several_drafters_disagree_by(tmp_path):
+    def of(name, verify, spread):
+        made = drafter(name, (0.0, 1.0), verify)
+        return made.model_copy(update={"seconds": made.seconds.model_copy(update={"verify_spread": spread})})
+
+    def noise(*drafters):
+        return read_machine(write(tmp_path / "times.json", *drafters)).noise()
+
+    assert noise(of("a", (2.0, 3.0), ())) is None
+    assert noise(of("a", (2.0, 3.0), (0.5, 0.25))) == pytest.approx(0.375)
+    assert noise(of("a", (2.0, 2.0), (0.5, 0.25)), of("b", (3.0, 2.0), (0.5, 0.25))) == pytest.approx(0.1)
+
+
+def test_the_noise_of_a_step_is_that_of_both_models():
+    machine = Machine("here", "cpu", (4.0, 4.0), verify_spread=(0.25, None))
+    assert machine.noise() == 0.25
+    assert machine.noise((4.0, 4.0), (0.5, 0.5)) == pytest.approx(math.hypot(1, 2) / 8)
+    assert machine.noise((0.0, 4.0)) == 0.25
+    assert Machine("here", "cpu", (4.0,)).noise() is None

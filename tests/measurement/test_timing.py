@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 
 import numpy as np
@@ -50,6 +51,17 @@ def test_medians_by_the_longest_draft_that_was_made():
     means = Medians.of(steps, min_count=3, draft_average=fmean)
     assert means.draft == {0: 0.0, 2: 4}
     assert means.verify == {0: 4.0, 2: 6}
+    assert found.verify_spread == {0: 0.0, 2: pytest.approx((99 - 5) / 12)}  # up to eight: the range
+    assert found.draft_spread == {2: pytest.approx((9 - 1) / 4)}
+    # The interval of Student's distribution for three values around 4.
+    assert means.draft_spread == {2: pytest.approx(4.303 * math.sqrt(19 / 3) / 4)}
+
+
+def test_the_spread_of_lengths_that_did_not_occur_is_between_that_of_others():
+    medians = Medians({0: 0.0, 2: 2.0}, {0: 4.0, 2: 6.0}, 0.5, {2: 0.5}, {0: 0.25, 2: 0.125})
+    found = timing_of(medians, 3).seconds
+    assert found.verify_spread == (0.25, 0.1875, 0.125, 0.125)
+    assert found.draft_spread == (0.5,) * 4
 
 
 def test_lengths_that_did_not_occur_are_read_off_a_line():
@@ -69,7 +81,9 @@ def test_a_falling_end_is_not_drawn_out():
 
 
 def test_verification_of_missing_lengths_is_that_of_other_drafts():
-    found = timing_of(Medians({0: 0.0, 1: 1.0}, {0: 4.0, 1: 5.0}, 0.0), 3, {0: 40.0, 1: 50.0, 2: 6.0, 3: 8.0})
+    found = timing_of(
+        Medians({0: 0.0, 1: 1.0}, {0: 4.0, 1: 5.0}, 0.0), 3, Medians({}, {0: 40.0, 1: 50.0, 2: 6.0, 3: 8.0}, 0.0)
+    )
     assert found.seconds.verify == (4.0, 5.0, 6.0, 8.0)
 
 

@@ -207,6 +207,8 @@ def test_times_are_added_to_a_finished_record(study, tmp_path):
     times = timed.header.times
     assert len(times.verify) == 3
     assert min(times.verify) > 0
+    assert len(times.verify_spread) == 3
+    assert all(0 < spread < 1 for spread in times.verify_spread)
     assert times.device.startswith("cpu")
     assert times.batch_size == 1
     after = files(tmp_path / "r")

@@ -146,6 +146,8 @@ def test_timing_follows_the_text_and_tells_the_drafter_so(target):
     assert all(value > 0 for value in seconds[1:])
     assert {row[0] for row in drafter.asked} == {1, 2, 3, 4}
     assert replay.draft_seconds() is seconds
+    assert len(replay.draft_spread) == 5
+    assert all(spread > 0 for spread in replay.draft_spread)
 
 
 def test_timing_a_hierarchy_runs_all_of_its_levels(target):

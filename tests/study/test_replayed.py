@@ -244,8 +244,30 @@ def test_times_of_the_record_are_used_with_the_drafters_here(registry, model_fol
     assert row.speed.speedup > 0
     assert row.replayed.machine == times.device
     assert row.notes == ()
+    assert row.replayed.noise > 0  # both T(k) and D(k) were timed twice
     _, row, *_ = rows(times.model_copy(update={"device": "cuda:0 (a large one)"}))
     assert row.notes[0].startswith("T(k) was recorded on cuda:0 (a large one); the drafter was timed here, on cpu")
+
+
+@pytest.mark.parametrize(
+    ("spread", "said", "unsaid"),
+    [
+        (0.5, ["no run is told from the baseline"], ["should be", "Best gamma"]),
+        (0.1, ["the fastest run should be again-1", "its interval and the noise of the times"], ["Best gamma"]),
+        (0.001, ["the fastest run should be again-1", "Within its interval: ", "Best gamma"], ["noise"]),
+    ],
+)
+def test_no_speed_is_praised_beyond_the_noise_of_the_times(replayed, spread, said, unsaid):
+    free = timed(replayed().study, again=(0.0,) * 4)
+    machine = replace(free, verify=(1.0,) * 4, verify_spread=(spread,) * 4)
+    rows = summarise(replayed(RUNS[2], machines=[machine]))
+    greedy = [row for row in rows if row.task == "greedy"]
+    found = verdict(greedy)
+    assert [text in found.answer for text in said] == [True] * len(said), found.answer
+    assert [text in found.answer for text in unsaid] == [False] * len(unsaid), found.answer
+    assert any("noisy" in warning and f"±{spread:.0%}" in warning for warning in found.warnings) == (spread > 0.02)
+    assert any(f"±{spread:.1%}" in note for note in results_table(greedy).notes)
+    assert greedy[1].replayed.noise == pytest.approx(spread)
 
 
 def test_what_cannot_be_replayed_is_named_and_the_others_go_on(replayed):
@@ -312,7 +334,7 @@ def test_results_say_that_they_are_replayed(replayed, tmp_path):
     assert problems == []
     lines = [json.loads(line) for line in paths[0].read_text().splitlines()]
     on = lines[1]["replayed"]
-    assert set(on) == {"record", "texts", "prompts", "tokens", "machine", "low", "high", "drawn"}
+    assert set(on) == {"record", "texts", "prompts", "tokens", "machine", "low", "high", "drawn", "noise"}
     assert (on["record"], on["texts"], on["tokens"], on["machine"]) == ("a record", 3, 36, "here")
     assert on["low"] <= lines[1]["block_efficiency"] <= on["high"]
     header = paths[1].read_text().splitlines()[0].split(",")

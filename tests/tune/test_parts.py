@@ -170,7 +170,7 @@ def test_lengths_are_timed_by_the_drafters_that_produce_them(study, tmp_path):
     write_measurement(path, measurement.model_copy(update={"drafters": drafters}))
     costs = read_costs(path, study(STUDY).runs[1:])
     assert costs.machine.verify == (pytest.approx(1.1), 2.0)
-    assert costs.noise == pytest.approx(0.1 / 1.1)
+    assert costs.machine.noise() == pytest.approx(0.1 / 1.1)
 
 
 def test_own_sampling_settings_make_another_drafter(study):

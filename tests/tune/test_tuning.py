@@ -225,7 +225,15 @@ def test_times_that_vary_more_than_the_margin_are_warned_of(study, tmp_path):
     slower = slow.seconds.model_copy(update={"verify": tuple(1.2 * t for t in slow.seconds.verify)})
     drafters = (measurement.drafters[0], slow.model_copy(update={"seconds": slower}))
     write_measurement(path, measurement.model_copy(update={"drafters": drafters}))
-    (task,) = run(study(STUDY), path).tasks
-    assert "T(k) varied by ±9%" in task.warning
+    noisy = run(study(STUDY), path, tmp_path / "best.yaml")
+    (task,) = noisy.tasks
+    assert "known to ±9%" in task.warning
+    head = tmp_path.joinpath("best.yaml").read_text().partition("target:")[0].replace("\n# ", " ")
+    plain = json.loads(tmp_path.joinpath("best-tune", "tune.json").read_text())["tasks"][0]
+    for said in (str(noisy), head, plain["sure"] + plain["warning"]):
+        assert "known to ±9%" in said
+        assert "probability" not in said
+        assert "95%" not in said.replace("95% confidence interval", "")
     (quiet,) = run(study(STUDY), path, options=TuneOptions(RaceSettings(margin=0.1), confirm=False)).tasks
     assert quiet.warning is None
+    assert "with at least 95% probability" in quiet.sure

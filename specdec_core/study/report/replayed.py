@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specdec_core.replay.machine import NOISY, TIME_AGAIN
 from specdec_core.study.config.study import BASELINE
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def replay_notes(runs: Sequence[RunSummary], on: ReplayedOn) -> list[str]:
         notes.append(f"{what}: ± half the 95% confidence interval over texts of other prompts.")
     else:
         notes.append("The texts of one prompt: how much other texts differ is not known.")
+    if noise := max((_noise(one) for one in runs), default=0.0):
+        notes.append(f"Times of steps: known to ±{noise:.1%}, which these intervals leave out.")
     if any(one.replayed is not None and one.replayed.drawn is not None for one in runs):
         notes.append("Controllers of gamma were replayed with drawn acceptance, which the interval includes.")
     return notes
@@ -54,23 +57,30 @@ def replay_answer(runs: Sequence[RunSummary], on: ReplayedOn) -> str:
     if not timed:
         return _most_tokens(known)
     first, *others = timed
-    subject = (
-        "the fastest run should be"
-        if _speedup(first) > 1
-        else "no run should be faster than the baseline; the nearest is"
-    )
+    if _speedup(first) <= 1:
+        subject = "no run should be faster than the baseline; the nearest is"
+    elif _speedup(first) <= 1 + _noise(first):
+        subject = "with times as noisy as these no run is told from the baseline; the fastest is"
+    else:
+        subject = "the fastest run should be"
     interval = _between(first.speed.speedup_low, first.speed.speedup_high)
     text = (
         f"{subject} {first.name}: {_speedup(first):.2f}×{interval} the speed of the baseline on {on.machine}, "
         "without reading prompts."
     )
-    near = [
-        f"{one.name} ({_speedup(one):.2f}×)" for one in others if _speedup(one) > (first.speed.speedup_low or 0.0)
-    ]
-    if near and first.speed.speedup_low is not None:
-        more = f" and {len(near) - _MOST_NEAR} more" if len(near) > _MOST_NEAR else ""
-        text += f" Within its interval: {', '.join(near[:_MOST_NEAR])}{more}."
-    return text + _best_gammas(timed)
+    text += _near(first, others)
+    return text if _noise(first) > NOISY else text + _best_gammas(timed)
+
+
+def _near(first: RunSummary, others: Sequence[RunSummary]) -> str:
+    """Return the runs that cannot be told from the fastest."""
+    low = first.speed.speedup_low
+    if low is None:
+        return ""
+    near = [f"{one.name} ({_speedup(one):.2f}×)" for one in others if _speedup(one) > low / (1 + _noise(first))]
+    more = f" and {len(near) - _MOST_NEAR} more" if len(near) > _MOST_NEAR else ""
+    where = "its interval and the noise of the times" if _noise(first) > NOISY else "its interval"
+    return f" Within {where}: {', '.join(near[:_MOST_NEAR])}{more}." if near else ""
 
 
 def _most_tokens(known: Sequence[RunSummary]) -> str:
@@ -87,8 +97,17 @@ def _most_tokens(known: Sequence[RunSummary]) -> str:
 
 
 def replay_warnings(runs: Sequence[RunSummary]) -> list[str]:
-    """Return the notes of the runs, once where those of one drafter have the same."""
-    return list(dict.fromkeys(f"{one.drafter or one.name}: {note}" for one in runs for note in one.notes))
+    """Return the notes of the runs, once where those of one drafter have the same, and which times are noisy."""
+    notes = list(dict.fromkeys(f"{one.drafter or one.name}: {note}" for one in runs for note in one.notes))
+    noisy = {one.drafter: _noise(one) for one in runs if one.drafter is not None and _noise(one) > NOISY}
+    if not noisy:
+        return notes
+    drafters = ", ".join(f"{drafter} (±{noise:.0%})" for drafter, noise in noisy.items())
+    return [
+        *notes,
+        f"the times of steps are noisy: those with {drafters} are known no better. Speed-ups that differ by less "
+        f"tell nothing. {TIME_AGAIN}.",
+    ]
 
 
 def _best_gammas(ordered: Sequence[RunSummary]) -> str:
@@ -123,3 +142,8 @@ def _efficiency(one: RunSummary) -> float:
 
 def _speedup(one: RunSummary) -> float:
     return one.speed.speedup or 0.0
+
+
+def _noise(one: RunSummary) -> float:
+    """Return the noise of a run's times, as far as it is known."""
+    return (one.replayed and one.replayed.noise) or 0.0

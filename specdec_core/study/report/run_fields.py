@@ -141,6 +141,8 @@ class ReplayedOn:
         speedup_low: Lower end of the interval of the expected speed-up; None without seconds.
         speedup_high: Its upper end.
         speedup_by_gamma: The expected speed-up with gamma = 0, 1, ...; empty without seconds.
+        noise: How well the seconds of a step are known, as a fraction; see `specdec_core.replay.Machine.noise`.
+            The intervals leave it out. None if it is not known, or without seconds.
     """
 
     record: str
@@ -154,3 +156,4 @@ class ReplayedOn:
     speedup_low: float | None = None
     speedup_high: float | None = None
     speedup_by_gamma: tuple[float, ...] = ()
+    noise: float | None = None

@@ -59,6 +59,7 @@ class RecordedTexts:
             drawn=replayed.drawn,
             speedup_low=faster[0],
             speedup_high=faster[1],
+            noise=None if machine is None else machine.noise(),
         )
 
 

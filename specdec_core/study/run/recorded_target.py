@@ -12,7 +12,7 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.prompt import encode_prompt
-from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
+from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, filled_spreads, watch_steps
 from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
@@ -248,4 +248,9 @@ def verify_times(
         advance=observer.advance,
     )
     medians = Medians.of(reports, min_count=min(3, timings))
-    return VerifyTimes(device=describe_hardware(target), verify=medians.verify_times(gamma), overhead=medians.rest)
+    return VerifyTimes(
+        device=describe_hardware(target),
+        verify=medians.verify_times(gamma),
+        verify_spread=filled_spreads(medians.verify_spread, gamma),
+        overhead=medians.rest,
+    )

@@ -43,6 +43,7 @@ class PooledReplay:
     Attributes:
         notes: What a reader of the results should know; see `DrafterReplay`.
         device: Where the drafter was timed.
+        draft_spread: How well each D(k) is known; see `DrafterReplay`.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class PooledReplay:
         self._odds: list[TextOdds] | None = None
         self.notes: tuple[str, ...] = ()
         self.device = ""
+        self.draft_spread: tuple[float, ...] = ()
 
     def odds(self) -> Sequence[TextOdds]:
         """Return the acceptance along each text; see `DrafterReplay.odds`."""
@@ -94,7 +96,9 @@ class PooledReplay:
     def draft_seconds(self) -> tuple[float, ...]:
         """Return D(k), timed by one worker on a device of its own; see `DrafterReplay.draft_seconds`."""
         job = (self._asked, self._chosen[: self._timed], list(self.odds()[: self._timed]))
-        ((seconds, self.device),) = self._pool.map(_draft_seconds, [job], timed=True, gpus=self._gpus)
+        ((seconds, self.draft_spread, self.device),) = self._pool.map(
+            _draft_seconds, [job], timed=True, gpus=self._gpus
+        )
         timed: tuple[float, ...] = seconds
         return timed
 
@@ -160,6 +164,6 @@ def _odds(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextOdds], tuple
 
 def _draft_seconds(
     asked: _Asked, chosen: tuple[int, ...], odds: Sequence[TextOdds]
-) -> tuple[tuple[float, ...], str]:
+) -> tuple[tuple[float, ...], tuple[float, ...], str]:
     replay = asked.replay(chosen, odds)
-    return replay.draft_seconds(_TIMINGS), replay.device
+    return replay.draft_seconds(_TIMINGS), replay.draft_spread, replay.device

@@ -43,6 +43,8 @@ _How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
 """The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
 _Runs: TypeAlias = tuple[dict[Run, _How], Drafted]
 """The runs of a drafter, and what it drafted."""
+_Times: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""D(k) of a drafter, and how well each is known."""
 _ONLY = 1
 """Number of the only repeat: an expectation needs no other."""
 
@@ -319,12 +321,13 @@ class _TaskReplay:
         for own, machine in self._shown:
             if self._session.done(own, run):
                 continue
-            seconds, notes = self._draft_seconds(run, machine, drafted, gamma.max_gamma)
+            (seconds, spread), notes = self._draft_seconds(run, machine, drafted, gamma.max_gamma)
             timed = machine if seconds else None
             replayed = drafted.expected(gamma, rule, timed, seconds)
             on = self._certain(replayed, timed)
             if timed is not None:
-                on = replace(on, speedup_by_gamma=drafted.speedups(self._texts, rule, timed, seconds))
+                by_gamma = drafted.speedups(self._texts, rule, timed, seconds)
+                on = replace(on, speedup_by_gamma=by_gamma, noise=timed.noise(seconds, spread))
             if timed is None and not isinstance(gamma, FixedGamma):
                 notes = (
                     *notes,
@@ -334,25 +337,28 @@ class _TaskReplay:
 
     def _draft_seconds(
         self, run: Run, machine: Machine | None, drafted: Drafted, gamma: int
-    ) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    ) -> tuple[_Times, tuple[str, ...]]:
         """Return D(k) of a run's drafter on a machine, and what to note; none if no seconds can be expected."""
+        unknown: _Times = (), ()
         if machine is None:
-            return (), ()
+            return unknown, ()
         notes: tuple[str, ...] = ()
         if self._session.timed_here:
-            seconds = drafted.replay.draft_seconds()
+            seconds, spread = drafted.replay.draft_seconds(), drafted.replay.draft_spread
             here = drafted.replay.device
             if not machine.device.startswith(here):
                 notes = (f"T(k) was recorded on {machine.device}; the drafter was timed here, on {here}.",)
         else:
-            seconds = machine.draft.get(drafter_key(run.drafter, run.draft_sampling), ())
+            key = drafter_key(run.drafter, run.draft_sampling)
+            seconds, spread = machine.draft.get(key, ()), machine.draft_spread.get(key, ())
             if not seconds:
-                return (), (f"{machine.name} has no times of this drafter, so no speeds are expected there.",)
+                none = f"{machine.name} has no times of this drafter, so no speeds are expected there."
+                return unknown, (none,)
         try:
             machine.check(gamma, seconds)
         except ConfigError as error:
-            return (), (f"no speeds are expected on {machine.name}: {error}",)
-        return seconds, notes
+            return unknown, (f"no speeds are expected on {machine.name}: {error}",)
+        return (seconds, spread), notes
 
     def _certain(self, replayed: Replayed, machine: Machine | None) -> ReplayedOn:
         where = None if machine is None else machine.device if self._session.timed_here else machine.name
