@@ -35,6 +35,7 @@ from pydantic import BaseModel
 
 from specdec_core.cli.main import app
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
+from specdec_core.record.fields import FIELDS
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study.config.schema import run_model, study_model
@@ -46,7 +47,8 @@ OUTPUT = re.compile(
     r"(<!-- output: (?P<command>[^\n]+?) -->\n```text\n)(?P<text>.*?)^(```)$", re.DOTALL | re.MULTILINE
 )
 _GENERATED = re.compile(
-    r"(<!-- (?P<kind>include|keys|arguments|generation|checks|commands|paper|digits|beams|replays|measured): "
+    r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
+    r"beams|replays|measured): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -106,6 +108,16 @@ def _value(schema: Mapping[str, Any]) -> str:
         return "list of " + re.sub(r"^(\w+)", r"\1s", _value(schema.get("items") or {}))
     kind = "path" if schema.get("format") == "path" else schema.get("type", "object").replace("object", "mapping")
     return ", ".join([kind, *(f"{sign} {schema[key]:g}" for key, sign in _BOUNDS.items() if key in schema)])
+
+
+def arrays(_: str) -> str:
+    """Return the arrays of a shard as a table."""
+    lines = ["| array | shape | type | values | there | holds |", "|---|---|---|---|---|---|"]
+    for name, field in FIELDS.items():
+        shape = ", ".join(field.shape)
+        types = " or ".join(field.types)
+        lines.append(f"| `{name}` | `[{shape}]` | {types} | {field.values()} | {field.where} | {field.about} |")
+    return "\n".join(lines) + "\n"
 
 
 def checks(kind: str) -> str:
@@ -194,6 +206,7 @@ def generation(name: str) -> str:
 
 
 WRITERS = {
+    "arrays": arrays,
     "include": include,
     "keys": keys,
     "arguments": arguments,

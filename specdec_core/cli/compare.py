@@ -132,7 +132,7 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
     from specdec_core.measurement.machines import read_machine
     from specdec_core.record import read_record
 
-    recorded = read_record(record).header.target.get("model")
+    recorded = read_record(record).header.target.model
     for path in paths:
         if (measured := read_measurement(path).target) != recorded:
             note = f"{path}: speeds are those of {measured}, and the texts are those of {recorded}."

@@ -19,6 +19,14 @@ Device: TypeAlias = Annotated[
 Dtype: TypeAlias = Annotated[
     str | None, typer.Option(help="Number format of the target: float32, bfloat16, float16.  [default: auto]")
 ]
+Named: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="The record's target, as --target of `specdec record`: one of the hub is loaded only if you name it, "
+        "here or in a study.",
+    ),
+]
 TARGET_HELP = (
     "The target: a folder, a hub name or builtin:target; or settings as in a study, as YAML or as a .yaml file."
 )

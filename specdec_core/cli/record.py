@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -32,6 +32,7 @@ from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
+    from specdec_core.interface.target import TargetConfig
     from specdec_core.record import Record
     from specdec_core.study.run.recording import RecordOptions
 
@@ -155,12 +156,12 @@ def record(
     from_options = [name for name in _TASK_OPTIONS if name in given] + ["ignore_eos"] * ignore_eos
     if import_file is not None:
         found = _imported(import_file, output, given, fresh, quiet)
-    elif timings and study is None and not from_options and (output / "record.json").is_file() and not fresh:
+    elif timings and study is None and not fresh and _adds_times(output, given, from_options):
         if ray is not None:
             raise ConfigError(
                 "--ray: T(k) that is added to a finished record is that of this machine; leave it out."
             )
-        found = _timed(output, gamma or _GAMMA, quiet)
+        found = _timed(output, gamma or _GAMMA, None if target is None else read_target(target), quiet)
     else:
         tasks, folder = (
             _of_study(study, given, from_options) if study is not None else (_of_options(given), Path())
@@ -176,6 +177,8 @@ _TASK_OPTIONS = (
     *("max_new_tokens", "stop", "seed"),
 )
 """Options that a study sets."""
+_OF_RECORDING = ("rows", "samples", "hidden", "keep_top")
+"""Options that say how texts are recorded."""
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
@@ -186,7 +189,7 @@ def _check_together(given: Mapping[str, Any]) -> None:
             raise ConfigError(f"{option_of((name,))}: requires {other}.")
     to_record = any(name in given for name in ("study", *_TASK_OPTIONS)) or given["ignore_eos"] or given["fresh"]
     if given["timings"] and not to_record and (given["output"] / "record.json").is_file():
-        for name in ("rows", "samples", "hidden", "keep_top"):
+        for name in _OF_RECORDING:
             if given.get(name):
                 raise ConfigError(
                     f"{option_of((name,))}: there is a record in {given['output']}, to which --timings alone adds "
@@ -280,7 +283,18 @@ def _options(given: Mapping[str, Any]) -> RecordOptions:
     )
 
 
-def _timed(output: Path, gamma: int, quiet: bool) -> Record:
+def _adds_times(output: Path, given: Mapping[str, Any], of_task: Sequence[str]) -> bool:
+    """Whether --timings is about the record in a folder: nothing else is given, or --target and it is finished."""
+    if not (output / "record.json").is_file():
+        return False
+    if of_task != ["target"] or any(given.get(name) for name in _OF_RECORDING):
+        return not of_task
+    from specdec_core.record import read_record
+
+    return all(len(part) == part.header.texts for part in read_record(output).parts)
+
+
+def _timed(output: Path, gamma: int, named: TargetConfig | None, quiet: bool) -> Record:
     """Add T(k) to a record."""
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
@@ -288,7 +302,7 @@ def _timed(output: Path, gamma: int, quiet: bool) -> Record:
         from specdec_core.study.run.recording import time_record
 
         quieten_libraries()
-        return time_record(output, progress, gamma)
+        return time_record(output, progress, gamma, named=named)
 
 
 def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool) -> Record:
@@ -333,7 +347,7 @@ def _show(found: Record, output: Path, study: Path | None) -> None:
     for part in found.parts:
         header = part.header
         name = "" if header.task is None else f"{header.task}: "
-        texts, prompts = _count(len(part), "text"), _count(header.prompts["count"], "prompt")
+        texts, prompts = _count(len(part), "text"), _count(header.prompts.count, "prompt")
         missing = "" if len(part) == header.texts else f" ({header.texts:,} when it is finished)"
         tokens = _count(part.tokens, "token") if isinstance(part, StoredPart) else ""
         console.print(

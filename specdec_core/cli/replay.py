@@ -16,6 +16,7 @@ from specdec_core.cli.common import (
     shown_progress,
 )
 from specdec_core.cli.compare import read_machines, show
+from specdec_core.cli.inputs import Named, read_target
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import default_registry
 from specdec_core.study import MAX_RUNS
@@ -61,6 +62,7 @@ def replay(
             metavar="FILE",
         ),
     ] = None,
+    target: Named = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -113,6 +115,7 @@ def replay(
         result = run_replay(
             record,
             chosen,
+            target=None if target is None else read_target(target),
             gammas=gammas_of(gamma) if gamma else DEFAULT_GAMMAS,
             machines=read_machines(machine or (), record),
             output=output,

@@ -21,6 +21,7 @@ from specdec_core.cli.common import (
     quieten_libraries,
     shown_progress,
 )
+from specdec_core.cli.inputs import Named, read_target
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.study import MAX_RUNS, load_study
@@ -49,6 +50,7 @@ def tune(
             metavar="DIR",
         ),
     ] = None,
+    target: Named = None,
     machine: Annotated[
         Path | None,
         Option(

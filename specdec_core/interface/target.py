@@ -30,6 +30,10 @@ class TargetConfig(ModelSettings):
     """Share the weights among this number of processes, each with a GPU of its own, started by `torchrun`. Needs
     accelerate."""
 
+    def names(self) -> frozenset[str]:
+        """Return the model and the adapter: folders, or names on the hub."""
+        return frozenset(name for name in (self.model, self.adapter) if name is not None)
+
     @model_validator(mode="after")
     def _check_sharing(self) -> TargetConfig:
         if self.tensor_parallel is not None:

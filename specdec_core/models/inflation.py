@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from specdec_core.interface.errors import ModelError
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models.compiling import compile_as_set, compile_model
 from specdec_core.models.features import ModelFeatures
 from specdec_core.models.load import load_model, wrap_model
@@ -116,24 +117,22 @@ def inflate(
     return larger if loaded.passes is None else compile_model(larger)
 
 
-def load_inflated(
-    settings: Mapping[str, Any], inflation: Mapping[str, Any] | None, folder: Path = Path()
-) -> LoadedModel:
+def load_inflated(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
     """Load a model, then inflate, pack and compile it as the settings say.
 
     Args:
-        settings: Arguments of `load_model`.
-        inflation: Arguments of `inflate`, or None.
+        config: Settings of the target.
         folder: Base for relative paths.
 
     Raises:
         ModelError: See `load_model` and `inflate`.
     """
-    if inflation is None:
+    settings = config.model_dump(exclude={"inflate"})
+    if config.inflate is None:
         return load_model(**settings, folder=folder)
     plain = {**settings, "packed": False, "compile": False}
-    larger = inflate(load_model(**plain, folder=folder), **inflation)
-    return compile_as_set(pack_as_set(larger, settings.get("packed", "auto")), settings.get("compile", "auto"))
+    larger = inflate(load_model(**plain, folder=folder), **config.inflate.model_dump())
+    return compile_as_set(pack_as_set(larger, config.packed), config.compile)
 
 
 def _stacks(loaded: LoadedModel) -> tuple[_Stack, ...]:

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from specdec_core.builtin import BUILTIN_PREFIX, builtin_record
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.record.damage import damaged, validated
 from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
-from specdec_core.record.shards import ShardInfo, damaged, read_info, read_shard, shard_name
+from specdec_core.record.shards import ShardInfo, read_info, read_shard, shard_name
 
 HEADER = "record.json"
 """Name of the file with the header."""
@@ -52,8 +51,12 @@ class StoredPart:
         return sum(shard.texts for shard in self.shards)
 
     def __iter__(self) -> Iterator[RecordedText]:
+        last: RecordedText | None = None
         for shard in self.shards:
-            yield from read_shard(shard, self.record)
+            for text in read_shard(shard, self.record, self.header):
+                if last is not None and not _follows(text, last):
+                    raise damaged(shard.path, "its texts do not follow those of the shard before it")
+                yield (last := text)
 
 
 def read_record(path: Path | str) -> Record:
@@ -75,7 +78,7 @@ def read_record(path: Path | str) -> Record:
         )
     header = read_header(folder)
     parts = tuple(
-        StoredPart(part, header, _shards(part_folder(folder, number), part))
+        StoredPart(part, header, _shards(part_folder(folder, number), header, part))
         for number, part in enumerate(header.parts)
     )
     return Record(folder, header, parts)
@@ -88,18 +91,8 @@ def read_header(folder: Path) -> RecordHeader:
         ConfigError: There is none, or it is damaged, or of another version.
     """
     path = folder / HEADER
-    try:
-        with reading(path, ConfigError, "the header of a record"), open_input(path, _MAX_HEADER) as file:
-            return RecordHeader.model_validate_json(file.read())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the file"
-        if where == "specdec_record":
-            raise ConfigError(
-                f"{path}: this is version {first['input']!r} of the format of records, and this version of "
-                "specdec reads 1; install the version of specdec that wrote it."
-            ) from error
-        raise damaged(path, f"{where}: {first['msg']}") from error
+    with reading(path, ConfigError, "the header of a record"), open_input(path, _MAX_HEADER) as file:
+        return validated(RecordHeader, file.read(), path)
 
 
 def shards_of(folder: Path) -> Sequence[Path]:
@@ -107,14 +100,21 @@ def shards_of(folder: Path) -> Sequence[Path]:
     return sorted(folder.glob("shard-*.safetensors"))
 
 
-def _shards(folder: Path, part: PartHeader) -> tuple[ShardInfo, ...]:
+def _follows(text: RecordedText, last: RecordedText) -> bool:
+    """Whether a text may stand after another one."""
+    if text.number == last.number:
+        return text.sample > last.sample and text.prompt == last.prompt
+    return text.number > last.number
+
+
+def _shards(folder: Path, header: RecordHeader, part: PartHeader) -> tuple[ShardInfo, ...]:
     """Return the shards of a part, which must follow each other without a gap."""
     found: list[ShardInfo] = []
     texts = 0
     for number, path in enumerate(shards_of(folder)):
         if path.name != shard_name(number):
             raise damaged(folder / shard_name(number), "it is missing, and a later one is there")
-        info = read_info(path)
+        info = read_info(path, header, part)
         if info.first != texts:
             raise damaged(path, f"its first text has number {info.first}, and {texts} texts are before it")
         texts += info.texts

@@ -6,15 +6,19 @@ Importing this imports no torch.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
+from specdec_core.models.resolve import model_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +28,7 @@ FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
 """Why a text ended: at an end of sequence, a stop string, the length limit, or the end of the target's context."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A time in seconds."""
+_TokenId = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +64,21 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+class RecordedPrompts(_Part):
+    """Where the prompts of a part come from."""
+
+    settings: dict[str, Any] | None = None
+    """Settings of the prompts, as a study states them; None for imported texts."""
+    count: Annotated[int, Field(ge=0)]
+    """Number of prompts."""
+    sha256: str | None = None
+    """Digest of the prompts as the study holds them; None for imported texts."""
+    tokens_sha256: str | None = None
+    """Digest of their token ids."""
+    texts_sha256: str | None = None
+    """Digest of imported texts."""
+
+
 class PartHeader(_Part):
     """Settings of the texts of one task."""
 
@@ -68,8 +88,8 @@ class PartHeader(_Part):
     """The target's sampling settings."""
     generation: GenerationSettings
     """Length limits and the seed."""
-    prompts: dict[str, Any]
-    """Where the prompts come from: settings and a digest of their token ids."""
+    prompts: RecordedPrompts
+    """Where the prompts come from: settings, and digests."""
     texts: Annotated[int, Field(ge=0)]
     """Number of texts when the part is whole: prompts times samples."""
 
@@ -81,7 +101,7 @@ class VerifyTimes(_Part):
     """Hardware of the target."""
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Sequences decoded together."""
-    verify: Annotated[tuple[Seconds, ...], Field(min_length=1)]
+    verify: Annotated[tuple[Annotated[Seconds, Field(gt=0)], ...], Field(min_length=1)]
     """The target's forward pass over k + 1 positions."""
     verify_spread: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
     """How well each is known: half the 95% interval of the median over the median."""
@@ -102,13 +122,13 @@ class RecordHeader(_Part):
     """Digest of the target's tokenizer; None without one."""
     vocab_size: Annotated[int, Field(ge=1)]
     """V, the number of logits."""
-    eos_ids: tuple[int, ...]
+    eos_ids: tuple[_TokenId, ...]
     """Ids that end a sequence."""
-    start_id: int | None = None
+    start_id: _TokenId | None = None
     """First token of the decoder of an encoder-decoder target; None for the others."""
-    max_length: int | None = None
+    max_length: Annotated[int, Field(ge=1)] | None = None
     """The most tokens of a sequence that the target takes; None for no limit."""
-    hidden_size: int | None = None
+    hidden_size: Annotated[int, Field(ge=1)] | None = None
     """D, if hidden states are stored."""
     top_k: Annotated[int, Field(ge=0)] = 0
     """Number of most probable tokens stored at each position."""
@@ -175,8 +195,47 @@ class Record:
         path: Its folder.
         header: What `record.json` holds.
         parts: The texts of each task, in the order of the header.
+        named: Models that the user names. The target is loaded from the hub only if it is among them.
     """
 
     path: Path
     header: RecordHeader
     parts: tuple[RecordPart, ...]
+    named: frozenset[str] = frozenset()
+
+    def naming(self, target: TargetConfig) -> Record:
+        """Return this record with its target named by the user, which may then be loaded from the hub.
+
+        Args:
+            target: The target; settings that are not given are those of the record.
+
+        Raises:
+            ConfigError: The record has another target.
+        """
+        given = target.model_dump(mode="json", exclude_unset=True)
+        there = self.header.target.model_dump(mode="json", include=set(given))
+        if changes := differences(there, given):
+            raise ConfigError(f"--target: {self.path} is a record of another target ({'; '.join(changes)}).")
+        return replace(self, named=self.named | target.names())
+
+    def check_named(self, folder: Path = Path(), otherwise: str = "") -> None:
+        """Refuse to load a target from the hub that the record names and the user does not.
+
+        Args:
+            folder: Base for a relative path of the target.
+            otherwise: What else to do, for the message.
+
+        Raises:
+            ConfigError: It is on the hub, and not among `named`.
+            ModelError: It is a folder, and there is none.
+        """
+        target = self.header.target
+        for name in sorted(target.names() - self.named):
+            if model_folder(name, folder) is None:
+                whole = json.dumps({"model": target.model, "adapter": target.adapter})
+                option = target.model if target.adapter is None else f"'{whole}'"
+                raise ConfigError(
+                    f"{self.path} names the target {name}, which is a hub name and no folder here. Only models "
+                    f"that you name are loaded from the hub: pass --target {option}, or a study with this "
+                    f"target{otherwise}."
+                )

@@ -20,10 +20,11 @@ from specdec_core.interface.files import writing_file, writing_folder
 from specdec_core.interface.inputs import open_input
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
+from specdec_core.models.inflation import load_inflated
 from specdec_core.models.locate import read_tokenizer
+from specdec_core.record.damage import damaged
 from specdec_core.record.reader import FEATURES, TOKENIZER
 from specdec_core.record.record import Record
-from specdec_core.record.shards import damaged
 
 _INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
 
@@ -108,6 +109,36 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
     )
 
 
+def load_recorded(record: Record, folder: Path = Path()) -> LoadedModel:
+    """Load the target of a record.
+
+    Args:
+        record: The record.
+        folder: Base for a relative path of the target.
+
+    Raises:
+        ConfigError: It has other weights now, or is on the hub and the user does not name it.
+        ModelError: It cannot be loaded.
+    """
+    record.check_named(folder)
+    header = record.header
+    target = load_inflated(header.target, folder)
+    if header.fingerprint not in (None, own := fingerprint_weights(target)):
+        raise ConfigError(
+            f"{header.target.model} is not the target that was recorded in {record.path}: the fingerprint of its "
+            f"weights is {own}, and that of the record is {header.fingerprint}. Record it anew."
+        )
+    return target
+
+
+def fingerprint_weights(target: LoadedModel) -> str | None:
+    """Return the digest of the target's weights; None if they cannot be read."""
+    try:
+        return None if target.features is None else target.features.fingerprint()
+    except ModelError:
+        return None
+
+
 def recorded_tokenizer(record: Record) -> Any:
     """Return the tokenizer of a record's target, or None without one.
 
@@ -120,7 +151,7 @@ def recorded_tokenizer(record: Record) -> Any:
     header = record.header
     if header.tokenizer is None:
         return None
-    model = str(header.target["model"])
+    model = header.target.model
     place: str | Path = record.path / TOKENIZER
     if is_builtin(model):
         place = model

@@ -88,8 +88,8 @@ class RecordWriter:
             part_folder(self.path, part) / shard_name(self._shards[part]),
             texts,
             self._done[part],
-            vocab_size=self.header.vocab_size,
-            greedy=self.header.parts[part].sampling.greedy,
+            self.header,
+            self.header.parts[part],
         )
         self._shards[part] += 1
         self._done[part] += len(texts)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +13,8 @@ from torch import Tensor
 
 from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
 from specdec_core.models import LoadedModel, open_session
-from specdec_core.models.inflation import load_inflated
 from specdec_core.record.record import PartHeader, Record, RecordedText
-from specdec_core.record.target import target_info
+from specdec_core.record.target import load_recorded, target_info
 from specdec_core.registry import Registry, default_registry, dotted, unmet_requirements
 from specdec_core.registry.nesting import Keys
 from specdec_core.replay.along import ForcedText
@@ -167,21 +165,12 @@ class Preparation:
         """The target, loaded if none was given."""
         if self._given is not None:
             return self._given
-        header = self._record.header
-        name = header.target.get("model")
-        if header.source is not None or name is None:
+        if self._record.header.source is not None:
             raise ModelError(
                 "this drafter works on the target, or on its hidden states, which an imported record does not "
                 "hold. Record the target with `specdec record --hidden-states`, or choose another drafter."
             )
-        target = _load_target(header.target, self._folder)
-        own = target.features and target.features.fingerprint()
-        if header.fingerprint is not None and own != header.fingerprint:
-            raise ConfigError(
-                f"{name} is not the target that was recorded: its fingerprint is {own}, and the record's is "
-                f"{header.fingerprint}. Record it again."
-            )
-        return target
+        return load_recorded(self._record, self._folder)
 
     def _hidden(self, text: RecordedText, layers: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
         if text.hidden is not None and not layers:
@@ -228,10 +217,3 @@ def read_hidden(
     finally:
         session.close()
     return torch.cat(parts), states
-
-
-def _load_target(settings: dict[str, Any], folder: Path) -> LoadedModel:
-    """Load the target of a record from its settings, as a study does."""
-    settings = dict(settings)
-    inflation = settings.pop("inflate", None)
-    return load_inflated(settings, inflation, folder)

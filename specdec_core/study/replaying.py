@@ -12,12 +12,19 @@ from specdec_core.interface.errors import ArgumentError, ConfigError
 from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.study.comparison import Comparison, StudyLike, hold
 from specdec_core.study.config.loader import MAX_RUNS, load_study
-from specdec_core.study.config.recorded import DEFAULT_GAMMAS, DrafterLike, recorded_tasks, study_of_drafters
+from specdec_core.study.config.recorded import (
+    DEFAULT_GAMMAS,
+    DrafterLike,
+    named_models,
+    recorded_tasks,
+    study_of_drafters,
+)
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.recorded import part_for
 
 if TYPE_CHECKING:
     from specdec_core.interface import TrainingObserver
+    from specdec_core.interface.target import TargetConfig
     from specdec_core.record import Record, RecordPart
     from specdec_core.replay import Machine
     from specdec_core.study.run.runner import StudyResult
@@ -29,6 +36,7 @@ def replay(
     record: Record | Path | str,
     what: StudyLike | DrafterLike | Sequence[DrafterLike],
     *,
+    target: TargetConfig | None = None,
     gammas: Sequence[Any] = DEFAULT_GAMMAS,
     machines: Sequence[Machine] = (),
     output: Path | str | None = None,
@@ -48,6 +56,8 @@ def replay(
         record: The record, or its path or name.
         what: A study, as `compare` takes it: its tasks must be among those that were recorded, unless it says
             nothing but its `runs`. Or one or more drafters, each a name or a mapping with `name` and settings.
+        target: The record's target, for drafters that work on it: one of the hub is loaded only if it is named,
+            here or by the study.
         gammas: With drafters: what a run takes as `gamma`. Every drafter is a run at each of them.
         machines: Machines whose seconds are expected, each with tables of its own; by default the one that
             recorded, if its T(k) was recorded, with the time of the drafters here.
@@ -67,11 +77,14 @@ def replay(
     from specdec_core.record import Record, read_record
 
     found = record if isinstance(record, Record) else read_record(record)
+    found = found if target is None else found.naming(target)
     tasks = () if isinstance(what, Study) else recorded_tasks(found)
     study = what if isinstance(what, Study) else _study(what, gammas, settings, max_runs, tasks)
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
     parts = [_part(found, tasks, task) for task in study.tasks]
+    own = [task for task in study.tasks if all(task.target is not one.target for one in tasks)]
+    found = replace(found, named=found.named | named_models(own))
 
     def run(observer: TrainingObserver, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.replayed import replay_study

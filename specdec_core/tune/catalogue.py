@@ -14,8 +14,10 @@ from specdec_core.builtin import BUILTIN_DRAFTERS
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.registry import Registry, default_registry, plugin_settings
 from specdec_core.study import Study, load_study
+from specdec_core.study.config.recorded import recorded_prompts
 
 if TYPE_CHECKING:
+    from specdec_core.interface.spec import Capabilities
     from specdec_core.record.record import Record, RecordPart
 
 GAMMAS = tuple(range(1, 9))
@@ -40,13 +42,12 @@ def default_study(
     """
     registry = registry or default_registry()
     shared = _shared(record)
-    known = json.loads(BUILTIN_DRAFTERS.read_text(encoding="utf-8")).get(str(record.header.target["model"]), {})
+    known = json.loads(BUILTIN_DRAFTERS.read_text(encoding="utf-8")).get(record.header.target.model, {})
     runs: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    imported = record.header.source is not None
     for name in registry.names("drafter"):
-        if imported and registry.spec("drafter", name).capabilities.needs_model:
-            left_out[name] = "it is made of the target's weights, which an imported record does not name."
+        if reason := _without_target(record, registry.spec("drafter", name).capabilities):
+            left_out[name] = reason
             continue
         drafter = {"name": name, **known.get(name, {})}
         run = {"drafter": drafter, "grid": {"gamma": list(GAMMAS)}}
@@ -62,6 +63,18 @@ def default_study(
     return load_study({**shared, "runs": runs}, settings, registry), left_out
 
 
+def _without_target(record: Record, capabilities: Capabilities) -> str | None:
+    """Return why a drafter that works on the target cannot be tried; None if it can."""
+    if capabilities.needs_model and record.header.source is not None:
+        return "it is made of the target's weights, which an imported record does not name."
+    if capabilities.needs_model or capabilities.needs_hidden_states:
+        try:
+            record.check_named()
+        except SpecdecError as error:
+            return f"it works on the target. {error}"
+    return None
+
+
 def _reason(registry: Registry, drafter: Mapping[str, Any], error: SpecdecError) -> str:
     """Return why a drafter cannot be tried, in one line, without the keys of a study that nobody wrote."""
     try:
@@ -73,19 +86,25 @@ def _reason(registry: Registry, drafter: Mapping[str, Any], error: SpecdecError)
 
 def _shared(record: Record) -> dict[str, Any]:
     """Return the study of a record without its runs."""
-    target = {"target": dict(record.header.target)}
-    if [part.header.task for part in record.parts] == [None]:
-        return {**target, **_task(record.parts[0])}
-    return {**target, "tasks": [{"name": part.header.task, **_task(part)} for part in record.parts]}
+    target = {"target": record.header.target.model_dump(mode="json", exclude_defaults=True)}
+    tasks = [{"name": part.header.task, **_task(record, number)} for number, part in enumerate(record.parts)]
+    if [task["name"] for task in tasks] == [None]:
+        return {**target, **_task(record, 0)}
+    return {**target, "tasks": tasks}
 
 
-def _task(part: RecordPart) -> dict[str, Any]:
+def _task(record: Record, number: int) -> dict[str, Any]:
+    part = record.parts[number]
     settings = {"sampling": part.header.sampling, "generation": part.header.generation}
     plain = {key: value.model_dump(mode="json", exclude_defaults=True) for key, value in settings.items()}
-    return {**plain, "prompts": part.header.prompts.get("settings") or {"tokens": _token_ids(part)}}
+    config = recorded_prompts(record, number)
+    # A dataset may be on the hub, and the user has not named it.
+    if config is None or config.dataset is not None:
+        return {**plain, "prompts": {"tokens": _token_ids(part)}}
+    return {**plain, "prompts": config.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _token_ids(part: RecordPart) -> list[list[int]]:
-    """Return the prompts of an imported record, which come from no study, as token ids."""
+    """Return the prompts of a part as token ids."""
     prompts = {text.number: list(text.prompt) for text in part}
     return [prompts[number] for number in sorted(prompts)]

@@ -18,6 +18,7 @@ from specdec_core.interface.files import writing_file
 from specdec_core.record.reader import read_record
 from specdec_core.registry import Registry, default_registry, nested_settings
 from specdec_core.study import Run, Study, Task
+from specdec_core.study.config.recorded import named_models
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.recorded import part_for
@@ -32,8 +33,12 @@ from specdec_core.tune.winner import folder_of, winning_study, write_study
 
 if TYPE_CHECKING:
     from specdec_core.interface import TrainingObserver
+    from specdec_core.interface.target import TargetConfig
     from specdec_core.models import LoadedModel
     from specdec_core.record.record import Record, RecordPart
+
+
+_WITHOUT_TARGET = "; or tune without it: --no-confirm and --machine FILE, which has the times of another machine"
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ def tune(
     observer: TrainingObserver,
     *,
     record: str | Path | None = None,
+    target: TargetConfig | None = None,
     machine: Path | None = None,
     task: str | None = None,
     output: Path | None = None,
@@ -74,6 +80,7 @@ def tune(
         study: The candidates are its runs; None for the installed drafters with gammas 1 to 8.
         observer: Receives the progress.
         record: A record of its target on its prompts; without one, they are recorded.
+        target: Without a study, the target of the record: one of the hub is loaded only if it is named.
         machine: A file of `specdec measure`; without one, steps are timed on this machine.
         task: The only task to tune; by default all.
         output: The YAML file for the winning study. A folder beside it keeps what was recorded and measured, and
@@ -92,7 +99,7 @@ def tune(
     with _folder(output) as folder, pooled(ray, observer) as pool:
         job = _Job(observer, options or TuneOptions(), registry, folder, pool)
         try:
-            return job.run(study, record, machine, task, output, settings)
+            return job.run(study, record, target, machine, task, output, settings)
         except KeyboardInterrupt as stopped:
             kept = "nothing was kept. With --output FILE, what was recorded and measured is."
             if output is not None:
@@ -127,6 +134,7 @@ class _Job:
         self,
         study: Study | None,
         record: str | Path | None,
+        target: TargetConfig | None,
         machine: Path | None,
         task: str | None,
         output: Path | None,
@@ -137,11 +145,18 @@ class _Job:
         if study is None:
             if opened is None:
                 raise ConfigError("nothing to tune: pass a study, or a record with --record (builtin:code ships).")
+            opened = opened if target is None else opened.naming(target)
+            if machine is None or self.options.confirm:
+                opened.check_named(otherwise=_WITHOUT_TARGET)
             study, left_out = default_study(opened, settings, self.registry)
+        elif target is not None:
+            raise ConfigError("--target: the study names its target; leave it out.")
+        elif opened is not None:
+            opened = replace(opened, named=named_models(study.tasks))
         tasks = _tasks(study, task)
         if opened is None:
             with self._timed("record"):
-                opened = self._recorded(study, tasks)
+                opened = replace(self._recorded(study, tasks), named=named_models(tasks))
         parts = [part_for(opened, one) for one in tasks]
         raced = self._races(study, tasks, opened, parts, machine)
         choices = self._choices(study, {name: one for name, (one, _) in raced.items()})

@@ -13,7 +13,7 @@ from specdec_core.models import load_model
 from specdec_core.record import read_record
 from specdec_core.record.target import target_info
 from specdec_core.study import load_study
-from specdec_core.study.run import recorded_target, recording
+from specdec_core.study.run import recorded_target
 from specdec_core.study.run.recorded import part_for
 from specdec_core.study.run.recording import RecordOptions, record_study, time_record
 

@@ -10,6 +10,7 @@ import pytest
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.measurement.file import read_measurement, write_measurement
+from specdec_core.record import PartHeader, Record, RecordHeader
 from specdec_core.study import load_study
 from specdec_core.study.config.recorded import drafter_key
 from specdec_core.tune import RaceSettings, TunedTask, Tuning
@@ -28,16 +29,19 @@ class Part(list):
 
     def __init__(self, prompts, task=None, texts=()):
         super().__init__(texts)
-        self.header = SimpleNamespace(
+        self.header = PartHeader(
             task=task,
             sampling=SamplingSettings(temperature=0.0),
             generation=GenerationSettings(max_new_tokens=16, seed=3),
-            prompts={"settings": prompts} if prompts else {},
+            prompts={"settings": prompts, "count": len(texts)},
+            texts=len(texts),
         )
 
 
-def record_of(model, *parts, source=None):
-    return SimpleNamespace(header=SimpleNamespace(target={"model": model}, source=source), parts=parts)
+def record_of(model, *parts, named=(), **header):
+    whole = {"fingerprint": None, "tokenizer": None, "vocab_size": 9, "eos_ids": (), **header}
+    header = RecordHeader(target={"model": model}, parts=[part.header for part in parts], **whole)
+    return Record(Path("record"), header, parts, frozenset(named))
 
 
 def test_every_drafter_that_ships_is_a_candidate_for_the_built_in_target():
@@ -72,7 +76,7 @@ def test_drafters_that_need_settings_are_left_out_with_the_reason(tmp_path):
     text = SimpleNamespace(number=0, prompt=(3, 1))
     other = SimpleNamespace(number=1, prompt=(2,))
     part = Part(None, texts=[other, text, text])
-    study, left_out = default_study(record_of("somebody/large", part), registry=None)
+    study, left_out = default_study(record_of("somebody/large", part, named=["somebody/large"]), registry=None)
     assert {one.labels.drafter for one in study.runs[1:]} == {
         "early-exit",
         "prompt-copy",
@@ -86,6 +90,27 @@ def test_drafters_that_need_settings_are_left_out_with_the_reason(tmp_path):
     assert "made of the target's weights, which an imported record does not name" in left_out["quantised"]
     # An import has no settings of prompts: they are its token ids, in order.
     assert [prompt.tokens for prompt in study.tasks[0].prompts] == [(3, 1), (2,)]
+
+
+def test_drafters_that_work_on_a_target_that_nobody_named_are_left_out(tmp_path):
+    part = Part(None, texts=[SimpleNamespace(number=0, prompt=(3, 1))])
+    study, left_out = default_study(record_of("somebody/large", part), registry=None)
+    assert {one.labels.drafter for one in study.runs[1:]} == {"prompt-copy", "random", "suffix"}
+    assert "--target somebody/large" in left_out["early-exit"]
+
+
+def test_prompts_of_a_dataset_that_only_a_record_names_are_its_token_ids():
+    """The dataset is not even looked for."""
+    part = Part({"dataset": "evil/data"}, texts=[SimpleNamespace(number=0, prompt=(3, 1))])
+    study, _ = default_study(record_of("builtin:target", part))
+    assert [prompt.tokens for prompt in study.tasks[0].prompts] == [(3, 1)]
+
+
+def test_settings_of_prompts_that_no_study_could_hold_are_named():
+    for settings in ({"limit": 0, "builtin": "heldout"}, {"builtin": "heldout", "other": 1}, {}):
+        part = Part(settings, texts=[SimpleNamespace(number=0, prompt=(3, 1))])
+        with pytest.raises(ConfigError, match=r"record\.json: .*damaged: parts\.0\.prompts\.settings"):
+            default_study(record_of("builtin:target", part))
 
 
 def test_each_part_of_a_record_becomes_a_task():

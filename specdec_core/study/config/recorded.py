@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.record.damage import validated
+from specdec_core.record.reader import HEADER
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.schema import PromptsConfig
@@ -20,7 +21,7 @@ from specdec_core.study.config.study import Task
 if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig
     from specdec_core.interface.settings import SamplingSettings
-    from specdec_core.record.record import Record, RecordPart
+    from specdec_core.record.record import Record
 
 DrafterLike: TypeAlias = str | Mapping[str, Any]
 """A drafter: its name, or a mapping with `name` and settings."""
@@ -34,31 +35,46 @@ def recorded_tasks(record: Record) -> tuple[Task, ...]:
 
     Prompts are token ids, as the target read them.
     """
-    return tuple(_task(record, part) for part in record.parts)
+    return tuple(_task(record, number) for number in range(len(record.parts)))
 
 
-def _task(record: Record, part: RecordPart) -> Task:
+def named_models(tasks: Iterable[Task]) -> frozenset[str]:
+    """Return the models that the targets of a user's tasks name: they may be loaded from the hub."""
+    return frozenset().union(*(task.target.names() for task in tasks))
+
+
+def recorded_prompts(record: Record, number: int) -> PromptsConfig | None:
+    """Return where the prompts of a part came from; None for imported texts.
+
+    Args:
+        record: The record.
+        number: Number of the part.
+
+    Raises:
+        ConfigError: The record says it in another way than a study does.
+    """
+    settings = record.parts[number].header.prompts.settings
+    if settings is None:
+        return None
+    where = f"parts.{number}.prompts.settings"
+    return validated(PromptsConfig, json.dumps(settings), record.path / HEADER, where)
+
+
+def _task(record: Record, number: int) -> Task:
+    part = record.parts[number]
     header = part.header
     prompts = {text.number: text.prompt for text in part}
     texts = tuple(PromptText(str(number + 1), None, tokens=prompt) for number, prompt in sorted(prompts.items()))
     return Task(
         name=header.task,
-        target=TargetConfig.model_validate(record.header.target),
-        prompts_config=_prompts(header.prompts.get("settings"), list(prompts.values())),
+        target=record.header.target,
+        prompts_config=recorded_prompts(record, number) or PromptsConfig(tokens=tuple(prompts.values())),
         prompts=texts,
         chat_template=None,
         sampling=header.sampling,
         generation=header.generation,
         runs=(),
     )
-
-
-def _prompts(settings: object, prompts: Sequence[Sequence[int]]) -> PromptsConfig:
-    """Return where prompts came from; the prompts themselves if the record does not say it as a study would."""
-    try:
-        return PromptsConfig.model_validate(settings)
-    except ValidationError:
-        return PromptsConfig(tokens=tuple(map(tuple, prompts)))
 
 
 def study_of_drafters(drafters: Iterable[DrafterLike], gammas: Iterable[Any] = DEFAULT_GAMMAS) -> dict[str, Any]:

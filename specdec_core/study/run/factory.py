@@ -25,8 +25,7 @@ def load_target(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
     Raises:
         ModelError: If it cannot be loaded, decoded exactly, inflated, packed or compiled.
     """
-    settings = config.model_dump(exclude={"inflate"})
-    return load_inflated(settings, None if config.inflate is None else config.inflate.model_dump(), folder)
+    return load_inflated(config, folder)
 
 
 def ready_prompts(

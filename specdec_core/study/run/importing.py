@@ -17,7 +17,14 @@ from specdec_core.interface.target import TargetConfig
 from specdec_core.models import ModelOutline, load_outline
 from specdec_core.record.jsonl import LineError, LoggedText, read_log
 from specdec_core.record.reader import TOKENIZER
-from specdec_core.record.record import FinishReason, PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.record.record import (
+    FinishReason,
+    PartHeader,
+    Record,
+    RecordedPrompts,
+    RecordedText,
+    RecordHeader,
+)
 from specdec_core.record.target import fingerprint_tokenizer, is_builtin, save_tokenizer
 from specdec_core.record.token_texts import TokenTexts
 from specdec_core.record.writer import RecordWriter, check_folder
@@ -143,8 +150,8 @@ class _Reader:
 
     def _text(self, logged: LoggedText, prompt: tuple[int, ...], number: int, sample: int) -> RecordedText:
         tokens = tuple(self._id(token) for token in logged.tokens)
-        if not tokens:
-            raise LineError("this text has no tokens.")
+        if not prompt or not tokens:
+            raise LineError(f"this {'text' if prompt else 'prompt'} has no tokens.")
         self._check_ids((*prompt, *tokens))
         if not self._options.ignore_eos and set(tokens[:-1]) & set(self._outline.eos_ids):
             raise LineError(
@@ -234,15 +241,13 @@ def _header(
         generation=GenerationSettings(
             max_new_tokens=_limit(texts, options), stop=options.stop, ignore_eos=options.ignore_eos
         ),
-        prompts={
-            "count": len(prompts),
-            "tokens_sha256": fingerprint_ids(prompts),
-            "texts_sha256": _fingerprint(texts),
-        },
+        prompts=RecordedPrompts(
+            count=len(prompts), tokens_sha256=fingerprint_ids(prompts), texts_sha256=_fingerprint(texts)
+        ),
         texts=len(texts),
     )
     return RecordHeader(
-        target=options.target.model_dump(mode="json"),
+        target=options.target,
         fingerprint=None,
         tokenizer=None if outline.tokenizer is None else fingerprint_tokenizer(outline.tokenizer),
         vocab_size=outline.vocab_size,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.study.config.prompts import encode_prompts, fingerprint_prompts
 
 if TYPE_CHECKING:
-    from specdec_core.record.record import PartHeader, Record, RecordPart
+    from specdec_core.record.record import PartHeader, Record, RecordedPrompts, RecordPart
     from specdec_core.study.config.study import Task
 
 _IDENTITY = ("model", "revision", "subfolder", "adapter", "quantization_config")
@@ -32,7 +32,7 @@ def part_for(record: Record, task: Task) -> RecordPart:
             differs.
     """
     wanted = task.target.model_dump(mode="json", include=set(_IDENTITY))
-    there = {name: record.header.target.get(name) for name in _IDENTITY}
+    there = record.header.target.model_dump(mode="json", include=set(_IDENTITY))
     if changes := differences(there, wanted):
         raise ConfigError(
             task.with_task(
@@ -65,7 +65,7 @@ def _problems(record: Record, part: PartHeader, task: Task) -> Iterator[str]:
         there, wanted = (getattr(one, name).model_dump(mode="json", exclude={"seed"}) for one in (part, task))
         yield from differences(there, wanted, name)
     if not _same_prompts(record, part.prompts, task):
-        count = part.prompts.get("count")
+        count = part.prompts.count
         yield (
             f"the prompts ({count} there, {len(task.prompts)} now)"
             if count != len(task.prompts)
@@ -73,10 +73,10 @@ def _problems(record: Record, part: PartHeader, task: Task) -> Iterator[str]:
         )
 
 
-def _same_prompts(record: Record, recorded: dict[str, Any], task: Task) -> bool:
-    if recorded.get("sha256") == fingerprint_prompts(task.prompts, task.chat_template):
+def _same_prompts(record: Record, recorded: RecordedPrompts, task: Task) -> bool:
+    if recorded.sha256 == fingerprint_prompts(task.prompts, task.chat_template):
         return True
-    if recorded.get("count") != len(task.prompts):
+    if recorded.count != len(task.prompts):
         return False
     # An import knows token ids only, and a study may give as ids what was recorded as texts.
     ids: list[Sequence[int]] = [prompt.tokens or () for prompt in task.prompts]
@@ -87,7 +87,7 @@ def _same_prompts(record: Record, recorded: dict[str, Any], task: Task) -> bool:
         if tokenizer is None:
             return False
         texts = encode_prompts(
-            task.prompts, tokenizer, model=str(record.header.target["model"]), chat_template=task.chat_template
+            task.prompts, tokenizer, model=record.header.target.model, chat_template=task.chat_template
         )
         ids = [tokenizer(one)["input_ids"] if isinstance(one, str) else one for one in texts]
-    return recorded.get("tokens_sha256") == fingerprint_ids(ids)
+    return recorded.tokens_sha256 == fingerprint_ids(ids)

@@ -19,7 +19,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.record.record import PartHeader, RecordedText, RecordHeader, VerifyTimes
 from specdec_core.record.recorder import HiddenType, Kept, TextJob, record_texts
-from specdec_core.record.target import fingerprint_tokenizer, save_features
+from specdec_core.record.target import fingerprint_tokenizer, fingerprint_weights, save_features
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Task
@@ -175,7 +175,7 @@ def _header(
     every = versions(registry)
     switched = any(long for part in parts for long in part.begins_long)
     return RecordHeader(
-        target=parts[0].task.target.model_dump(mode="json"),
+        target=parts[0].task.target,
         fingerprint=fingerprint_weights(target),
         tokenizer=None if target.tokenizer is None else fingerprint_tokenizer(target.tokenizer),
         vocab_size=target.vocab_size,
@@ -196,22 +196,14 @@ def part_header(part: Part) -> PartHeader:
         task=task.name,
         sampling=task.sampling,
         generation=task.generation,
-        prompts={
-            "settings": task.prompts_config.model_dump(mode="json", exclude_defaults=True),
-            "count": len(part.prompts),
-            "sha256": fingerprint_prompts(task.prompts, task.chat_template),
-            "tokens_sha256": fingerprint_ids(part.prompts),
-        },
+        prompts=RecordedPrompts(
+            settings=task.prompts_config.model_dump(mode="json", exclude_defaults=True),
+            count=len(part.prompts),
+            sha256=fingerprint_prompts(task.prompts, task.chat_template),
+            tokens_sha256=fingerprint_ids(part.prompts),
+        ),
         texts=part.texts,
     )
-
-
-def fingerprint_weights(target: LoadedModel) -> str | None:
-    """Return the digest of the target's weights; None if they cannot be read."""
-    try:
-        return None if target.features is None else target.features.fingerprint()
-    except ModelError:
-        return None
 
 
 def _hidden_type(target: LoadedModel, options: RecordOptions) -> HiddenType | None:

@@ -19,7 +19,7 @@ from specdec_core.interface.target import TargetConfig
 from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.record.record import Record
 from specdec_core.record.recorder import TextJob
-from specdec_core.record.target import is_builtin, save_tokenizer
+from specdec_core.record.target import is_builtin, load_recorded, save_tokenizer
 from specdec_core.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry
 from specdec_core.sampling.generators import row_seed
@@ -32,7 +32,6 @@ from specdec_core.study.run.recorded_target import (
     RecordedTarget,
     RecordOptions,
     TargetHere,
-    fingerprint_weights,
     verify_times,
 )
 from specdec_core.study.run.remote_recording import PooledTarget
@@ -159,7 +158,7 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
 def _save_target(writer: RecordWriter, target: RecordedTarget, outline: Outline) -> None:
     """Write the tokenizer, and the embeddings where hidden states are recorded, unless they are there."""
     path, header = writer.path, writer.header
-    model = str(header.target["model"])
+    model = header.target.model
     if outline.tokenizer is not None and not is_builtin(model) and not (path / TOKENIZER).is_dir():
         save_tokenizer(path, outline.tokenizer)
     if header.hidden_size is not None and not (path / FEATURES).is_file():
@@ -212,7 +211,13 @@ def _jobs(part: Part, rows: int, start: int) -> Iterator[TextJob]:
             )
 
 
-def time_record(output: Path, observer: TrainingObserver, gamma: int, timings: int = 20) -> Record:
+def time_record(
+    output: Path,
+    observer: TrainingObserver,
+    gamma: int,
+    timings: int = 20,
+    named: TargetConfig | None = None,
+) -> Record:
     """Add T(k) of this machine to a record, in the place of what is there.
 
     Args:
@@ -220,24 +225,20 @@ def time_record(output: Path, observer: TrainingObserver, gamma: int, timings: i
         observer: Receives the progress.
         gamma: The longest draft whose verification is timed.
         timings: Number of timings of each draft length.
+        named: The target as the user names it; one of the hub is loaded only if it is named.
 
     Raises:
-        ConfigError: It is no record, or the target is not the one that was recorded.
+        ConfigError: It is no record, or the target is not the one that was recorded, or not named.
         ModelError: The target cannot be loaded.
     """
     with exclusive_lock(output, "recording"):
         record = read_record(output)
-        header = record.header
-        config = TargetConfig.model_validate(header.target)
-        observer.stage(f"loading {config.model}")
-        target = load_target(config)
-        if header.fingerprint not in (None, fingerprint_weights(target)):
-            raise ConfigError(
-                f"{config.model} has other weights now than when {output} was recorded; record it anew."
-            )
+        record = record if named is None else record.naming(named)
+        observer.stage(f"loading {record.header.target.model}")
+        target = load_recorded(record)
         part = max(record.parts, key=lambda part: part.header.sampling.temperature)
         prompts = tuple(dict.fromkeys(text.prompt for text in part))
         times = verify_times(target, prompts, part.header, gamma, timings, observer)
-        writer = RecordWriter(output, header)
+        writer = RecordWriter(output, record.header)
         writer.add_times(times)
         return writer.record()

@@ -6,7 +6,7 @@ Texts are asked for together as one process asks for them, so that the results a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +110,7 @@ class _Asked:
     Attributes:
         threads: Threads of the process that asks.
         record: The folder of the record.
+        named: Models that the user names; see `Record`.
         part: Number of the part.
         drafter: Settings of the drafter.
         draft_sampling: Its sampling settings, if they differ from the target's.

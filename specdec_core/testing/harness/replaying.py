@@ -14,8 +14,9 @@ from torch import Tensor
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import AcceptanceRule, Drafter, FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
-from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.record.record import PartHeader, Record, RecordedPrompts, RecordedText, RecordHeader
 from specdec_core.replay import DrafterReplay
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
@@ -45,10 +46,11 @@ def memory_record(
     generation: GenerationSettings,
 ) -> tuple[Record, MemoryPart]:
     """Return a record with one part, in memory."""
-    header = PartHeader(sampling=sampling, generation=generation, prompts={}, texts=len(texts))
+    prompts = RecordedPrompts(count=1)
+    header = PartHeader(sampling=sampling, generation=generation, prompts=prompts, texts=len(texts))
     part = MemoryPart(header, texts)
     whole = RecordHeader(
-        target={"model": target.name},
+        target=TargetConfig(model=target.name),
         fingerprint=None,
         tokenizer=None,
         vocab_size=target.vocab_size,

@@ -1,0 +1,49 @@
+"""What is wrong with a file of a record, as an error that names the file. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from specdec_core.interface.errors import ConfigError, shortened
+
+VERSION = 1
+"""Version of the format, `specdec_record` in the header and in each shard."""
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def damaged(path: Path, reason: str) -> ConfigError:
+    """Return the error for a file of a record that cannot be used."""
+    return ConfigError(
+        f"{path}: this file of a record is damaged: {reason}. Copy the record again, or record it anew with "
+        "--fresh."
+    )
+
+
+def validated(model: type[_Model], data: str | bytes, path: Path, within: str = "") -> _Model:
+    """Return what JSON of a record holds. Values must have their types: nothing is converted.
+
+    Args:
+        model: What it must hold, its version as `specdec_record`.
+        data: The JSON.
+        path: The file that it comes from.
+        within: The key that holds it, for messages.
+
+    Raises:
+        ConfigError: It has another version, or does not hold that; the message names the file and the key.
+    """
+    try:
+        return model.model_validate_json(data, strict=True)
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        versions = [one for one in problems if (one["loc"], one["type"]) == (("specdec_record",), "literal_error")]
+        if versions:
+            raise ConfigError(
+                f"{path}: this is version {shortened(repr(versions[0]['input']))} of the format of records, and "
+                f"this version of specdec reads {VERSION}; install the version of specdec that wrote it, or "
+                "record it anew with --fresh."
+            ) from error
+        where = ".".join(map(str, [*filter(None, [within]), *problems[0]["loc"]])) or "the file"
+        raise damaged(path, f"{shortened(where)}: {shortened(problems[0]['msg'], 500)}") from error

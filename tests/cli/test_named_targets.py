@@ -1,0 +1,121 @@
+"""Nothing is loaded from the hub that only a record names."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_core.cli.main import app
+from specdec_core.interface.errors import ModelError
+from specdec_core.study import load_study
+from specdec_core.study.run.recording import RecordOptions, record_study
+from tests.study.replays import study_of
+from tests.study.test_runner import Recorder
+from tests.tune.support import write_times
+
+EVIL = "evil/model"
+
+
+@pytest.fixture(scope="module")
+def recorded(model_folder, tmp_path_factory):
+    path = tmp_path_factory.mktemp("records") / "record"
+    record_study(load_study(study_of(model_folder)), path, Recorder(), RecordOptions())
+    return path
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """What is asked of the hub."""
+    asked = []
+
+    def hub_options(model):
+        asked.append(model)
+        raise ModelError(f"{model}: the hub was asked.")
+
+    for module in ("locate", "adapter"):
+        monkeypatch.setattr(f"specdec_core.models.{module}.hub_options", hub_options)
+    return asked
+
+
+@pytest.fixture
+def record(recorded, tmp_path, monkeypatch):
+    """Return a function that writes a record that names another target."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
+    (tmp_path / "r").mkdir()
+    for file in recorded.rglob("*"):
+        place = tmp_path / "r" / file.relative_to(recorded)
+        place.mkdir(exist_ok=True) if file.is_dir() else place.write_bytes(file.read_bytes())
+    path = tmp_path / "r" / "record.json"
+
+    def change(**target):
+        header = json.loads(path.read_text())
+        header["target"] |= target
+        path.write_text(json.dumps(header))
+
+    return change
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    assert result.exit_code in (2, 3), result.output
+    return " ".join(result.output.split())
+
+
+COMMANDS = {
+    "tune": ("tune", "r", "--no-confirm"),
+    "tune --record": ("tune", "--record", "r", "--no-confirm"),
+    "timings": ("record", "--timings", "--output", "r"),
+    "replay": ("replay", "r", "early-exit"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_hub_name_is_loaded_only_if_the_user_gives_it(command, record, hub):
+    record(model=EVIL)
+    assert f"--target {EVIL}" in run(*COMMANDS[command])
+    assert hub == []
+    other = run(*COMMANDS[command], "--target", "other/model")
+    assert "is a record of another target" in other
+    assert hub == []
+    run(*COMMANDS[command], "--target", EVIL)
+    assert set(hub) == {EVIL}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_so_is_an_adapter(command, record, hub):
+    record(adapter=EVIL)
+    assert f'"adapter": "{EVIL}"' in run(*COMMANDS[command])
+    assert hub == []
+
+
+def test_a_study_names_its_target(record, hub, tmp_path):
+    record(model=EVIL)
+    study = study_of(EVIL, {"drafter": "early-exit", "gamma": 2})
+    (tmp_path / "study.yaml").write_text(json.dumps(study))
+    (tmp_path / "runs.yaml").write_text(json.dumps({"runs": study["runs"]}))
+    for command in (("replay", "r", "study.yaml"), ("compare", "study.yaml", "--record", "r")):
+        hub.clear()
+        run(*command)
+        assert set(hub) == {EVIL}
+    hub.clear()
+    assert f"--target {EVIL}" in run("replay", "r", "runs.yaml")  # its target is that of the record
+    assert hub == []
+
+
+def test_without_the_target_other_drafters_are_tuned(record, hub, tmp_path):
+    record(model=EVIL)
+    times = write_times(tmp_path / "times.json", {"prompt-copy": ({"name": "prompt-copy"}, (0.0,) * 4)})
+    result = CliRunner().invoke(app, ["tune", "r", "--no-confirm", "--machine", str(times), "--task", "greedy"])
+    assert "prompt-copy" in result.output
+    assert hub == []
+    run("tune", "r", "--machine", times)  # the finalists would be timed live
+    assert hub == []
+
+
+def test_a_record_runs_no_code(record, hub):
+    record(trust_remote_code=True)
+    assert "record.json" in run("replay", "r", "early-exit")
+    assert hub == []
