@@ -48,6 +48,7 @@ from specdec_core.study.config.prompts import PromptText, read_chat_template, re
 from specdec_core.study.config.schema import PromptsConfig, RunConfig
 from specdec_core.study.config.study import drafter_label
 from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.study.run.folder import exclusive_output
 
 if TYPE_CHECKING:
     from specdec_core.measurement.measure import MeasureContext
@@ -157,11 +158,13 @@ def measure(
     given = {name: value for name, value in locals().items() if value is not None}
     options = _of_study(study, given) if study is not None else _of_options(given)
     options = replace(options, plugin_timeout=plugin_timeout)
-    unfinished = None
-    if output is not None:
+    if output is None:
+        _measure(options, None, None, quiet, wide)
+        return
+    with exclusive_output(output, "measurement"):
         unfinished = None if overwrite else _unfinished(output)
         check_output(output, overwrite or unfinished is not None)
-    _measure(options, output, unfinished, quiet, wide)
+        _measure(options, output, unfinished, quiet, wide)
 
 
 _SET_BY_STUDY = ("drafter", "target", "device", "dtype", "prompts", "top_k", "top_p", "min_p")

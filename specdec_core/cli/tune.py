@@ -149,6 +149,7 @@ def tune(
             None if loaded is None else replace(loaded, plugin_timeout=plugin_timeout),
             progress,
             record=record,
+            target=None if target is None else read_target(target),
             machine=machine,
             task=task,
             output=output,

@@ -114,7 +114,7 @@ class RecordHeader(_Part):
 
     specdec_record: Literal[1] = 1
     """Version of the file format."""
-    target: dict[str, Any]
+    target: TargetConfig
     """Settings of the target, its name as `model` among them."""
     fingerprint: str | None
     """Digest of the target's weights; None if they could not be read, or the texts were imported."""

@@ -10,7 +10,7 @@ from specdec_core import generate_with
 from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError, SamplingSettings
 from specdec_core.study import load_study
-from specdec_core.study.run.folder import exclusive_lock
+from specdec_core.study.run.folder import exclusive_lock, exclusive_output
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
 
 STUDY = "target: builtin:target\nprompts: [import os]\nruns:\n  - drafter: prompt-copy\n    gamma: 2\n"
@@ -185,6 +185,8 @@ for arguments in [
     ["replay", "builtin:code", "prompt-copy", "--output", "out"],
     ["record", "study.yaml", "--output", "out"],
     ["tune", "study.yaml", "--output", "best.yaml"],
+    ["measure", "study.yaml", "--output", "measured.json"],
+    ["train", "ngram", "--ids", "ids.txt", "--output", "new/ngrams.arpa"],
 ]:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 2, result.output
@@ -196,7 +198,8 @@ for arguments in [
 
 def test_a_folder_in_use_is_named_before_torch_is_loaded(tmp_path):
     (tmp_path / "study.yaml").write_text(STUDY)
-    with exclusive_lock(tmp_path / "out"), exclusive_lock(tmp_path / "best-tune"):
+    made = [exclusive_output(tmp_path / name, "one") for name in ("measured.json", "new/ngrams.arpa")]
+    with exclusive_lock(tmp_path / "out"), exclusive_lock(tmp_path / "best-tune"), made[0], made[1]:
         done = subprocess.run(
             [sys.executable, "-c", IN_USE], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False
         )

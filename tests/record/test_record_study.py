@@ -221,8 +221,8 @@ def test_times_are_added_to_a_finished_record(study, tmp_path):
 
 def test_times_of_other_weights_are_refused(study, model_folder, tmp_path, monkeypatch):
     record_study(study, tmp_path / "r", Watcher(), OPTIONS)
-    monkeypatch.setattr(recording, "fingerprint_weights", lambda _: "other")
-    with pytest.raises(ConfigError, match="other weights now"):
+    monkeypatch.setattr("specdec_core.record.target.fingerprint_weights", lambda _: "other")
+    with pytest.raises(ConfigError, match="is not the target that was recorded"):
         time_record(tmp_path / "r", Watcher(), gamma=1, timings=2)
 
 

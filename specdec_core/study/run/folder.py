@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
@@ -83,14 +83,54 @@ def exclusive_lock(folder: Path, what: str = "study") -> Iterator[None]:
         StorageError: If another study is running there, or the folder cannot be created.
     """
     make_folder(folder)
-    lock = FileLock(folder / LOCK)
+    with _locked(folder / LOCK, f"{folder}: another {what} is running and stores its results there."):
+        yield
+
+
+@contextmanager
+def exclusive_output(path: Path, what: str) -> Iterator[None]:
+    """Keep other processes from making the same file or folder while this one does.
+
+    The lock is an empty file beside it, which is deleted in the end. What cannot be locked is not refused.
+
+    Args:
+        path: The file or folder; folders above it are created, and deleted if they stay empty.
+        what: What is running, for the message.
+
+    Raises:
+        StorageError: If another one is making it.
+    """
+    with ExitStack() as after:
+        with suppress(OSError, ValueError):  # `check_output` says what is wrong
+            lock = _beside(path, after)
+            after.enter_context(_locked(lock, f"{path}: another {what} is running and writes there."))
+            after.callback(_delete, lock)
+        yield
+
+
+def _beside(path: Path, after: ExitStack) -> Path:
+    """Return the place of a lock beside an output, in a folder that exists."""
+    final = path.resolve()
+    missing = [parent for parent in final.parents if not parent.exists()]
+    for parent in reversed(missing):
+        after.callback(_delete, parent)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    return final.with_name(f".{final.name}.lock")
+
+
+def _delete(path: Path) -> None:
+    """Delete a lock, or an empty folder, if that is possible."""
+    with suppress(OSError):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def _locked(path: Path, refusal: str) -> Iterator[None]:
+    lock = FileLock(path)
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
-        raise StorageError(
-            f"{folder}: another {what} is running and stores its results there. Wait until it has finished, or "
-            "choose another --output."
-        ) from error
+        raise StorageError(f"{refusal} Wait until it has finished, or choose another --output.") from error
     except (OSError, NotImplementedError):
         yield
         return

@@ -17,7 +17,7 @@ from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
-from specdec_core.record.record import PartHeader, RecordedText, RecordHeader, VerifyTimes
+from specdec_core.record.record import PartHeader, RecordedPrompts, RecordedText, RecordHeader, VerifyTimes
 from specdec_core.record.recorder import HiddenType, Kept, TextJob, record_texts
 from specdec_core.record.target import fingerprint_tokenizer, fingerprint_weights, save_features
 from specdec_core.registry import Registry, default_registry

@@ -66,6 +66,7 @@ class PooledReplay:
         self._asked = _Asked(
             threads,
             str(record.path.absolute()),
+            record.named,
             record.parts.index(part),
             run.drafter.model_dump(mode="json"),
             None if own is None else own.model_dump(mode="json"),
@@ -121,6 +122,7 @@ class _Asked:
 
     threads: int
     record: str
+    named: frozenset[str]
     part: int
     drafter: Mapping[str, Any]
     draft_sampling: Mapping[str, Any] | None
@@ -140,7 +142,7 @@ class _Asked:
     def _load(self, part: RecordPart) -> DrafterReplay:
         registry, own = default_registry(), self.draft_sampling
         return DrafterReplay(
-            read_record(self.record),
+            replace(read_record(self.record), named=self.named),
             part,
             plugin_settings(registry, "drafter", self.drafter),
             max_gamma=self.max_gamma,
