@@ -107,7 +107,8 @@ def tune(
     combinations. Then tuning has four parts.
 
     1. Record: the target decodes the prompts alone (or --record has its texts).
-    2. Measure: steps are timed with drafts of each length (or --machine has the times).
+    2. Measure: steps are timed with drafts of each length (or --machine has the times). T(k) of a record is
+       used if it is of a device like this one and long enough; otherwise the output says why not.
     3. Race: each drafter is replayed once for all its gammas. There are rounds with more and more prompts, and a
        candidate that is clearly slower than the fastest is stopped. The comparison is paired by prompt and
        corrected for the number of candidates and rounds: the fastest survives with 95% probability (--confidence),

@@ -63,7 +63,8 @@ def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
 def describe_device(device: torch.device) -> str:
     """Return a device with its hardware, for results: `cuda:0 (NVIDIA H100)`, `cpu (x86_64, 2 threads)`."""
     if device.type == "cuda":
-        return f"{device} ({torch.cuda.get_device_name(device)})"
+        index = torch.cuda.current_device() if device.index is None else device.index
+        return f"cuda:{index} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 

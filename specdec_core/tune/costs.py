@@ -40,11 +40,13 @@ class Costs:
         machine: Gives T(k) and the overhead of a step.
         missing: Why the times of some drafters are not known, by `drafter_key`.
         rows: Number of texts that were decoded together in these steps.
+        note: Why T(k) of the record was not used; None if it was, or there is none.
     """
 
     machine: Machine
     missing: Mapping[str, str]
     rows: int = 1
+    note: str | None = None
 
     @property
     def plain_speed(self) -> float:
@@ -85,9 +87,10 @@ def read_costs(path: Path, runs: Sequence[Run]) -> Costs:
 def measure_costs(
     study: Study,
     task: Task,
-    target: LoadedModel | None,
     gamma: int,
     path: Path,
+    *,
+    target: LoadedModel | None,
     observer: TrainingObserver,
     registry: Registry,
     pool: Pool | None = None,
@@ -97,9 +100,9 @@ def measure_costs(
     Args:
         study: The study.
         task: The task; its prompts are decoded.
-        target: Its target; None with a pool, whose worker loads it.
         gamma: The longest draft.
         path: File that receives the times; those of drafters that it has are not measured again.
+        target: The target of the task; None with a pool, whose worker loads it.
         observer: Receives the progress.
         registry: Where plugins come from.
         pool: Workers, of which one times the steps on a device of its own.
@@ -111,7 +114,7 @@ def measure_costs(
     from specdec_core.tune.remote import context_of, measured_on
 
     runs = task.runs[1:]
-    entries = _entries(runs)
+    entries = entries_of(runs)
     settings = MeasureSettings(
         tokens=1,
         temperature=(task.sampling.temperature,),
@@ -145,7 +148,7 @@ def measure_costs(
     return replace(costs, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
 
 
-def _entries(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
+def entries_of(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
     """Return the distinct drafters of some runs, by `drafter_key`, each with a name of its own."""
     first: dict[str, Run] = {}
     for run in runs:

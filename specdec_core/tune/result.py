@@ -39,6 +39,7 @@ class TunedTask:
         choice: The winner.
         noise: How well T(k) is known, as a fraction; see `specdec_core.replay.Machine.noise`. None if that is not
             known.
+        note: Why T(k) of the record was not used; None if it was, or there is none.
     """
 
     task: str | None
@@ -46,6 +47,7 @@ class TunedTask:
     baseline: float
     choice: Choice
     noise: float | None = None
+    note: str | None = None
 
     @property
     def noisy(self) -> bool:
@@ -70,8 +72,9 @@ class TunedTask:
 
     @property
     def remarks(self) -> list[str]:
-        """The warning, if there is one."""
-        return [] if self.warning is None else [f"Warning: {self.warning}"]
+        """The warning and the note, as far as there are any."""
+        warning = None if self.warning is None else f"Warning: {self.warning}"
+        return [one for one in (warning, self.note) if one is not None]
 
 
 @dataclass(frozen=True)
@@ -269,6 +272,7 @@ def _plain(one: TunedTask, runs: Mapping[str, Any]) -> dict[str, Any]:
         "sure": one.sure,
         "warning": one.warning,
         "noise": one.noise,
+        "note": one.note,
         "baseline_tokens_per_second_expected": one.baseline,
         "race": {
             **asdict(one.race.settings),

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from specdec_core.tune.catalogue import default_study
 from specdec_core.tune.confirm import Choice, choose, expected, finals, time_finalists
 from specdec_core.tune.costs import Costs, measure_costs, read_costs
 from specdec_core.tune.race import Race, RaceSettings, race
+from specdec_core.tune.recorded import recorded_costs, why_not_recorded
 from specdec_core.tune.replays import Replays
 from specdec_core.tune.result import TunedTask, Tuning
 from specdec_core.tune.winner import folder_of, winning_study, write_study
@@ -161,7 +163,7 @@ class _Job:
         raced = self._races(study, tasks, opened, parts, machine)
         choices = self._choices(study, {name: one for name, (one, _) in raced.items()})
         found = [
-            TunedTask(name, one, costs.plain_speed, choices[name], costs.machine.noise())
+            TunedTask(name, one, costs.plain_speed, choices[name], costs.machine.noise(), costs.note)
             for name, (one, costs) in raced.items()
         ]
         where = next(costs.machine.name for _, costs in raced.values())
@@ -200,41 +202,54 @@ class _Job:
         found: dict[str | None, tuple[Race, Costs]] = {}
         for number, alike in enumerate(_alike(tasks)):
             runs = list({run.name: run for one in alike for run in one.runs[1:]}.values())
-            target = None if self.pool is not None else self._target(study, alike[0], runs, machine)
+            warmest = max(alike, key=lambda one: one.sampling.temperature)
+            every = replace(warmest, runs=(*warmest.runs[:1], *runs))
             if machine is not None:
+                target = self._target(study, every, timed=False)
                 costs = read_costs(machine, runs)
             else:
-                with self._timed("measure"):
-                    costs = self._measured(study, alike, runs, target, number)
+                part = parts[tasks.index(warmest)]
+                target, costs = self._measured(study, every, record, part, number)
             for one in alike:
                 with self._timed("race"):
                     part = parts[tasks.index(one)]
                     found[one.name] = self._race(study, one, record, part, costs, target), costs
         return {one.name: found[one.name] for one in tasks}
 
-    def _target(self, study: Study, task: Task, runs: Sequence[Run], machine: Path | None) -> LoadedModel | None:
-        """Load the target where it is timed, or drafters read its hidden states."""
-        if machine is not None and not any(_reads_hidden(self.registry, run.drafter) for run in runs):
+    def _target(self, study: Study, task: Task, *, timed: bool) -> LoadedModel | None:
+        """Load the target where it is timed, or drafters read its hidden states; with a pool, workers load it."""
+        if self.pool is not None:
+            return None
+        if not timed and not any(_reads_hidden(self.registry, run.drafter) for run in task.runs[1:]):
             return None
         self.observer.stage(f"loading {task.target.model}")
         try:
             return load_target(task.target, study.folder)
         except SpecdecError as error:
-            if machine is not None:
+            if not timed:
                 raise
             why = "its steps are timed here; --machine FILE takes the times from a file of `specdec measure`."
             raise type(error)(f"{error}\nThe target is loaded because {why}") from error
 
     def _measured(
-        self, study: Study, alike: Sequence[Task], runs: Sequence[Run], target: LoadedModel | None, number: int
-    ) -> Costs:
-        warmest = max(alike, key=lambda one: one.sampling.temperature)
+        self, study: Study, task: Task, record: Record, part: RecordPart, number: int
+    ) -> tuple[LoadedModel | None, Costs]:
+        """Return the target if it is loaded, and the seconds of steps: T(k) of the record, or all timed here."""
+        runs = task.runs[1:]
         gamma = max((_max_gamma(run, self.registry) for run in runs), default=1)
         path = self.folder / f"measured-{number}.json"
         if self.options.fresh:
             path.unlink(missing_ok=True)
-        every = replace(warmest, runs=(*warmest.runs[:1], *runs))
-        return measure_costs(study, every, target, gamma, path, self.observer, self.registry, self.pool)
+        why = why_not_recorded(record, task, gamma, study.config.batch_size, pooled=self.pool is not None)
+        known = record.header.times is not None and why is None
+        target = self._target(study, task, timed=not known)
+        with self._timed("measure"):
+            if known:
+                timing = partial(recorded_costs, record, part, study, runs)
+            else:
+                timing = partial(measure_costs, study, task, pool=self.pool)
+            costs = timing(gamma, path, target=target, observer=self.observer, registry=self.registry)
+        return target, replace(costs, note=why)
 
     def _race(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from specdec_core.replay import DrafterReplay, expected_metrics
 from specdec_core.study import load_study
 from specdec_core.study.run.recording import RecordOptions, record_study
 from specdec_core.tune import RaceSettings, TuneOptions, tune
+from specdec_core.tune.catalogue import default_study
 from specdec_core.tune.costs import read_costs
 from specdec_core.tune.replays import Replays
+from specdec_core.tune.winner import winning_study
 from tests.tune.support import STUDY, OneText, Seen, echo, write_times
 
 FREE = (0.0, 0.0, 0.0, 0.0)
@@ -107,7 +110,8 @@ def test_everything_is_in_the_json(study, times, tmp_path):
     assert by_name["three"]["reason"] == "slower than echo-1"
     assert (by_name["three"]["drafter"]["token"], by_name["three"]["gamma"]["gamma"]) == (3, 2)
     speed = by_name["echo-1"]["tokens_per_second_expected"]
-    assert 1 < speed["low"] < speed["value"] < speed["high"]
+    assert speed["low"] < speed["value"] < speed["high"]
+    assert speed["value"] > 1
 
 
 def test_finalists_are_timed_live_and_the_fastest_is_chosen(study, tmp_path):
@@ -237,3 +241,63 @@ def test_times_that_vary_more_than_the_margin_are_warned_of(study, tmp_path):
     (quiet,) = run(study(STUDY), path, options=TuneOptions(RaceSettings(margin=0.1), confirm=False)).tasks
     assert quiet.warning is None
     assert "with at least 95% probability" in quiet.sure
+
+
+@pytest.fixture
+def recorded(study, tmp_path):
+    """Return a function that tunes on a record with T(k) up to k = 3, which it changes."""
+    record_study(study(STUDY), tmp_path / "timed", Seen(), RecordOptions(gamma=3, timings=2))
+    path = tmp_path / "timed" / "record.json"
+    header = json.loads(path.read_text())
+
+    def tuned(text=STUDY, output=None, **times):
+        path.write_text(json.dumps(header | {"times": header["times"] | times}))
+        seen = Seen()
+        return tune(study(text), seen, record=tmp_path / "timed", output=output, options=NO_LIVE), seen
+
+    return tuned
+
+
+def test_times_of_the_record_are_used_without_the_target(recorded, tmp_path):
+    output = tmp_path / "best.yaml"
+    found, seen = recorded(output=output, verify=VERIFY, overhead=0.0, verify_spread=(0.001,) * 4)
+    assert "T(k) from the record" in found.machine
+    assert found.tasks[0].baseline == 1.0
+    assert found.tasks[0].choice.run == "echo-1"
+    assert found.tasks[0].warning is None
+    assert [stage for stage in seen.stages if "loading" in stage] == []
+    assert len([stage for stage in seen.stages if stage.endswith(": times")]) == 2
+    again, seen = recorded(output=output, verify=VERIFY, overhead=0.0, verify_spread=(0.001,) * 4)
+    assert [stage for stage in seen.stages if stage.endswith(": times")] == []
+    assert again.to_dict() | {"seconds": 0} == found.to_dict() | {"seconds": 0}
+    noisy, _ = recorded(verify=VERIFY, overhead=0.0, verify_spread=(0.3,) * 4)
+    assert "known to ±30%" in noisy.tasks[0].warning
+    assert "probability" not in noisy.tasks[0].sure
+
+
+@pytest.mark.parametrize(
+    ("text", "times", "why"),
+    [
+        (STUDY, {"device": "cuda:0 (a large one)"}, r"timed on cuda:0 \(a large one\), and .* run on cpu"),
+        (STUDY, {"verify": (1.0, 1.0)}, r"ends at k = 1, and the candidates draft up to 3 tokens; .*--gamma 3"),
+        (STUDY, {"batch_size": 2}, r"with 2 sequences together, and the study decodes 1"),
+        (STUDY.replace("{folder}", "{{model: {folder}, packed: false}}"), {}, r"other settings \(packed\)"),
+    ],
+)
+def test_why_times_of_the_record_are_not_used_is_said(recorded, tmp_path, text, times, why):
+    output = tmp_path / "best.yaml"
+    found, seen = recorded(text, output, **times)
+    assert any("loading" in stage for stage in seen.stages)
+    assert "this machine" in found.machine
+    head = output.read_text().partition("target:")[0].replace("\n# ", " ")
+    (task,) = json.loads((tmp_path / "best-tune" / "tune.json").read_text())["tasks"]
+    for said in (str(found), head, task["note"]):
+        assert re.search(f"T\\(k\\) of the record was not used: .*{why}", said), said
+
+
+def test_a_study_of_a_record_has_no_empty_keys(study, tmp_path):
+    record_study(study(STUDY), tmp_path / "record", Seen())
+    study, _ = default_study(read_record(tmp_path / "record"))
+    best = winning_study(study, {None: study.runs[1].name}, tmp_path)
+    assert list(best["target"]) == ["model"]
+    assert "null" not in json.dumps(best)
