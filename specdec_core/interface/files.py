@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.interface.inputs import input_path
 
 # What a full or failing disk says; such an error often names no file.
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
+# How safetensors and tokenizers, which are written in Rust, pass on an error of the system.
+_RUST = re.compile(r"\(os error (\d+)\)")
 
 
 def check_output(path: Path, overwrite: bool, *, folder_with: str | None = None) -> None:
@@ -151,10 +154,11 @@ def _beside(path: Path, final: Path) -> Iterator[Path]:
         hidden = Path(tempfile.mkdtemp(prefix=f".{final.name[:100]}.", suffix=".part", dir=final.parent))
         yield hidden / final.name
         whole = True
-    except OSError as error:
-        if hidden is not None and not _is_ours(error, hidden):
+    except Exception as error:
+        found = _system_error(error)
+        if found is None or (hidden is not None and not _is_ours(found, hidden)):
             raise
-        reason = error.strerror or error
+        reason = found.strerror or found
         raise ConfigError(
             f"output {path} cannot be written: {reason}; make room for it or give another --output."
         ) from error
@@ -165,6 +169,14 @@ def _beside(path: Path, final: Path) -> Iterator[Path]:
             for parent in missing:
                 with suppress(OSError):
                     parent.rmdir()
+
+
+def _system_error(error: Exception) -> OSError | None:
+    """Return what the system said, also where a library made another exception of it."""
+    if isinstance(error, OSError):
+        return error
+    found = None if isinstance(error, SpecdecError) else _RUST.search(str(error))
+    return OSError(number := int(found[1]), os.strerror(number)) if found else None
 
 
 def _is_ours(error: OSError, hidden: Path) -> bool:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.files import check_output, writing_file, writing_folder
@@ -132,6 +137,25 @@ def test_os_errors_become_messages(tmp_path, writing):
     with pytest.raises(ConfigError, match="cannot be written"), writing(tmp_path / "file" / "result"):
         pass
     assert tree(tmp_path) == ["file"]
+
+
+@pytest.fixture
+def short_files():
+    """Let this process write no file of more than 10,000 bytes, as if the disk were full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_said_whichever_library_writes(tmp_path, short_files):
+    """Those written in Rust raise errors of their own, which name no file."""
+    said = r"output .*result cannot be written: File too large; make room for it or give another --output"
+    with pytest.raises(ConfigError, match=said), writing_file(tmp_path / "result") as place:
+        save_file({"weight": np.zeros(100_000)}, place)
+    with pytest.raises(ConfigError, match=said), writing_folder(tmp_path / "result") as place:
+        Tokenizer(WordLevel({f"word{number}": number for number in range(1000)})).save(str(place / "t.json"))
+    assert tree(tmp_path) == []
 
 
 def test_an_output_that_was_never_written_is_an_error(tmp_path):
