@@ -13,8 +13,8 @@ from specdec_core.record.record import Record
 NOISY = 0.02
 """Noise above this is warned of: seconds of steps that are known no better tell few runs apart."""
 TIME_AGAIN = (
-    "Time the steps again while the machine does nothing else: `specdec record --timings` renews T(k) in a "
-    "record, and `specdec measure` the file of a machine"
+    "Time the steps again while the machine does nothing else: `specdec record --timings` renews the times in a "
+    "record, `specdec measure` those in the file of a machine"
 )
 """What to do where times are noisy."""
 

@@ -66,8 +66,8 @@ class TunedTask:
             return None
         return (
             f"T(k) is known to ±{self.noise:.0%} only, and the race allows for a margin of "
-            f"{self.race.settings.margin:.0%}: it may have stopped the fastest. {TIME_AGAIN}, and --fresh what is "
-            "timed here. Or raise --margin."
+            f"{self.race.settings.margin:.0%}: it may have stopped the fastest. {TIME_AGAIN}, and `specdec tune "
+            "--fresh` its own. Or raise --margin."
         )
 
     @property

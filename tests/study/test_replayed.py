@@ -268,6 +268,7 @@ def test_no_speed_is_praised_beyond_the_noise_of_the_times(replayed, spread, sai
     assert any("noisy" in warning and f"±{spread:.0%}" in warning for warning in found.warnings) == (spread > 0.02)
     assert any(f"±{spread:.1%}" in note for note in results_table(greedy).notes)
     assert greedy[1].replayed.noise == pytest.approx(spread)
+    assert any("too noisy to suggest a gamma" in text for text in diagnoses(greedy)) == (spread > 0.02)
 
 
 def test_what_cannot_be_replayed_is_named_and_the_others_go_on(replayed):

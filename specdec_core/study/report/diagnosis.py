@@ -39,6 +39,7 @@ class RunFacts:
         verify_excess: Verification time over that of the same drafts in all runs of the study.
         trees: Whether drafts were trees.
         forced: The share of the tokens that a constraint forced.
+        noisy: Whether the seconds of a replay are too noisy to compare gammas.
     """
 
     drafted: float
@@ -54,6 +55,7 @@ class RunFacts:
     verify_excess: float
     trees: bool = False
     forced: float = 0.0
+    noisy: bool = False
 
 
 def best_of(by_gamma: tuple[float, ...]) -> int:
@@ -111,6 +113,8 @@ def _advice(facts: RunFacts) -> list[str]:
         return ["`specdec measure --ranks` and `optimal-tree` find the best tree"]
     if facts.expected is None or len(facts.by_gamma) < 2 or facts.steps < MIN_COUNT:
         return ["too few steps were timed to suggest a gamma"]
+    if facts.noisy:
+        return ["the times of steps are too noisy to suggest a gamma"]
     best = best_of(facts.by_gamma)
     if best == 0:
         return ["no gamma pays here"]

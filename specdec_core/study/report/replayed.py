@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.replay.machine import NOISY, TIME_AGAIN
+from specdec_core.replay.machine import TIME_AGAIN
 from specdec_core.study.config.study import BASELINE
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def replay_answer(runs: Sequence[RunSummary], on: ReplayedOn) -> str:
         "without reading prompts."
     )
     text += _near(first, others)
-    return text if _noise(first) > NOISY else text + _best_gammas(timed)
+    return text if _noisy(first) else text + _best_gammas(timed)
 
 
 def _near(first: RunSummary, others: Sequence[RunSummary]) -> str:
@@ -79,7 +79,7 @@ def _near(first: RunSummary, others: Sequence[RunSummary]) -> str:
         return ""
     near = [f"{one.name} ({_speedup(one):.2f}×)" for one in others if _speedup(one) > low / (1 + _noise(first))]
     more = f" and {len(near) - _MOST_NEAR} more" if len(near) > _MOST_NEAR else ""
-    where = "its interval and the noise of the times" if _noise(first) > NOISY else "its interval"
+    where = "its interval and the noise of the times" if _noisy(first) else "its interval"
     return f" Within {where}: {', '.join(near[:_MOST_NEAR])}{more}." if near else ""
 
 
@@ -99,14 +99,14 @@ def _most_tokens(known: Sequence[RunSummary]) -> str:
 def replay_warnings(runs: Sequence[RunSummary]) -> list[str]:
     """Return the notes of the runs, once where those of one drafter have the same, and which times are noisy."""
     notes = list(dict.fromkeys(f"{one.drafter or one.name}: {note}" for one in runs for note in one.notes))
-    noisy = {one.drafter: _noise(one) for one in runs if one.drafter is not None and _noise(one) > NOISY}
+    noisy = {one.drafter or one.name: _noise(one) for one in runs if one.name != BASELINE and _noisy(one)}
     if not noisy:
         return notes
-    drafters = ", ".join(f"{drafter} (±{noise:.0%})" for drafter, noise in noisy.items())
+    known = ", ".join(f"to ±{noise:.0%} with {drafter}" for drafter, noise in noisy.items())
     return [
         *notes,
-        f"the times of steps are noisy: those with {drafters} are known no better. Speed-ups that differ by less "
-        f"tell nothing. {TIME_AGAIN}.",
+        f"the times of steps are noisy: they are known {known} only, and speed-ups that differ by less tell "
+        f"nothing. {TIME_AGAIN}.",
     ]
 
 
@@ -147,3 +147,7 @@ def _speedup(one: RunSummary) -> float:
 def _noise(one: RunSummary) -> float:
     """Return the noise of a run's times, as far as it is known."""
     return (one.replayed and one.replayed.noise) or 0.0
+
+
+def _noisy(one: RunSummary) -> bool:
+    return one.replayed is not None and one.replayed.noisy

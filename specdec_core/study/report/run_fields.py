@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from specdec_core.replay.machine import NOISY
+
 
 @dataclass(frozen=True)
 class RunCounts:
@@ -157,3 +159,8 @@ class ReplayedOn:
     speedup_high: float | None = None
     speedup_by_gamma: tuple[float, ...] = ()
     noise: float | None = None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the seconds of a step are known too badly to tell runs apart that are nearly as fast."""
+        return self.noise is not None and self.noise > NOISY

@@ -359,6 +359,7 @@ def _expected(
         verify_excess=_median(one.verify_excess for one in repeats) or 1.0,
         trees=counts.levels_mean is not None,
         forced=counts.forced / max(1, counts.tokens),
+        noisy=replayed is not None and replayed.noisy,
     )
     return replace(expected, diagnosis=diagnose(facts))
 
