@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import hypot
 from statistics import median
+from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError
-from specdec_core.record.record import Record
+
+if TYPE_CHECKING:
+    from specdec_core.record.record import Record
 
 NOISY = 0.02
 """Noise above this is warned of: seconds of steps that are known no better tell few runs apart."""
