@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from specdec_core.interface import TrainingObserver
-from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.errors import ConfigError, shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import ModelOutline, load_outline
@@ -193,7 +193,8 @@ class _Reader:
         size = self._outline.vocab_size
         if (largest := max(ids)) >= size:
             raise LineError(
-                f"{largest} is no token id of {self._options.target.model}, which has 0 to {size - 1}."
+                f"{shortened(str(largest), 40)} is no token id of {self._options.target.model}, which has 0 to "
+                f"{size - 1}."
             )
 
     def _reason(self, logged: str | None, tokens: Sequence[int]) -> FinishReason:
@@ -201,7 +202,9 @@ class _Reader:
         if logged == "length" or (logged is None and not ended):
             return "length"
         if logged not in (None, "stop", "eos", "eos_token", "tool_calls", "context"):
-            raise LineError(f"the finish reason {logged!r} is unknown: did the server break off this text?")
+            raise LineError(
+                f"the finish reason {shortened(repr(logged), 40)} is unknown: did the server break off this text?"
+            )
         if logged == "context":
             return "context"
         return "eos" if ended else "stop"
