@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from specdec_core.interface.errors import ConfigError, shortened
+from specdec_core.interface.inputs import open_input
 
 VERSION = 1
 """Version of the format, `specdec_record` in the header and in each shard."""
@@ -20,6 +24,24 @@ def damaged(path: Path, reason: str) -> ConfigError:
         f"{path}: this file of a record is damaged: {reason}. Copy the record again, or record it anew with "
         "--fresh."
     )
+
+
+@contextmanager
+def open_arrays(path: Path, framework: Literal["np", "pt"]) -> Iterator[Any]:
+    """Open a safetensors file of a record.
+
+    Args:
+        path: The file.
+        framework: Whose arrays are read.
+
+    Raises:
+        ConfigError: It cannot be read, or is no such file: a folder, a named pipe.
+    """
+    try:
+        with open_input(path), safe_open(path, framework=framework) as file:
+            yield file
+    except (OSError, SafetensorError) as error:
+        raise damaged(path, str(getattr(error, "strerror", None) or error)) from error
 
 
 def validated(model: type[_Model], data: str | bytes, path: Path, within: str = "") -> _Model:

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
@@ -140,6 +140,13 @@ class RecordHeader(_Part):
     """The file that an imported record was read from; None for a recorded one."""
     parts: tuple[PartHeader, ...]
     """One for each task."""
+
+    @field_validator("start_id")
+    @classmethod
+    def _check_start(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value >= info.data.get("vocab_size", value + 1):
+            raise ValueError(f"{value} is no token id below the vocab_size")
+        return value
 
     @property
     def encoder_decoder(self) -> bool:

@@ -18,12 +18,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from specdec_core.interface.files import writing_file
-from specdec_core.interface.inputs import open_input
-from specdec_core.record.damage import VERSION, damaged, validated
+from specdec_core.record.damage import VERSION, damaged, open_arrays, validated
 from specdec_core.record.fields import REASONS, Arrays, fields_of, layout_problem, value_problem
 from specdec_core.record.record import PartHeader, RecordedText, RecordHeader
 
@@ -111,13 +109,10 @@ def read_info(path: Path, header: RecordHeader, part: PartHeader) -> ShardInfo:
     Raises:
         ConfigError: The file cannot be read, is damaged, has another version, or arrays of another layout.
     """
-    try:
-        with open_input(path), safe_open(path, framework="np") as file:
-            metadata = (file.metadata() or {}).get(_METADATA)
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-            layout = {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
-    except (OSError, SafetensorError) as error:
-        raise damaged(path, str(error)) from error
+    with open_arrays(path, "np") as file:
+        metadata = (file.metadata() or {}).get(_METADATA)
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+        layout = {name: (one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
     if metadata is None:
         raise damaged(path, f"its metadata has no {_METADATA!r}")
     about = validated(_Metadata, metadata, path)
@@ -140,11 +135,8 @@ def read_shard(info: ShardInfo, header: RecordHeader, part: PartHeader) -> Itera
         ConfigError: The file is damaged, or holds what no target can have said.
     """
     fields = fields_of(header, greedy=part.sampling.greedy)
-    try:
-        with open_input(info.path), safe_open(info.path, framework="np") as file:
-            arrays = {name: file.get_tensor(name) for name in fields}
-    except (OSError, SafetensorError) as error:
-        raise damaged(info.path, str(error)) from error
+    with open_arrays(info.path, "np") as file:
+        arrays = {name: file.get_tensor(name) for name in fields}
     if checksum(arrays) != info.crc32:
         raise damaged(info.path, "its checksum is another one")
     if problem := value_problem(arrays, header, fields):

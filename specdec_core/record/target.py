@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -17,16 +16,17 @@ from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.files import writing_file, writing_folder
-from specdec_core.interface.inputs import open_input
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
 from specdec_core.models.inflation import load_inflated
 from specdec_core.models.locate import read_tokenizer
-from specdec_core.record.damage import damaged
+from specdec_core.record.damage import damaged, open_arrays
 from specdec_core.record.reader import FEATURES, TOKENIZER
 from specdec_core.record.record import Record
 
 _INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
+_TYPES = frozenset(("F64", "F32", "F16", "BF16"))
+"""Number formats of embeddings, as safetensors names them."""
 
 
 class RecordedFeatures:
@@ -45,14 +45,18 @@ class RecordedFeatures:
     def __init__(self, path: Path, device: torch.device) -> None:
         self._path = path
         self._device = device
-        try:
-            with open_input(path), safe_open(path, framework="pt") as file:
-                metadata: dict[str, str] = file.metadata() or {}
-                self._stored = {str(name) for name in file.keys()}  # noqa: SIM118
-                self.hidden_size = int(file.get_slice(_OUTPUT).get_shape()[1])
-            self._fingerprint = metadata.get("fingerprint")
-        except (OSError, SafetensorError) as error:
-            raise damaged(path, str(error)) from error
+        with open_arrays(path, "pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            stored = {str(name): file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+            shapes = {name: one.get_shape() for name, one in stored.items()}
+            kinds = {one.get_dtype() for one in stored.values()}
+        if not {_OUTPUT} <= shapes.keys() <= {_OUTPUT, _INPUT}:
+            raise damaged(path, f"it must have {_OUTPUT}, perhaps {_INPUT}, and nothing else")
+        if not kinds <= _TYPES or any(len(shape) != 2 for shape in shapes.values()):
+            raise damaged(path, "embeddings must be matrices of floats")
+        self._stored = frozenset(shapes)
+        self.hidden_size = int(shapes[_OUTPUT][1])
+        self._fingerprint = metadata.get("fingerprint")
 
     @cached_property
     def output_embeddings(self) -> Tensor:
@@ -78,7 +82,7 @@ class RecordedFeatures:
         return self._fingerprint
 
     def _read(self, name: str) -> Tensor:
-        with safe_open(self._path, framework="pt") as file:
+        with open_arrays(self._path, "pt") as file:
             tensor: Tensor = file.get_tensor(name)
         return tensor.to(self._device)
 
@@ -97,7 +101,6 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
     """
     header = record.header
     where = parse_device(device)
-    features = record.path / FEATURES
     return TargetInfo(
         vocab_size=header.vocab_size,
         eos_ids=header.eos_ids,
@@ -105,8 +108,19 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
         tokenizer=recorded_tokenizer(record),
         encoder_decoder=header.encoder_decoder,
         folder=folder,
-        features=RecordedFeatures(features, where) if features.is_file() else None,
+        features=_features(record, where),
     )
+
+
+def _features(record: Record, device: torch.device) -> RecordedFeatures | None:
+    """Return the target's embeddings; None if the record has none."""
+    path, hidden_size = record.path / FEATURES, record.header.hidden_size
+    if not path.exists():
+        return None
+    found = RecordedFeatures(path, device)
+    if hidden_size not in (None, found.hidden_size):
+        raise damaged(path, f"the hidden size is {found.hidden_size}, and {hidden_size} in record.json")
+    return found
 
 
 def load_recorded(record: Record, folder: Path = Path()) -> LoadedModel:

@@ -148,7 +148,7 @@ class _Job:
             if opened is None:
                 raise ConfigError("nothing to tune: pass a study, or a record with --record (builtin:code ships).")
             opened = opened if target is None else opened.naming(target)
-            if machine is None or self.options.confirm:
+            if self.options.confirm:
                 opened.check_named(otherwise=_WITHOUT_TARGET)
             study, left_out = default_study(opened, settings, self.registry)
         elif target is not None:
@@ -242,6 +242,8 @@ class _Job:
             path.unlink(missing_ok=True)
         why = why_not_recorded(record, task, gamma, study.config.batch_size, pooled=self.pool is not None)
         known = record.header.times is not None and why is None
+        if not known:
+            record.check_named(study.folder, _WITHOUT_TARGET)
         target = self._target(study, task, timed=not known)
         with self._timed("measure"):
             if known:

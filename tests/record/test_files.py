@@ -335,7 +335,7 @@ HEADERS = {
     "target.trust_remote_code": [True],
     "vocab_size": [0, True, 3.0, "300", None],
     "eos_ids": [None, 0, [-1], [True], ["0"]],
-    "start_id": [-1, 1.5, "0"],
+    "start_id": [-1, 1.5, "0", 300],
     "max_length": [0, -1, True],
     "hidden_size": [0, -1],
     "top_k": [-1, True],
