@@ -18,6 +18,7 @@ from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
 from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape, head_logits
 from specdec_drafters.heads.trainer import Distillation, HeadsTrainer, read_rows
+from specdec_drafters.training.config import without_home
 from specdec_drafters.training.losses import cross_entropy, distillation, overlap
 from specdec_drafters.training.rows import pad_rows
 from specdec_drafters.training.sources import gather
@@ -266,6 +267,15 @@ def test_what_is_written_drafts_for_this_target(targets, config_for, reads_token
         [[0]] * 4, GenerationSettings(max_new_tokens=20, ignore_eos=True)
     )
     assert result.metrics.accepted > 0
+
+
+def test_weights_that_are_passed_on_do_not_name_the_home_folder(config_for, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = config_for("t5", steps=1, samples=300, held_out=100)
+    HeadsTrainer(config).train(Recorder())
+    assert read_heads(config.output)[1].facts["sources"] == "~/sources.jsonl"
+    assert str(tmp_path).encode() not in config.output.read_bytes()
+    assert [without_home(name) for name in ("a/b", tmp_path, tmp_path / "a")] == ["a/b", "~/.", "~/a"]
 
 
 def test_a_training_that_was_interrupted_goes_on_to_the_same_heads(config_for, tmp_path):

@@ -26,7 +26,7 @@ from specdec_drafters.early_exit.model import (
     layer_count,
     worth_of_each,
 )
-from specdec_drafters.training.config import text_facts, usage
+from specdec_drafters.training.config import text_facts, usage, without_home
 from specdec_drafters.training.curve import write_points
 from specdec_drafters.training.forward import autocast, row_logits
 from specdec_drafters.training.loop import Objective, StepResult
@@ -106,7 +106,7 @@ class EarlyExitTrainer(Trainer):
         assert target.features is not None
         card = ExitCard(
             layers=layers,
-            target=target.name,
+            target=without_home(target.name),
             fingerprint=target.features.fingerprint(),
             facts={**text_facts(config), **facts},
         )

@@ -21,7 +21,7 @@ from specdec_drafters.heads.config import HeadsTrainerConfig
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape
-from specdec_drafters.training.config import text_facts, usage
+from specdec_drafters.training.config import text_facts, usage, without_home
 from specdec_drafters.training.curve import write_points
 from specdec_drafters.training.forward import autocast
 from specdec_drafters.training.loop import Objective, StepResult
@@ -100,7 +100,7 @@ class HeadsTrainer(Trainer):
         card = HeadsCard(
             shape=heads.shape,
             vocab_size=target.vocab_size,
-            target=target.name,
+            target=without_home(target.name),
             fingerprint=target.features.fingerprint(),
             facts={**text_facts(config), **facts},
         )

@@ -91,7 +91,16 @@ class TrainingConfig(TrainerConfig):
 def text_facts(config: TrainingConfig) -> dict[str, str]:
     """Return the settings that say what text a drafter was trained on, for the header of its file."""
     names = ("text", "samples", "sources", "temperature", "seed")
-    return {name: str(value) for name in names if (value := getattr(config, name)) is not None}
+    return {name: without_home(value) for name in names if (value := getattr(config, name)) is not None}
+
+
+def without_home(value: object) -> str:
+    """Return a value as text; of a path in the user's home folder, that is written `~`: weights are passed on."""
+    text = str(value)
+    try:
+        return f"~/{Path(text).relative_to(Path.home()).as_posix()}"
+    except (ValueError, RuntimeError):  # it is elsewhere, or there is no home folder
+        return text
 
 
 def usage(drafter: str, key: str, path: Path) -> str:
