@@ -1,6 +1,10 @@
-"""The installed version of specdec-core. Importing this imports no torch."""
+"""The installed version of specdec-core, and of what works with it. Importing this imports no torch."""
 
-from importlib.metadata import PackageNotFoundError, version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, entry_points, version
+
+PLUGINS = "specdec"
+"""The entry-point group of plugins."""
 
 
 def installed_version() -> str:
@@ -9,3 +13,15 @@ def installed_version() -> str:
         return version("specdec-core")
     except PackageNotFoundError:
         return "0+uninstalled"
+
+
+@cache
+def installed_versions() -> dict[str, str]:
+    """Return the versions that results depend on: of specdec, torch, transformers and everything with plugins.
+
+    Builds of one version, such as 2.13.0+cpu and 2.13.0+cu126, count as the same.
+    """
+    found = {point.dist.name: point.dist.version for point in entry_points(group=PLUGINS) if point.dist}
+    found |= {name: version(name) for name in ("torch", "transformers")}
+    found.pop("specdec-core", None)
+    return {"specdec": installed_version(), **{name: one.partition("+")[0] for name, one in found.items()}}

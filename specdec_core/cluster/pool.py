@@ -7,13 +7,13 @@ data, so that any worker can run it.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from specdec_core._version import installed_version
+from specdec_core._version import installed_versions
 from specdec_core.interface import TrainingObserver, errors
 from specdec_core.interface.errors import SpecdecError, exception_text
 
@@ -171,20 +171,27 @@ class _WorkerError(Exception):
         super().__init__(f'\n"""\n{trace}"""')
 
 
-def attempt(version: str, function: Callable[..., Any], job: tuple[Any, ...]) -> tuple[Any, Failure | None]:
+def attempt(
+    versions: Mapping[str, str], function: Callable[..., Any], job: tuple[Any, ...]
+) -> tuple[Any, Failure | None]:
     """Run a job on a worker.
 
     Args:
-        version: Version of specdec where the job comes from.
+        versions: What `installed_versions` says where the job comes from. Results name these only, so a job is
+            refused where others would compute.
         function: The function.
         job: Its arguments.
 
     Returns:
         What the function returned, and what it raised.
     """
-    if version != installed_version():
-        here = f"a worker has specdec {installed_version()}, and this process {version}"
-        return None, Failure("ConfigError", f"{here}; install the same version on every machine.", "")
+    here = installed_versions()
+    other = [name for name, one in versions.items() if here.get(name, one) != one]
+    if other:
+        there = ", ".join(f"{name} {here[name]}" for name in other)
+        wanted = ", ".join(f"{name} {versions[name]}" for name in other)
+        said = f"a worker has {there}, and this process {wanted}; install the same version on every machine."
+        return None, Failure("ConfigError", said, "")
     try:
         return function(*job), None
     except KeyboardInterrupt:

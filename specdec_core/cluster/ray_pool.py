@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from specdec_core._version import installed_version
+from specdec_core._version import installed_versions
 from specdec_core.cluster.pool import Failure, JobError, attempt
 from specdec_core.interface.errors import ConfigError, exception_text
 
@@ -72,7 +72,7 @@ class RayPool:
         if gpus:
             return self._on_gpus(function, jobs, gpus, return_exceptions)
         remote = self._ray.remote(attempt).options(num_cpus=self._fitting(cpus), max_retries=RETRIES)
-        running = [remote.remote(installed_version(), function, job) for job in jobs]
+        running = [remote.remote(installed_versions(), function, job) for job in jobs]
         self._running.update(dict.fromkeys(running))
         return self._results(running, return_exceptions)
 
@@ -81,7 +81,7 @@ class RayPool:
     ) -> Iterator[Any]:
         for job in jobs:
             worker = self._timing(gpus)
-            yield self._result(worker.run.remote(installed_version(), function, job), keep)
+            yield self._result(worker.run.remote(installed_versions(), function, job), keep)
 
     def _on_gpus(
         self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], gpus: float, keep: bool
@@ -96,7 +96,7 @@ class RayPool:
                     while idle and todo:
                         number, job = todo.popleft()
                         worker = idle.pop()
-                        running[worker.run.remote(installed_version(), function, job)] = number, worker
+                        running[worker.run.remote(installed_versions(), function, job)] = number, worker
                     (ended,), _ = self._ray.wait(list(running), num_returns=1)
                     number, worker = running.pop(ended)
                     done[number] = self._result(ended, keep=True)
@@ -224,9 +224,11 @@ class RayPool:
 class _Worker:
     """A worker for many jobs: what one of them keeps in its process, the next one finds."""
 
-    def run(self, version: str, function: Callable[..., Any], job: tuple[Any, ...]) -> tuple[Any, Failure | None]:
+    def run(
+        self, versions: Mapping[str, str], function: Callable[..., Any], job: tuple[Any, ...]
+    ) -> tuple[Any, Failure | None]:
         """Run a job."""
-        return attempt(version, function, job)
+        return attempt(versions, function, job)
 
 
 def _import_ray() -> Any:

@@ -58,12 +58,14 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
+from specdec_core._version import PLUGINS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from specdec_core.interface import PluginSpec
 
-PROJECT = "specdec"
+PROJECT = PLUGINS
 """Name of the pluggy project and of the entry-point group."""
 
 hookspec = pluggy.HookspecMarker(PROJECT)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from specdec_core import _version
 from specdec_core.cli.main import app
-from specdec_core.cluster import LocalPool, open_pool
+from specdec_core.cluster import LocalPool, open_pool, pool
 from specdec_core.cluster.pool import Failure, attempt
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError
 from specdec_core.interface.target import TargetConfig
@@ -102,20 +104,31 @@ def _third(number):
 
 
 def test_a_pool_of_this_process():
-    pool = open_pool()
-    assert isinstance(pool, LocalPool)
-    assert list(pool.map(_third, [(1,), (3,)], timed=True)) == [3, 1]
+    local = open_pool()
+    assert isinstance(local, LocalPool)
+    assert list(local.map(_third, [(1,), (3,)], timed=True)) == [3, 1]
     with pytest.raises(ZeroDivisionError):
-        list(pool.map(_third, [(0,)]))
-    found = list(pool.map(_third, [(0,), (1,)], return_exceptions=True))
+        list(local.map(_third, [(0,)]))
+    found = list(local.map(_third, [(0,), (1,)], return_exceptions=True))
     assert [type(one) for one in found] == [ZeroDivisionError, float]
 
 
-def test_a_worker_of_another_version_does_nothing():
-    _, failure = attempt("0.0.0", _third, (1,))
+@pytest.mark.parametrize("changed", ["specdec", "torch", "specdec-mine"])
+def test_a_worker_of_another_version_does_nothing(changed, monkeypatch):
+    """Of specdec, of a library or of a plugin: what it would compute is not what the results say."""
+    mine = SimpleNamespace(dist=SimpleNamespace(name="specdec-mine", version="1.2"))
+    monkeypatch.setattr(_version, "entry_points", lambda group: [mine])
+    here = _version.installed_versions.__wrapped__()
+    monkeypatch.setattr(pool, "installed_versions", lambda: here)
+    _, failure = attempt({**here, changed: "0.0.0"}, _third, (1,))
     assert isinstance(failure, Failure)
-    with pytest.raises(ConfigError, match="install the same version on every machine"):
+    said = rf"a worker has {changed} [\d.]+, and this process {changed} 0\.0\.0; install the same version"
+    with pytest.raises(ConfigError, match=said):
         raise failure.error()
+
+
+def test_a_worker_needs_no_plugin_that_a_job_may_not_use():
+    assert attempt({**_version.installed_versions(), "specdec-other": "1.0"}, _third, (3,)) == (1, None)
 
 
 def test_errors_of_a_worker_keep_their_class_and_say_where():
