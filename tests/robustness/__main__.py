@@ -19,7 +19,19 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.robustness import controllers, files, folders, kills, logs, plugins, proposals, rules, terminals
+from tests.robustness import (
+    controllers,
+    files,
+    folders,
+    kills,
+    logs,
+    pages,
+    plugins,
+    proposals,
+    records,
+    rules,
+    terminals,
+)
 from tests.robustness.attack import Attack, Result, attempt
 
 ATTACKS = (
@@ -34,6 +46,8 @@ ATTACKS = (
     Attack("prompts", "prompt files with changed bytes", files.prompts),
     Attack("ngrams", "ARPA files with changed bytes", files.ngrams),
     Attack("logs", "logs of other programs with changed values and bytes", logs.logs),
+    Attack("pages", "markup in what the report and notebooks show", pages.pages),
+    Attack("records", "headers, metadata and arrays of records, with a sound checksum", records.records, cost=4),
     Attack("models", "damaged model folders", folders.models, cost=4),
     Attack("terminals", "control characters and formulas in names", terminals.terminals, cost=4),
     Attack("journals", "results with damaged lines", folders.journals, cost=10),
