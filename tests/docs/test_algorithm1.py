@@ -1,0 +1,56 @@
+"""`examples/algorithm1.py`: the tokens of the core, from plain torch on one page."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from specdec_core import Decoder, load_model
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "algorithm1.py"
+PROMPTS = ["import os\n\ndef read", "class Stack:\n    def", "for x in"]
+
+
+@pytest.fixture(scope="module")
+def algorithm1():
+    spec = importlib.util.spec_from_file_location("algorithm1", EXAMPLE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def models():
+    return load_model("builtin:target", packed=False), load_model("builtin:drafter", packed=False)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_it_decodes_the_tokens_of_the_core(algorithm1, models, temperature, gamma):
+    target, drafter = models
+    decoder = Decoder(
+        target, {"name": "transformer", "model": "builtin:drafter"}, gamma=gamma, temperature=temperature
+    )
+    for seed, text in enumerate(PROMPTS, start=2**40):
+        prompt = target.tokenizer(text).input_ids
+        tokens, passes = algorithm1.generate(
+            target.model,
+            drafter.model,
+            prompt,
+            gamma=gamma,
+            temperature=temperature,
+            max_new_tokens=24,
+            eos_ids=target.eos_ids,
+            seed=seed,
+        )
+        result = decoder.generate(text, max_new_tokens=24, seeds=[seed])
+        assert result.sequences[0].tokens == tuple(tokens)
+        assert result.metrics.target_calls == passes
+
+
+def test_it_fits_on_two_screens_and_has_no_class():
+    lines = EXAMPLE.read_text().splitlines()
+    assert len(lines) <= 150
+    assert not any(line.startswith("class ") for line in lines)
