@@ -2,8 +2,8 @@
 
     python examples/algorithm1.py "import os"
 
-p is the target's distribution, q the drafter's. The random numbers are those of specdec, so that the tokens are those
-of `Decoder(target, drafter, gamma=4, temperature=1.0).generate(prompt, seeds=[seed])`.
+p is the target's distribution, q the drafter's. The random numbers are those of specdec, so that the tokens are
+those of `Decoder(target, drafter, gamma=4, temperature=1.0).generate(prompt, seeds=[seed])`.
 """
 
 from __future__ import annotations
