@@ -11,8 +11,6 @@ from pydantic import ValidationError
 
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError
-from specdec_core.record.damage import validated
-from specdec_core.record.reader import HEADER
 from specdec_core.registry import Registry
 from specdec_core.study.config.prompt_file import PromptText
 from specdec_core.study.config.schema import PromptsConfig
@@ -53,6 +51,10 @@ def recorded_prompts(record: Record, number: int) -> PromptsConfig | None:
     Raises:
         ConfigError: The record says it in another way than a study does.
     """
+    # Here, since these import numpy, and commands that read no record do not.
+    from specdec_core.record.damage import validated
+    from specdec_core.record.reader import HEADER
+
     settings = record.parts[number].header.prompts.settings
     if settings is None:
         return None
