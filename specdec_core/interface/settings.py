@@ -208,7 +208,7 @@ class ModelSettings(Validated):
     for twice the memory. `auto` packs where that works, unless the model is tiny or memory is short."""
     compile: bool | Literal["auto"] = "auto"
     """Compile short forward passes: by TorchInductor on a CPU, which takes up to a minute when the model is loaded
-    for the first time, or as CUDA graphs. `auto` does so on a GPU."""
+    for the first time, or as CUDA graphs. `auto` does not, as yet: captured passes have not run on a GPU."""
 
     @model_validator(mode="before")
     @classmethod

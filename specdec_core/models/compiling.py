@@ -61,14 +61,12 @@ def compile_as_set(loaded: LoadedModel, setting: bool | Literal["auto"]) -> Load
 
     Args:
         loaded: A model.
-        setting: `auto` captures the passes of a model on a GPU, where that works.
+        setting: `auto` compiles nothing as yet: captured passes have not run on a GPU.
 
     Raises:
         ModelError: `setting` is True and the passes cannot have a fixed shape.
     """
-    if setting == "auto":
-        setting = loaded.device.type == "cuda" and why_not(loaded) is None
-    return compile_model(loaded) if setting else loaded
+    return compile_model(loaded) if setting is True else loaded
 
 
 def why_not(loaded: LoadedModel) -> str | None:

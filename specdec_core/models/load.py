@@ -210,7 +210,7 @@ def load_model(
             0 alone: the others compute their share until rank 0 ends, and then end, too. Needs accelerate.
         trust_remote_code: Run code from the model's repository.
         packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows.
-        compile: Compile short forward passes; see `compile_model`. `auto` captures them on a GPU.
+        compile: Compile short forward passes; see `compile_model`. `auto` does not, as yet.
         folder: Base for relative paths.
 
     Raises:

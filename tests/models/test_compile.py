@@ -216,8 +216,10 @@ def test_caches_are_handed_on_between_sessions_and_never_shared():
     assert len(model.passes._idle) == IDLE
 
 
-def test_a_model_on_a_cpu_is_compiled_only_when_asked():
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_model_is_compiled_only_when_asked(device, monkeypatch):
     loaded = wrap_model(tiny_model("llama"))
+    monkeypatch.setattr(type(loaded), "device", torch.device(device))
     assert compile_as_set(loaded, "auto") is loaded
     assert compile_as_set(loaded, False) is loaded
     assert TargetConfig(model="x").compile == "auto"
