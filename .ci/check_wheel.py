@@ -3,14 +3,14 @@
 import sys
 import zipfile
 
-NAMES = {"specdec_core", "specdec_drafters", "specdec_plugins"}
+NAMES = {"specdec_core", "specdec_drafters", "specdec_models", "specdec_plugins"}
 NEEDED = {
     *(f"{name}/py.typed" for name in NAMES),
-    *(f"specdec_core/builtin/{role}/model.safetensors" for role in ("target", "drafter")),
-    *(f"specdec_core/builtin/{role}/tokenizer.json" for role in ("target", "drafter")),
-    "specdec_core/builtin/prompts.jsonl",
-    *(f"specdec_core/builtin/digits-{role}/model.safetensors" for role in ("target", "drafter")),
-    "specdec_core/builtin/digits-ngram/digits-bigram.arpa",
+    *(f"specdec_models/{role}/model.safetensors" for role in ("target", "drafter")),
+    *(f"specdec_models/{role}/tokenizer.json" for role in ("target", "drafter")),
+    "specdec_models/heldout.jsonl",
+    *(f"specdec_models/digits-{role}/model.safetensors" for role in ("target", "drafter")),
+    "specdec_models/digits-ngram/digits-bigram.arpa",
 }
 
 files = set(zipfile.ZipFile(sys.argv[1]).namelist())

@@ -31,7 +31,6 @@ from transformers.utils import logging as hf_logging
 
 from drafters import DRAFTERS
 from specdec_core import default_registry
-from specdec_core.builtin import PROMPTS
 from specdec_core.decoding import Decoder, Metrics, TraceObserver, make_drafter
 from specdec_core.interface import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
@@ -117,7 +116,7 @@ class Method:
 def measure(target: LoadedModel, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the results of each drafter at each temperature."""
     names = options.only or list(DRAFTERS)
-    prompts = [p.text for p in read_prompts(PromptsConfig(file=PROMPTS, limit=options.prompts), Path())]
+    prompts = [p.text for p in read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())]
     settings = GenerationSettings(max_new_tokens=options.new_tokens, ignore_eos=True, seed=options.seed)
     for temperature in options.temperatures:
         for name in names:

@@ -30,7 +30,6 @@ from _common import floor_seconds, random_llama, report, spread
 from transformers.utils import logging as hf_logging
 
 from specdec_core import default_registry
-from specdec_core.builtin import PROMPTS
 from specdec_core.decoding import Decoder, Metrics
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.interface import (
@@ -258,7 +257,7 @@ def bytes_of(drafter: object) -> int:
 
 def measure_with_target(target: LoadedModel, options: argparse.Namespace) -> dict[str, Any]:
     """Return c, acceptance rate and block efficiency of each drafter with a target; runs are interleaved."""
-    prompts = [p.text for p in read_prompts(PromptsConfig(file=PROMPTS, limit=options.prompts), Path())]
+    prompts = [p.text for p in read_prompts(PromptsConfig(builtin="heldout", limit=options.prompts), Path())]
     settings = GenerationSettings(max_new_tokens=options.new_tokens, ignore_eos=True)
     decoders = dict(decoders_for(target, options))
     metrics: dict[str, list[Any]] = {name: [] for name in decoders}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult
 
 FOLDER = Path(__file__).parent
-RESULTS = FOLDER.parent / "recipes" / "builtin_digits" / "RESULTS.json"
+RESULTS = FOLDER.parent / "models" / "recipes" / "builtin_digits" / "RESULTS.json"
 DATA = FOLDER / "data" / "digits.json"
 STUDY = FOLDER.parent / "examples" / "images.yaml"
 EACH = 60

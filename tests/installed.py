@@ -4,7 +4,7 @@ import importlib
 import sys
 import textwrap
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, distributions
+from importlib.metadata import EntryPoint, distribution, distributions
 from pathlib import Path
 
 import pytest
@@ -109,7 +109,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Return an empty folder for distributions; those of the environment are hidden."""
+    """Return an empty folder for distributions. It hides those of the environment, except the built-in models."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -117,9 +117,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delenv("SPECDEC_PLUGINS", raising=False)
 
+    built_in = distribution("specdec-core").entry_points.select(group="specdec", name="models")
+
     def entry_points(group: str) -> list[EntryPoint]:
         there = distributions(path=[str(folder)])
-        return [entry for dist in there for entry in dist.entry_points if entry.group == group]
+        return [*built_in, *(entry for dist in there for entry in dist.entry_points if entry.group == group)]
 
     monkeypatch.setattr(discovery, "entry_points", entry_points)
     before = set(sys.modules)

@@ -24,14 +24,14 @@ LIGHT = (
     "specdec_core.interface",
     "specdec_core.interface.files",
     "specdec_core.registry",
-    "specdec_core.builtin",
-    "specdec_core.models.resolve",
+    "specdec_core.models.requirements",
     "specdec_core.theory",
     "specdec_core.execution",
     "specdec_core.study",
     "specdec_core.cli.main",
     "specdec_drafters.plugin",
     "specdec_plugins.plugin",
+    "specdec_models.plugin",
 )
 
 

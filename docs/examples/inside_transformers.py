@@ -4,9 +4,9 @@
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from specdec_core import generate_with
-from specdec_core.builtin import builtin_model
+from specdec_core.models import model_folder
 
-folder = builtin_model("builtin:target")  # any model of transformers
+folder = model_folder("builtin:target")  # any model of transformers
 model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
 drafted = generate_with(drafter={"name": "transformer", "model": "builtin:drafter"}, gamma=4)
 

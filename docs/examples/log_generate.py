@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from specdec_core.builtin import builtin_model
+from specdec_core.models import model_folder
 
-folder = builtin_model("builtin:target")  # or a name on the hub
+folder = model_folder("builtin:target")  # or a name on the hub
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 sampling = {"do_sample": True, "temperature": 0.8, "top_p": 0.95, "top_k": 0}  # without top_k: 0, it is 50

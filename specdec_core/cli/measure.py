@@ -41,8 +41,9 @@ from specdec_core.measurement.file import (
     read_measurement,
     write_measurement,
 )
+from specdec_core.models.requirements import unmet_requirements
 from specdec_core.models.resolve import has_encoder, model_folder
-from specdec_core.registry import default_registry, unmet_requirements
+from specdec_core.registry import default_registry
 from specdec_core.study import Study, Task, load_study, run_model
 from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
 from specdec_core.study.config.schema import PromptsConfig, RunConfig

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.cli.common import (
     MaxRuns,
     PluginTimeout,
@@ -24,6 +23,7 @@ from specdec_core.cli.common import (
 from specdec_core.cli.inputs import Named, read_target
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
+from specdec_core.registry import is_shipped, misspelt_collection
 from specdec_core.study import MAX_RUNS, load_study
 from specdec_core.study.config.yaml_source import written_yaml
 from specdec_core.study.run.folder import check_free
@@ -168,7 +168,7 @@ def _study_and_record(study: str | None, record: str | None) -> tuple[str | None
             "nothing to tune: pass a study with the candidates, or a record such as builtin:code, on which the "
             "installed drafters are tried."
         )
-    if study is None or not (study.startswith(BUILTIN_PREFIX) or Path(study).is_dir()):
+    if study is None or not (is_shipped(study) or misspelt_collection(study) or Path(study).is_dir()):
         return study, record
     if record is not None:
         raise ConfigError(f"two records are given, {study} and --record {record}; pass one, and a study.")

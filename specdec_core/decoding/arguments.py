@@ -27,6 +27,7 @@ from specdec_core.interface import (
     unknown_name,
 )
 from specdec_core.models import LoadedModel
+from specdec_core.models.requirements import unmet_requirements
 from specdec_core.registry import (
     KIND_LABELS,
     Registry,
@@ -35,7 +36,6 @@ from specdec_core.registry import (
     dotted,
     plugin_settings,
     rule_problems,
-    unmet_requirements,
 )
 
 PluginName: TypeAlias = str | Mapping[str, Any] | PluginConfig

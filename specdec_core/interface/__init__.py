@@ -66,6 +66,7 @@ from specdec_core.interface.settings import (
 from specdec_core.interface.simple_drafters import AutoregressiveDrafter, DeterministicDrafter, draw_tree
 from specdec_core.interface.spec import (
     Capabilities,
+    ModelsSpec,
     Nested,
     NestedDrafter,
     NestedGamma,
@@ -112,6 +113,7 @@ __all__ = [
     "LowerOrder",
     "ModelError",
     "ModelSettings",
+    "ModelsSpec",
     "Nested",
     "NestedDrafter",
     "NestedGamma",

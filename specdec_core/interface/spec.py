@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from specdec_core.interface.validated import Validated
 
 PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule", "trainer"]
 """What a plugin is; `gamma` and `lenience` are controllers, `rule` is an acceptance rule."""
+ListedKind: TypeAlias = PluginKind | Literal["models"]
+"""What hooks register: plugins, and collections of models."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +90,21 @@ class PluginSpec:
     capabilities: Capabilities = field(default_factory=Capabilities)
     shorthand: str | None = None
     aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ModelsSpec:
+    """A collection of models and other files, as a hook returns it. `NAME:ITEM` refers to a file in it.
+
+    Attributes:
+        name: The name before the colon; two characters or more, as one letter may be a drive.
+        folder: The folder that holds the files, such as `Path(__file__).parent`.
+        summary: One line for listings.
+    """
+
+    kind: ClassVar[Literal["models"]] = "models"
+    aliases: ClassVar[tuple[str, ...]] = ()
+
+    name: str
+    folder: Path
+    summary: str = ""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specdec_core.models.packing import pack, unpack
     from specdec_core.models.parallel import open_session
     from specdec_core.models.probe import TESTED_FAMILIES
+    from specdec_core.models.requirements import unmet_requirements
     from specdec_core.models.resolve import model_folder
     from specdec_core.models.session import ModelSession
     from specdec_core.models.variants import first_layers, with_modules
@@ -41,6 +42,7 @@ __all__ = [
     "model_folder",
     "open_session",
     "pack",
+    "unmet_requirements",
     "unpack",
     "with_modules",
     "without_progress_bar",
@@ -67,6 +69,7 @@ lazy_attributes(
         "specdec_core.models.packing": ("pack", "unpack"),
         "specdec_core.models.parallel": ("open_session",),
         "specdec_core.models.probe": ("TESTED_FAMILIES",),
+        "specdec_core.models.requirements": ("unmet_requirements",),
         "specdec_core.models.resolve": ("model_folder",),
         "specdec_core.models.session": ("ModelSession",),
         "specdec_core.models.variants": ("first_layers", "with_modules"),

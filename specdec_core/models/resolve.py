@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_model
 from specdec_core.interface.errors import ModelError, did_you_mean, exception_text
 from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.registry import is_shipped, shipped_file
 
 _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 """Suffixes of the class names of decoder-only models."""
@@ -21,18 +21,19 @@ _MAX_CONFIG = 10_000_000
 
 
 def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
-    """Return the folder of a local or built-in model, or None for a hub name.
+    """Return the folder of a local model or of one that ships, or None for a hub name.
 
     Args:
-        model: A folder, a hub name, or a built-in model such as `builtin:target`.
+        model: A folder, a hub name, or a model that ships, such as `builtin:target`.
         folder: Base for relative paths.
 
     Raises:
-        ModelError: There is no such built-in model, or the name can only be a path and there is no such folder, or
-            no folder can have it; or it resembles a model's folder there, and is not in the cache of the hub.
+        ModelError: No installed collection has this model, or the name can only be a path and there is no such
+            folder, or no folder can have it; or it resembles a model's folder there, and is not in the cache of
+            the hub.
     """
-    if str(model).startswith(BUILTIN_PREFIX):
-        return builtin_model(str(model))
+    if (shipped := shipped_file(model, "model", "generation_config.json", folder)) is not None:
+        return shipped.parent
     path = input_path(model, folder, ModelError).resolve()
     if path.is_dir():
         return path
@@ -51,10 +52,10 @@ def near_miss(model: str | Path, folder: Path = Path()) -> str | None:
     """Return a message for a name that is no folder, nor in the cache of the hub, but resembles a model's folder.
 
     Args:
-        model: A folder, a hub name, or a built-in model.
+        model: A folder, a hub name, or a model that ships.
         folder: Base for relative paths.
     """
-    if str(model).startswith(BUILTIN_PREFIX):
+    if is_shipped(model):
         return None
     try:
         path = input_path(model, folder, ModelError).resolve()
@@ -116,7 +117,7 @@ def has_encoder(model: str | Path, folder: Path = Path(), subfolder: str | None 
     """Return whether a model has an encoder, or None if its config is not on this machine or does not tell.
 
     Args:
-        model: A folder, a hub name, or a built-in model.
+        model: A folder, a hub name, or a model that ships.
         folder: Base for relative paths.
         subfolder: Folder of the model within `model`.
     """

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_record
 from specdec_core.interface.errors import ConfigError, reading
 from specdec_core.interface.inputs import input_path, open_input
 from specdec_core.record.damage import damaged, validated
 from specdec_core.record.record import PartHeader, Record, RecordedText, RecordHeader
 from specdec_core.record.shards import ShardInfo, read_info, read_shard, shard_name
+from specdec_core.registry import shipped_file
 
 HEADER = "record.json"
 """Name of the file with the header."""
@@ -63,14 +63,15 @@ def read_record(path: Path | str) -> Record:
     """Read a record; its texts are read when its parts are iterated.
 
     Args:
-        path: Its folder, or a built-in one such as `builtin:code`.
+        path: Its folder, or one that ships, such as `builtin:code`.
 
     Raises:
+        ModelError: No installed collection has this record.
         ConfigError: It is no record, or damaged, or of another version of the format. Iterating a part raises it
             too, where a shard turns out to be damaged.
     """
-    built_in = str(path).startswith(BUILTIN_PREFIX)
-    folder = builtin_record(str(path)) if built_in else input_path(path)
+    shipped = shipped_file(path, "record", HEADER)
+    folder = input_path(path) if shipped is None else shipped.parent
     if not folder.is_dir():
         raise ConfigError(
             f"{path}: there is no such folder; `specdec record --output {path}` writes a record, and "

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ConfigError, ModelError
 from specdec_core.interface.files import writing_file, writing_folder
@@ -23,6 +22,7 @@ from specdec_core.models.locate import read_tokenizer
 from specdec_core.record.damage import damaged, open_arrays
 from specdec_core.record.reader import FEATURES, TOKENIZER
 from specdec_core.record.record import Record
+from specdec_core.registry import is_shipped
 
 _INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
 _TYPES = frozenset(("F64", "F32", "F16", "BF16"))
@@ -156,7 +156,7 @@ def fingerprint_weights(target: LoadedModel) -> str | None:
 def recorded_tokenizer(record: Record) -> Any:
     """Return the tokenizer of a record's target, or None without one.
 
-    That of a built-in target is not in the record: it comes with this package, as the target does.
+    That of a target that ships with a package is not in the record: it comes with the target.
 
     Raises:
         ConfigError: It is not the one that was recorded.
@@ -167,7 +167,7 @@ def recorded_tokenizer(record: Record) -> Any:
         return None
     model = header.target.model
     place: str | Path = record.path / TOKENIZER
-    if is_builtin(model):
+    if is_shipped(model):
         place = model
     elif not (record.path / TOKENIZER).is_dir():
         raise ConfigError(f"{record.path} has lost its folder `{TOKENIZER}`. Copy the record again.")
@@ -178,11 +178,6 @@ def recorded_tokenizer(record: Record) -> Any:
             "again, or record the target anew."
         )
     return tokenizer
-
-
-def is_builtin(model: str) -> bool:
-    """Whether a target comes with this package."""
-    return model.startswith(BUILTIN_PREFIX)
 
 
 def _load(place: str | Path) -> Any:

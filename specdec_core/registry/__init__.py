@@ -1,16 +1,16 @@
 """Find, list and create plugins. Importing this package does not import torch."""
 
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT, HookSpecs, hookimpl
-from specdec_core.registry.nesting import MAX_DEPTH, depth_of, dotted, marker_of, nested_settings
+from specdec_core.registry.nesting import MAX_DEPTH, Keys, depth_of, dotted, entries, marker_of, nested_settings
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
 from specdec_core.registry.requirements import (
     beyond_token_ids,
     check_capabilities,
     encoder_mismatch,
     rule_problems,
-    unmet_requirements,
 )
 from specdec_core.registry.settings import plugin_settings, plugin_types
+from specdec_core.registry.shipped import drafter_settings, is_shipped, misspelt_collection, shipped_file
 from specdec_core.registry.validation_errors import describe
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "MAX_DEPTH",
     "PROJECT",
     "HookSpecs",
+    "Keys",
     "PluginRecord",
     "Registry",
     "beyond_token_ids",
@@ -27,12 +28,16 @@ __all__ = [
     "depth_of",
     "describe",
     "dotted",
+    "drafter_settings",
     "encoder_mismatch",
+    "entries",
     "hookimpl",
+    "is_shipped",
     "marker_of",
+    "misspelt_collection",
     "nested_settings",
     "plugin_settings",
     "plugin_types",
     "rule_problems",
-    "unmet_requirements",
+    "shipped_file",
 ]

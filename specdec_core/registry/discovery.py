@@ -12,6 +12,7 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -19,13 +20,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
-from specdec_core.interface import PluginConfig, PluginSpec, RuleConfig, TrainerConfig
+from specdec_core.interface import ModelsSpec, PluginConfig, PluginSpec, RuleConfig, TrainerConfig
 from specdec_core.interface.errors import exception_text, is_failure
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from specdec_core.interface.spec import ListedKind
 
 ALLOW_LIST = "SPECDEC_PLUGINS"
 """Environment variable that restricts loading to these distributions and entry points, separated by commas."""
@@ -60,7 +63,7 @@ class LoadedPlugin:
     """
 
     origin: Origin
-    specs: tuple[PluginSpec, ...] = ()
+    specs: tuple[PluginSpec | ModelsSpec, ...] = ()
     reason: str = ""
     disabled: bool = False
 
@@ -125,29 +128,49 @@ def _version_conflict(entry_point: EntryPoint) -> str | None:
     return None
 
 
-def _call_hook(manager: pluggy.PluginManager, plugin: object, kind: str) -> list[PluginSpec]:
+def _call_hook(manager: pluggy.PluginManager, plugin: object, kind: ListedKind) -> list[PluginSpec | ModelsSpec]:
     hook = HOOKS_BY_KIND[kind]
     others = [other for other in manager.get_plugins() if other is not plugin]
     results: Sequence[Any] = manager.subset_hook_caller(hook, others)()
+    expected = ModelsSpec if kind == "models" else PluginSpec
     specs = []
     for result in results:
         if not isinstance(result, (list, tuple)):
-            raise TypeError(f"{hook}() must return a list of PluginSpec, not {type(result).__name__}")
+            raise TypeError(f"{hook}() must return a list of {expected.__name__}, not {type(result).__name__}")
         for spec in result:
+            if not isinstance(spec, expected):
+                raise TypeError(
+                    f"{hook}() must return a list of {expected.__name__}, but it holds a {type(spec).__name__}"
+                )
             _check_spec(spec, kind, hook)
             specs.append(spec)
     return specs
 
 
-def _check_spec(spec: Any, kind: str, hook: str) -> None:
-    if not isinstance(spec, PluginSpec):
-        raise TypeError(f"{hook}() must return a list of PluginSpec, but it holds a {type(spec).__name__}")
+def _check_spec(spec: PluginSpec | ModelsSpec, kind: ListedKind, hook: str) -> None:
     where = f"{hook}() returns {spec.name!r}"
     if spec.kind != kind:
         raise ValueError(f"{where} with kind {spec.kind!r}; this hook registers {kind!r}")
     for name in (spec.name, *spec.aliases):
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", str(name)):
             raise ValueError(f"{where}: {name!r} may contain only letters, digits, '-', '_' and '.'")
+    if isinstance(spec, ModelsSpec):
+        _check_models(spec, where)
+    else:
+        _check_plugin(spec, where)
+
+
+def _check_models(spec: ModelsSpec, where: str) -> None:
+    if len(spec.name) < 2:
+        raise ValueError(f"{where}; a name needs two characters or more, as {spec.name}: may be a drive")
+    if not (isinstance(spec.folder, Path) and spec.folder.is_absolute() and spec.folder.is_dir()):
+        raise ValueError(
+            f"{where} with folder {spec.folder!r}; it must be the absolute Path of a folder that is installed, "
+            "such as Path(__file__).parent"
+        )
+
+
+def _check_plugin(spec: PluginSpec, where: str) -> None:
     if len({spec.name, *spec.aliases}) <= len(spec.aliases):
         raise ValueError(f"{where} with aliases {spec.aliases!r}, which repeat a name")
     if not re.fullmatch(r"[\w.]+:\w+", spec.factory):
@@ -158,9 +181,9 @@ def _check_spec(spec: Any, kind: str, hook: str) -> None:
         raise ValueError(f"{where}, whose config has a field 'name'; that key is reserved for the plugin's name")
     if spec.shorthand is not None and spec.shorthand not in spec.config.model_fields:
         raise ValueError(f"{where} with shorthand {spec.shorthand!r}, which is not a field of its config")
-    if kind == "rule" and not issubclass(spec.config, RuleConfig):
+    if spec.kind == "rule" and not issubclass(spec.config, RuleConfig):
         raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of RuleConfig")
-    if kind == "trainer":
+    if spec.kind == "trainer":
         _check_trainer(spec, where)
 
 

@@ -30,7 +30,8 @@ object, that implements one or more of the hooks below:
 **When hooks run.** The registry calls every hook once per process, without arguments, on first use. Listing
 plugins, validating a study and starting a run all use the registry.
 
-**What a hook returns.** A list or tuple of `PluginSpec` of the hook's own kind. None and an empty list register
+**What a hook returns.** A list or tuple of `PluginSpec` of the hook's own kind; `specdec_models` returns
+`ModelsSpec`. None and an empty list register
 nothing. Order does not matter. A name or alias may be registered once for each kind: if two plugins register the
 same one, both are listed as a conflict, and a study that uses it is an error that names both distributions.
 
@@ -63,7 +64,8 @@ from specdec_core._version import PLUGINS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specdec_core.interface import PluginSpec
+    from specdec_core.interface import ModelsSpec, PluginSpec
+    from specdec_core.interface.spec import ListedKind
 
 PROJECT = PLUGINS
 """Name of the pluggy project and of the entry-point group."""
@@ -134,21 +136,46 @@ class HookSpecs:
             One specification of kind `trainer` for each trainer, or None.
         """
 
+    @hookspec
+    def specdec_models(self) -> Sequence[ModelsSpec] | None:
+        """Register collections of models and other files that the distribution contains.
 
-HOOKS_BY_KIND = {
+        With a collection `toys`, `toys:ITEM` works wherever a study or a command takes a file of one of these
+        kinds. The files may be in any folder of the collection:
+
+        - a model: ITEM is a folder that holds `generation_config.json`, as `save_pretrained` writes it;
+        - a record: a folder that holds `record.json`, written by `specdec record`;
+        - weights of a drafter: a folder that holds what the drafter looks for, such as `heads.safetensors`, or the
+          `config.json` of a draft head in the format of the speculators package;
+        - an n-gram model: `ITEM.arpa`;
+        - prompts: `ITEM.jsonl`.
+
+        A file `drafters.json` in the folder itself tells `specdec tune` which settings to try where no study names
+        any: for a target (of any collection, or of the hub), settings by the name of the drafter.
+
+            {"toys:target": {"transformer": {"model": "toys:drafter"}}}
+
+        Returns:
+            One `ModelsSpec` for each collection, or None.
+        """
+
+
+HOOKS_BY_KIND: dict[ListedKind, str] = {
     "drafter": "specdec_drafters",
     "gamma": "specdec_gamma_controllers",
     "lenience": "specdec_lenience_controllers",
     "rule": "specdec_rules",
     "trainer": "specdec_trainers",
+    "models": "specdec_models",
 }
-"""The hook that registers each kind of plugin."""
+"""The hook that registers each kind."""
 
-KIND_LABELS = {
+KIND_LABELS: dict[ListedKind, str] = {
     "drafter": "drafter",
     "gamma": "gamma controller",
     "lenience": "lenience controller",
     "rule": "rule",
     "trainer": "trainer",
+    "models": "collection of models",
 }
-"""How messages refer to each kind of plugin."""
+"""How messages refer to each kind."""

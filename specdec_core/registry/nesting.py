@@ -51,12 +51,12 @@ def nested_settings(config: PluginConfig) -> Iterator[NestedSetting]:
     for name, field in type(config).model_fields.items():
         marker = marker_of(Annotated[field.annotation, *field.metadata, None])
         if marker is not None:
-            for keys, value in _entries(getattr(config, name)):
+            for keys, value in entries(getattr(config, name)):
                 if isinstance(value, PluginConfig):
                     yield NestedSetting((name, *keys), marker, value)
 
 
-def _entries(value: Any) -> Iterator[tuple[Keys, Any]]:
+def entries(value: Any) -> Iterator[tuple[Keys, Any]]:
     """Yield the values of a mapping, the items of a sequence, or the value itself, each with its keys."""
     if isinstance(value, Mapping):
         yield from (((key,), entry) for key, entry in value.items())

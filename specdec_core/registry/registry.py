@@ -7,13 +7,14 @@ import importlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from specdec_core.interface import (
     AcceptanceRule,
     Drafter,
     GammaController,
     LenienceController,
+    ModelsSpec,
     PluginConfig,
     PluginKind,
     PluginSpec,
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import EntryPoint
 
+    from specdec_core.interface.spec import ListedKind
+
+_Claims: TypeAlias = "list[tuple[Origin, PluginSpec | ModelsSpec]]"
+"""Everything that is registered under one name."""
 PluginState: TypeAlias = Literal["ready", "broken", "conflict", "off"]
 """State of a plugin. `conflict`: another plugin has the same name. `off`: `SPECDEC_PLUGINS` excludes it."""
 
@@ -53,7 +58,7 @@ class PluginRecord:
     """One line of the plugin listing.
 
     Attributes:
-        kind: The plugin's kind; None if the entry point was not loaded.
+        kind: The plugin's kind, or `models` for a collection of models; None if the entry point was not loaded.
         name: The name used in a study; the entry point's name if it was not loaded.
         distribution: The distribution that provides it.
         version: That distribution's version.
@@ -65,7 +70,7 @@ class PluginRecord:
         aliases: Other names it answers to.
     """
 
-    kind: PluginKind | None
+    kind: ListedKind | None
     name: str
     distribution: str
     version: str
@@ -85,13 +90,13 @@ class Registry:
 
     def __init__(self, entry_points: Iterable[EntryPoint] | None = None) -> None:
         self._loaded_plugins = discover(entry_points)
-        self._claims: dict[tuple[PluginKind, str], list[tuple[Origin, PluginSpec]]] = defaultdict(list)
+        self._claims: dict[tuple[ListedKind, str], _Claims] = defaultdict(list)
         for loaded_plugin in self._loaded_plugins:
             for spec in loaded_plugin.specs:
                 for name in (spec.name, *spec.aliases):
                     self._claims[spec.kind, name].append((loaded_plugin.origin, spec))
 
-    def names(self, kind: PluginKind) -> list[str]:
+    def names(self, kind: ListedKind) -> list[str]:
         """Return the names of the usable plugins of a kind, without aliases, sorted."""
         unique = [
             (name, owners[0][1]) for (k, name), owners in self._claims.items() if k == kind and len(owners) == 1
@@ -108,6 +113,25 @@ class Registry:
         Raises:
             PluginError: There is no such plugin, or two plugins claim the name.
         """
+        return cast("PluginSpec", self._claimed(kind, name))
+
+    def collections(self) -> list[ModelsSpec]:
+        """Return the usable collections of models, sorted by name."""
+        return [self.collection(name) for name in self.names("models")]
+
+    def collection(self, name: str) -> ModelsSpec:
+        """Return the collection of models with this name.
+
+        Raises:
+            PluginError: There is no such collection, or two distributions claim the name.
+        """
+        return cast("ModelsSpec", self._claimed("models", name))
+
+    def registers(self, kind: ListedKind, name: str) -> bool:
+        """Return whether a name is registered, by one distribution or more."""
+        return (kind, name) in self._claims
+
+    def _claimed(self, kind: ListedKind, name: str) -> PluginSpec | ModelsSpec:
         claims = self._claims.get((kind, name), [])
         if len(claims) == 1:
             return claims[0][1]
@@ -116,18 +140,19 @@ class Registry:
                 f"{_conflict(kind, name, claims)} Uninstall one, or list what to load in SPECDEC_PLUGINS."
             )
         # Of a plugin with aliases, the message shows the name closest to the given one.
+        ready = (self._claimed(kind, known) for known in self.names(kind))
         spellings = [
             max((spec.name, *spec.aliases), key=lambda known: SequenceMatcher(None, known, name).ratio())
-            for spec in self.specs(kind)
+            for spec in ready
         ]
         message = unknown_name(KIND_LABELS[kind], name, spellings, self._of_another_kind(kind, name))
         raise PluginError(message + self._not_loaded_note())
 
-    def _of_another_kind(self, kind: PluginKind, name: str) -> str:
+    def _of_another_kind(self, kind: ListedKind, name: str) -> str:
         """Return what a name is if it does not name a plugin of this kind: another plugin, or a number."""
         if others := [KIND_LABELS[other] for other, known in self._claims if known == name and other != kind]:
             return f"It is a {others[0]}."
-        if not any(spec.shorthand for spec in self.specs(kind)):
+        if kind == "models" or not any(spec.shorthand for spec in self.specs(kind)):
             return ""
         try:
             return f"To give a number, write {float(name):g} without quotes."
@@ -213,18 +238,18 @@ class Registry:
             return [_record(origin, None, origin.entry_point, state, loaded_plugin.reason)]
         return [self._spec_record(origin, spec) for spec in loaded_plugin.specs]
 
-    def _spec_record(self, origin: Origin, spec: PluginSpec) -> PluginRecord:
+    def _spec_record(self, origin: Origin, spec: PluginSpec | ModelsSpec) -> PluginRecord:
         claims = {name: self._claims[spec.kind, name] for name in (spec.name, *spec.aliases)}
         reasons = [_conflict(spec.kind, name, owners) for name, owners in claims.items() if len(owners) > 1]
         state: PluginState = "conflict" if reasons else "ready"
         record = _record(origin, spec.kind, spec.name, state, " ".join(reasons), spec.summary)
         return replace(record, aliases=spec.aliases)
 
-    def described(self, kind: PluginKind, name: str) -> str:
+    def described(self, kind: ListedKind, name: str) -> str:
         """Return a plugin's kind, name and distribution for messages: `drafter 'echo' of specdec-toys 1.0`."""
         return f"{KIND_LABELS[kind]} {name!r} of {self._distribution(kind, name)}"
 
-    def _distribution(self, kind: PluginKind, name: str) -> str:
+    def _distribution(self, kind: ListedKind, name: str) -> str:
         """Return the distribution and version that provide a plugin, for messages."""
         origin, _ = self._claims[kind, name][0]
         return f"{origin.distribution} {origin.version}".strip()
@@ -239,14 +264,14 @@ class Registry:
 
 
 def _record(
-    origin: Origin, kind: PluginKind | None, name: str, state: PluginState, reason: str, summary: str = ""
+    origin: Origin, kind: ListedKind | None, name: str, state: PluginState, reason: str, summary: str = ""
 ) -> PluginRecord:
     return PluginRecord(
         kind, name, origin.distribution, origin.version, origin.entry_point, state, reason, summary
     )
 
 
-def _conflict(kind: PluginKind, name: str, claims: list[tuple[Origin, PluginSpec]]) -> str:
+def _conflict(kind: ListedKind, name: str, claims: _Claims) -> str:
     owners = " and ".join(f"{s.distribution} {s.version} (entry point {s.entry_point!r})" for s, _ in claims)
     return f"{KIND_LABELS[kind]} {name!r} is claimed by {owners}."
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
-from specdec_core.models.resolve import has_encoder, near_miss
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import Keys, nested_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specdec_core.interface import PluginConfig, PluginKind, PluginSpec, RuleConfig
+    from specdec_core.interface import PluginConfig, PluginSpec, RuleConfig
     from specdec_core.registry.registry import Registry
 
 
@@ -99,69 +97,6 @@ def encoder_mismatch(
         "conditioned on. Choose an encoder-decoder model of the target's family, or a drafter without a model of "
         "its own: one that copies from the source, or looks up n-grams."
     )
-
-
-def unmet_requirements(
-    registry: Registry,
-    config: PluginConfig,
-    kind: PluginKind = "drafter",
-    *,
-    encoder_decoder: bool | None = None,
-    batch_size: int | None = None,
-    has_tokenizer: bool | None = None,
-    has_hidden_states: bool | None = None,
-    has_model: bool | None = None,
-    folder: Path = Path(),
-) -> Iterator[tuple[Keys, PluginError]]:
-    """Yield the unmet requirements of a plugin and of the plugins nested in its settings.
-
-    A config that derives from `ModelSettings` names a draft model, which must have an encoder exactly when the
-    target has one. Nested plugins with `Nested.same_target=False` draft for that model instead of the target. Only
-    whether it has an encoder is known before it is loaded, so nothing else is checked for them.
-
-    Args:
-        registry: Where to look up plugins.
-        config: The plugin's settings, including its name.
-        kind: The plugin's kind.
-        encoder_decoder: See `check_capabilities`.
-        batch_size: See `check_capabilities`.
-        has_tokenizer: See `check_capabilities`.
-        has_hidden_states: See `check_capabilities`.
-        has_model: See `check_capabilities`.
-        folder: Base for relative paths.
-
-    Yields:
-        The keys that lead to the plugin in the settings, and the error.
-    """
-    target: dict[str, bool | None] = {
-        "encoder_decoder": encoder_decoder,
-        "has_tokenizer": has_tokenizer,
-        "has_hidden_states": has_hidden_states,
-        "has_model": has_model,
-    }
-    name: str = cast("Any", config).name
-    try:
-        check_capabilities(registry.spec(kind, name), batch_size=batch_size, **target)
-    except PluginError as error:
-        yield (), error
-    draft_model: dict[str, bool | None] = {}
-    if isinstance(config, ModelSettings):
-        # A folder that is not there may be written before the run; one that resembles another is misspelt.
-        if config.model and (near := near_miss(config.model, folder)) is not None:
-            yield ("model",), PluginError(near)
-        encoder = has_encoder(config.model, folder, config.subfolder) if config.model else None
-        mismatch = encoder_mismatch(
-            name, config.model, model_has_encoder=encoder, target_has_encoder=encoder_decoder
-        )
-        if mismatch is not None:
-            yield ("model",), PluginError(mismatch)
-        draft_model["encoder_decoder"] = encoder_decoder if encoder is None else encoder
-    for nested in nested_settings(config):
-        known = target if nested.marker.same_target else draft_model
-        unmet = unmet_requirements(
-            registry, nested.config, nested.marker.kind, batch_size=batch_size, folder=folder, **known
-        )
-        yield from (((*nested.keys, *keys), error) for keys, error in unmet)
 
 
 def beyond_token_ids(registry: Registry, config: PluginConfig) -> Iterator[tuple[Keys, str, str]]:

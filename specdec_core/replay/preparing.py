@@ -13,9 +13,10 @@ from torch import Tensor
 
 from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
 from specdec_core.models import LoadedModel, open_session
+from specdec_core.models.requirements import unmet_requirements
 from specdec_core.record.record import PartHeader, Record, RecordedText
 from specdec_core.record.target import load_recorded, target_info
-from specdec_core.registry import Registry, default_registry, dotted, unmet_requirements
+from specdec_core.registry import Registry, default_registry, dotted
 from specdec_core.registry.nesting import Keys
 from specdec_core.replay.along import ForcedText
 

@@ -23,7 +23,8 @@ from specdec_core.interface import (
 )
 from specdec_core.models import inference_only
 from specdec_core.models.locate import read_tokenizer
-from specdec_core.registry import default_registry, dotted, plugin_settings, unmet_requirements
+from specdec_core.models.requirements import unmet_requirements
+from specdec_core.registry import default_registry, dotted, plugin_settings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.serving.requests import Requests

@@ -1,18 +1,16 @@
 """Candidates where no study names any: every installed drafter that needs no settings, with gammas 1 to 8.
 
-For the built-in targets, `builtin/drafters.json` has the settings of drafters that come with them. Importing this
-imports no torch.
+Collections of models recommend settings of drafters for a target: `drafters.json` of the built-in models names the
+drafters that come with each. Importing this imports no torch.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.builtin import BUILTIN_DRAFTERS
 from specdec_core.interface.errors import ConfigError, SpecdecError
-from specdec_core.registry import Registry, default_registry, plugin_settings
+from specdec_core.registry import Registry, default_registry, drafter_settings, plugin_settings
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.recorded import recorded_prompts
 
@@ -42,7 +40,7 @@ def default_study(
     """
     registry = registry or default_registry()
     shared = _shared(record)
-    known = json.loads(BUILTIN_DRAFTERS.read_text(encoding="utf-8")).get(record.header.target.model, {})
+    known = drafter_settings(record.header.target.model)
     runs: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for name in registry.names("drafter"):

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.interface.files import writing_file
+from specdec_core.registry import is_shipped
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.yaml_source import written_yaml
 
@@ -97,7 +97,7 @@ def _moved(value: Any, before: Path, after: Path) -> Any:
         return {key: part if key in _NO_PATHS else _moved(part, before, after) for key, part in value.items()}
     if isinstance(value, list):
         return [_moved(part, before, after) for part in value]
-    if not isinstance(value, str) or not value or value.startswith((BUILTIN_PREFIX, "~")):
+    if not isinstance(value, str) or not value or value.startswith("~") or is_shipped(value):
         return value
     try:
         there = not Path(value).is_absolute() and (before / value).exists()

@@ -7,8 +7,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from specdec_core.builtin import builtin_heads
 from specdec_core.cli.main import app
+from specdec_core.registry import shipped_file
 from specdec_core.study.progress import StageProgress
 
 SHORT = ("--steps", "4", "--held-out", "16", "--batch-tokens", "64", "--length", "16", "--samples", "32")
@@ -141,7 +141,7 @@ def test_heads_of_another_target(compare):
 
 
 def test_heads_that_were_cut(here, compare):
-    whole = builtin_heads("builtin:heads").read_bytes()
+    whole = shipped_file("builtin:heads", "heads", "heads.safetensors").read_bytes()
     (here / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
     assert "cut.safetensors: not a complete safetensors file" in compare("{name: heads, model: cut.safetensors}")
 

@@ -7,7 +7,6 @@ MODULES = [
     "specdec_core",
     "specdec_core.interface",
     "specdec_core.registry",
-    "specdec_core.builtin",
     "specdec_core.cli.main",
     "specdec_core.study",
     "specdec_core.study.config.loader",
@@ -45,7 +44,8 @@ from typer.testing import CliRunner
 from specdec_core.registry import default_registry, discovery
 
 # Found without being installed, so that the test holds in a bare checkout.
-ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in ("specdec_drafters", "specdec_plugins")]
+names = ("specdec_drafters", "specdec_plugins", "specdec_models")
+ours = [EntryPoint(name, f"{{name}}.plugin", "specdec") for name in names]
 discovery.entry_points = lambda group: ours
 from specdec_core.cli.main import app
 

@@ -18,10 +18,10 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
 from specdec_core.interface import SpecdecError
 from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, write_measurement
+from specdec_core.models import model_folder
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
 
 COMMANDS = typer.main.get_command(app)
@@ -151,7 +151,7 @@ def place(tmp_path, monkeypatch, installed):
 def hub_model(place):
     """A model with a chat template, in the place of one of the hub."""
     folder = place / "model"
-    shutil.copytree(builtin_model("builtin:target"), folder)
+    shutil.copytree(model_folder("builtin:target"), folder)
     shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
     return folder
 

@@ -28,7 +28,11 @@ from tests.docs.pages import name as page_name
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 ALL = "".join(TEXTS.values())
-SHIPPED = [record for record in default_registry().records() if record.distribution == "specdec-core"]
+SHIPPED = [
+    record
+    for record in default_registry().records()
+    if record.distribution == "specdec-core" and record.kind != "models"
+]
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<to>[^)\s]+)\)")
 _MACHINE = re.compile(r"(?<![\w.~/<:-])/(?:home|root|tmp|work|mnt|Users|opt|usr/local|var)(?:/|\b)[\w./-]*")
 
@@ -193,7 +197,7 @@ def test_links_of_pages_outside_the_site_lead_somewhere():
 
 def test_files_that_pages_name_exist():
     packages = "tests|specdec_core|examples|benchmarks|scripts"
-    folders = {"drafters": "specdec_drafters", "plugins": "specdec_plugins", ".": f"(?:{packages})"}
+    folders = {name: f"specdec_{name}" for name in ("drafters", "plugins", "models")} | {".": f"(?:{packages})"}
     for folder, prefix in folders.items():
         for page, text in spans():
             if re.fullmatch(rf"{prefix}/[\w/.-]+", text) and "NAME" not in text:

@@ -18,8 +18,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
+from specdec_core.models import model_folder
 
 for package in ("accelerate", "fastapi", "openai", "uvicorn"):
     pytest.importorskip(package, reason=f"{package} of transformers[serving] is not installed")
@@ -82,8 +82,8 @@ def _wait(address: str, process: subprocess.Popen, log: Path) -> None:
 @pytest.fixture(scope="module")
 def plain():
     """Returns what the model says without a drafter."""
-    model = AutoModelForCausalLM.from_pretrained(builtin_model("builtin:target"), dtype="float32")
-    tokenizer = AutoTokenizer.from_pretrained(builtin_model("builtin:target"))
+    model = AutoModelForCausalLM.from_pretrained(model_folder("builtin:target"), dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("builtin:target"))
 
     def generate(prompt: str, count: int, stop: str | None = None) -> str:
         ids = tokenizer(prompt, return_tensors="pt")

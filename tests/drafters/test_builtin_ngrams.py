@@ -6,9 +6,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.builtin import builtin_arpa
 from specdec_core.interface import TargetInfo
-from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters.ngram.config import NgramConfig, find_arpa
 from specdec_drafters.ngram.drafter import NgramDrafter
 
 NAMES = [f"builtin:{task}-{kind}" for task in ("translation", "summarization") for kind in ("unigram", "bigram")]
@@ -22,13 +21,10 @@ def test_each_is_read_and_has_the_order_of_its_name(name):
 
 
 def test_a_name_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(
-        ValidationError, match=r"unknown built-in n-gram model 'builtin:translation-bigrm'.*Did you mean"
-    ):
+    with pytest.raises(ValidationError, match=r"unknown n-gram model 'builtin:translation-bigrm'.*Did you mean"):
         NgramConfig(arpa="builtin:translation-bigrm")
 
 
 def test_all_of_what_ships_can_be_named():
-    shipped = sorted(path.stem for path in (builtin_arpa(NAMES[0]).parent).glob("*.arpa"))
+    shipped = sorted(path.stem for path in find_arpa(NAMES[0], Path()).parent.glob("*.arpa"))
     assert [f"builtin:{stem}" for stem in shipped] == sorted(NAMES)
-    assert isinstance(builtin_arpa("builtin:translation-unigram"), Path)

@@ -12,13 +12,15 @@ from safetensors.torch import load_file, save_file
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
-from specdec_core.builtin import PROMPTS as PROMPTS_FILE
-from specdec_core.builtin import builtin_speculator
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, ModelError, Outcome, TargetInfo, TokenTree
 from specdec_core.models import load_model, wrap_model
+from specdec_core.registry import shipped_file
+from specdec_core.study.config.prompts import read_prompts
+from specdec_core.study.config.schema import PromptsConfig
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.common.speculators import read_checkpoint
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
@@ -279,7 +281,7 @@ def test_missing_folders_and_files_are_named(tmp_path, monkeypatch):
         read_eagle3("./nowhere", target_for().info())
     with pytest.raises(ModelError, match=r"the folder has no config\.json"):
         read_eagle3(str(tmp_path), target_for().info())
-    with pytest.raises(ModelError, match="unknown built-in draft head 'builtin:eagle'"):
+    with pytest.raises(ModelError, match="unknown draft head 'builtin:eagle'"):
         read_eagle3("builtin:eagle", target_for().info())
 
 
@@ -326,17 +328,17 @@ def test_in_a_chain_each_drafter_has_its_own_layers(tmp_path):
 def test_the_head_that_ships_drafts_for_the_target_that_ships():
     target = load_model("builtin:target", device="cpu")
     drafter = Eagle3Drafter(Eagle3Config(model="builtin:eagle3"), target.info())
-    path = builtin_speculator("builtin:eagle3")
+    path = shipped_file("builtin:eagle3", "draft head", "config.json").parent
     assert (path / "model.safetensors").stat().st_size < 5_000_000
     assert (path / "README.md").is_file()
-    prompts = [json.loads(line)["prompt"] for line in PROMPTS_FILE.read_text(encoding="utf-8").splitlines()[:8]]
+    prompts = [one.text for one in read_prompts(PromptsConfig(builtin="heldout", limit=8), Path())]
     decoder = Decoder(target, drafter, gamma=Gamma(3), strict=True)
     metrics = decoder.generate(prompts, GenerationSettings(max_new_tokens=32, ignore_eos=True)).metrics
     assert metrics.block_efficiency > 1.4
 
 
 def test_a_built_in_head_is_no_built_in_model():
-    with pytest.raises(ModelError, match=r"unknown built-in model 'builtin:eagle3'"):
+    with pytest.raises(ModelError, match=r"unknown model 'builtin:eagle3'"):
         load_model("builtin:eagle3", device="cpu")
-    with pytest.raises(ModelError, match=r"unknown built-in draft head 'builtin:target'"):
-        builtin_speculator("builtin:target")
+    with pytest.raises(ModelError, match=r"unknown draft head 'builtin:target'"):
+        read_checkpoint("builtin:target", Path(), "eagle3")

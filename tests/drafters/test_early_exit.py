@@ -233,13 +233,13 @@ def test_what_is_no_trained_exit_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"the folder has no early-exit.safetensors. Train an exit with"):
         drafter_for(target, model=str(tmp_path / "empty"))
-    with pytest.raises(ModelError, match=r"unknown built-in exit 'builtin:target'.*builtin:early-exit"):
+    with pytest.raises(ModelError, match=r"unknown exit 'builtin:target'.*builtin:early-exit"):
         drafter_for(target, model="builtin:target")
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes((tmp_path / "early-exit.safetensors").read_bytes()[:-9])
     with pytest.raises(ModelError, match="not a complete safetensors file"):
         drafter_for(target, model=str(broken))
-    heads = "specdec_core/builtin/heads/heads.safetensors"
+    heads = "models/specdec_models/heads/heads.safetensors"
     with pytest.raises(ModelError, match="but not of a trained exit"):
         read_exit(find_exit(heads, tmp_path.__class__()))
     with pytest.raises(ModelError, match="not a square matrix of finite values"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core import builtin as shipped
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     ConfigError,
@@ -24,9 +24,11 @@ from specdec_core.interface import (
     TokenTree,
 )
 from specdec_core.models import inflate, load_model, wrap_model
+from specdec_core.study.config.prompts import read_prompts
+from specdec_core.study.config.schema import PromptsConfig
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.heads.file import HeadsCard, read_heads, write_heads
+from specdec_drafters.heads.file import HeadsCard, find_heads, read_heads, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
 from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
@@ -252,12 +254,8 @@ def test_a_missing_file_or_folder_is_named(tmp_path):
         drafter_for(tmp_path)
 
 
-def test_unknown_builtin_heads(monkeypatch, tmp_path):
-    (tmp_path / "heads").mkdir()
-    write(tmp_path / "heads" / "heads.safetensors")
-    monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
-    assert drafter_for("builtin:heads").count == K
-    with pytest.raises(ModelError, match=r"unknown built-in heads 'builtin:head'.*'builtin:heads'"):
+def test_heads_that_do_not_ship():
+    with pytest.raises(ModelError, match=r"unknown heads 'builtin:head'.*'builtin:heads'"):
         drafter_for("builtin:head")
 
 
@@ -411,10 +409,10 @@ def test_heads_fit_the_same_target_in_another_dtype_and_inflated(tmp_path):
 def test_the_heads_that_ship_guess_for_the_target_that_ships():
     target = load_model("builtin:target", device="cpu")
     drafter = drafter_for("builtin:heads", target.info())
-    path = shipped.builtin_heads("builtin:heads")
+    path = find_heads("builtin:heads", Path())
     assert path.stat().st_size < 5_000_000
     assert (path.parent / "README.md").is_file()
-    prompts = [json.loads(line)["prompt"] for line in shipped.PROMPTS.read_text(encoding="utf-8").splitlines()[:8]]
+    prompts = [one.text for one in read_prompts(PromptsConfig(builtin="heldout", limit=8), Path())]
     decoder = Decoder(target, drafter, gamma=Gamma(1), strict=True)
     metrics = decoder.generate(prompts, GenerationSettings(max_new_tokens=32, ignore_eos=True)).metrics
     assert metrics.accepted / metrics.drafted > 0.35

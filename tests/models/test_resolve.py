@@ -52,7 +52,7 @@ def test_the_folder_of_a_model(tmp_path):
     assert model_folder("owner/name", tmp_path) is None
     assert model_folder("builtin:target").name == "target"
     assert has_encoder("builtin:target") is has_encoder("builtin:drafter") is False
-    with pytest.raises(ModelError, match="unknown built-in model 'builtin:targte'"):
+    with pytest.raises(ModelError, match="unknown model 'builtin:targte'"):
         model_folder("builtin:targte")
 
 

@@ -124,7 +124,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a misspelt folder of a drafter is found late",
-        "specdec_core/registry/requirements.py",
+        "specdec_core/models/requirements.py",
         "if config.model and (near",
         "if False and (near",
         "The baseline is timed before a misspelt drafter is named.",

@@ -12,8 +12,8 @@ from recipes.builtin_digits import cards as digits_cards
 from recipes.builtin_pair import cards as pair_cards
 from recipes.builtin_t5 import cards as t5_cards
 
-ROOT = Path(__file__).parents[2]
-MODULES = [f"recipes.{path.parent.name}.{path.stem}" for path in sorted((ROOT / "recipes").glob("*/*.py"))]
+RECIPES = Path(__file__).parents[2] / "models" / "recipes"
+MODULES = [f"recipes.{path.parent.name}.{path.stem}" for path in sorted(RECIPES.glob("*/*.py"))]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -395,7 +395,7 @@ def test_what_is_no_record_is_refused(tmp_path):
         read_record(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"record\.json: there is no such file"):
         read_record(tmp_path)
-    with pytest.raises(ModelError, match=r"unknown built-in record 'builtin:cod'. Did you mean 'builtin:code'"):
+    with pytest.raises(ModelError, match=r"unknown record 'builtin:cod'. Did you mean 'builtin:code'"):
         read_record("builtin:cod")
 
 

@@ -8,11 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from specdec_core.builtin import builtin_model
 from specdec_core.interface import ConfigError, PromptError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.target import TargetConfig
-from specdec_core.models import load_model
+from specdec_core.models import load_model, model_folder
 from specdec_core.record import read_record
 from specdec_core.record.recorder import TextJob, record_texts
 from specdec_core.record.target import target_info
@@ -302,7 +301,7 @@ def test_texts_that_lose_their_space_are_ambiguous():
 
 def test_an_import_of_what_was_recorded_is_the_record(read, tmp_path):
     """Through the log and back, with raw log-probabilities at temperature 1; a study finds the part."""
-    loaded = load_model(builtin_model("builtin:target"), packed=False)
+    loaded = load_model(model_folder("builtin:target"), packed=False)
     prompts = ["def main():", "import os"]
     study = load_study(
         {

@@ -11,9 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from typer.testing import CliRunner
 
-from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError
+from specdec_core.models import model_folder
 from specdec_core.serving.transformers import ServedGenerate
 from tests.tiny import tiny_model
 
@@ -39,12 +39,12 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain():
-    return AutoModelForCausalLM.from_pretrained(builtin_model("builtin:target"), dtype="float32")
+    return AutoModelForCausalLM.from_pretrained(model_folder("builtin:target"), dtype="float32")
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return AutoTokenizer.from_pretrained(builtin_model("builtin:target"))
+    return AutoTokenizer.from_pretrained(model_folder("builtin:target"))
 
 
 class Streamer:
@@ -137,7 +137,7 @@ def test_a_folder_keeps_what_is_the_users(tmp_path):
     assert other.exit_code == 2
     assert "links to another model" in other.output
     export(folder, "--drafter", "prompt-copy", "--model", "builtin:target", "--overwrite")
-    assert (folder / "config.json").resolve() == builtin_model("builtin:target") / "config.json"
+    assert (folder / "config.json").resolve() == model_folder("builtin:target") / "config.json"
     assert (folder / "chat_template.jinja").read_text() == "mine"
     export(folder, "--drafter", "prompt-copy", "--gamma", "{name: confidence, max_gamma: 6}", "--overwrite")
     assert "'max_gamma': 6" in (folder / "custom_generate/generate.py").read_text()
@@ -150,7 +150,7 @@ def test_a_folder_keeps_what_is_the_users(tmp_path):
 
 
 def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name: builtin_model("builtin:target"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name: model_folder("builtin:target"))
     export(tmp_path / "served", "--drafter", "prompt-copy", "--model", "owner/name")
     assert (tmp_path / "served" / "model.safetensors").is_file()
 

@@ -21,11 +21,10 @@ from specdec_core import (
     SessionInfo,
     TraceObserver,
 )
-from specdec_core.builtin import builtin_model
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import ConfigError, DeterministicDrafter, PluginConfig, SamplingSettings, TargetInfo
-from specdec_core.models import wrap_model
+from specdec_core.models import model_folder, wrap_model
 from specdec_core.record import read_record
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
@@ -111,7 +110,7 @@ def serve_all(runner: Runner, traffic: dict[str, tuple[list[int], list[int]]], s
 )
 def test_drafts_are_those_of_a_fresh_session(given, record, traffic, tmp_path):
     (tmp_path / "counted.py").write_text(Path(__file__).read_text())
-    tokenizer = str(builtin_model("builtin:target"))
+    tokenizer = str(model_folder("builtin:target"))
     proposer = proposer_of(given, record.header.vocab_size, folder=str(tmp_path), tokenizer=tokenizer)
     runner = Runner(proposer, GAMMA)
     serve_all(runner, traffic, seed=1)

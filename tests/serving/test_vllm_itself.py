@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
+from specdec_core.models import model_folder
 
 pytest.importorskip("vllm", reason="vLLM is not installed: its wheel brings CUDA")
 
@@ -27,7 +27,7 @@ def test_vllm_gives_its_own_tokens_with_drafts(tmp_path, monkeypatch):
     greedy = SamplingParams(temperature=0, max_tokens=48)
     texts = []
     for more in ({}, {"speculative_config": config}):
-        model = LLM(str(builtin_model("builtin:target")), dtype="float32", enforce_eager=True, **more)
+        model = LLM(str(model_folder("builtin:target")), dtype="float32", enforce_eager=True, **more)
         texts.append([output.outputs[0].token_ids for output in model.generate(prompts, greedy)])
         del model
     assert texts[0] == texts[1]

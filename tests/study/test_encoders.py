@@ -5,7 +5,8 @@ import json
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.registry import default_registry, unmet_requirements
+from specdec_core.models.requirements import unmet_requirements
+from specdec_core.registry import default_registry
 from specdec_core.study import load_study, run_model
 
 STUDY = """\

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core import load_model
-from specdec_core.builtin import builtin_model
 from specdec_core.cli.main import app
+from specdec_core.models import model_folder
 from specdec_core.study import compare, load_study
 from tests.study.test_html_report import Elements
 
@@ -27,7 +27,7 @@ def test_the_models_know_levels_and_classes_and_have_room_for_one_picture(role):
 
 
 def test_all_of_it_is_small():
-    folders = [builtin_model(f"builtin:digits-{role}") for role in ("target", "drafter")]
+    folders = [model_folder(f"builtin:digits-{role}") for role in ("target", "drafter")]
     files = [path for folder in (*folders, folders[0].parent / "digits-ngram") for path in folder.iterdir()]
     assert sum(path.stat().st_size for path in files) < 2_000_000
 

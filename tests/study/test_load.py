@@ -154,7 +154,7 @@ def test_set_that_is_wrong_is_named(write, setting, message):
         (
             "target: builtin:target",
             "target: builtin:tarjet",
-            "1:9: unknown built-in model 'builtin:tarjet'. Did you",
+            "1:9: unknown model 'builtin:tarjet'. Did you",
         ),
         ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: there is no such folder ("),
         ("target: builtin:target", "target: a/b/c", "1:9: a/b/c: there is no such folder ("),

@@ -6,7 +6,6 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from specdec_core import builtin as shipped
 from specdec_core.interface import PromptError
 from specdec_core.study.config.prompts import (
     PromptText,
@@ -228,18 +227,13 @@ def test_a_list_of_texts(tmp_path):
         read_prompts(PromptsConfig(texts=("a", "b", " ")), tmp_path)
 
 
-def test_the_prompts_that_ship(tmp_path, monkeypatch):
+def test_the_prompts_that_ship(tmp_path):
     found = read_prompts(PromptsConfig(builtin="heldout", limit=3), tmp_path)
     assert len(found) == 3
     assert all(prompt.text.strip() for prompt in found)
-    (tmp_path / "p.jsonl").write_text('{"prompt": "translate"}\n')
-    monkeypatch.setitem(shipped.BUILTIN_PROMPTS, "translation", tmp_path / "p.jsonl")
-    assert read_prompts(PromptsConfig(builtin="translation"), tmp_path)[0].text == "translate"
-
-
-def test_every_name_of_prompts_that_ship_is_allowed():
-    for name in shipped.BUILTIN_PROMPTS:
-        assert PromptsConfig(builtin=name).builtin == name
+    assert read_prompts(PromptsConfig(file="builtin:heldout", limit=3), tmp_path) == found
+    with pytest.raises(PromptError, match=r"unknown prompts 'builtin:heldot'. Did you mean 'builtin:heldout'"):
+        read_prompts(PromptsConfig(builtin="heldot"), tmp_path)
 
 
 def test_a_chat_template_of_the_study(lines, tmp_path):

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import cached_file
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_speculator
 from specdec_core.interface import ModelError, TargetInfo, open_input
 from specdec_core.models import model_folder
+from specdec_core.registry import shipped_file
 
 WEIGHTS = "model.safetensors"
 _MAX_CONFIG = 10_000_000
@@ -81,14 +81,15 @@ def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
     """Read a draft head.
 
     Args:
-        model: A folder, a hub name, or a built-in head such as `builtin:eagle3`.
+        model: A folder, a hub name, or a head that ships, such as `builtin:eagle3`.
         folder: Base for relative paths.
         drafter: Name of the drafter, for error messages.
 
     Raises:
         ModelError: It is not there, or no draft head in this format.
     """
-    place = builtin_speculator(model) if model.startswith(BUILTIN_PREFIX) else model_folder(model, folder)
+    shipped = shipped_file(model, "draft head", "config.json", folder, fits=_is_no_model)
+    place = model_folder(model, folder) if shipped is None else shipped.parent
     config = _read_json(_file(model, place, "config.json"))
     if not isinstance(config.get("speculators_model_type"), str):
         kind = ", ".join(map(str, config.get("architectures") or [config.get("model_type")]))
@@ -98,6 +99,10 @@ def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
             "or choose another checkpoint."
         )
     return Checkpoint(model, config, _read_weights(model, place))
+
+
+def _is_no_model(config: Path) -> bool:
+    return not (config.parent / "generation_config.json").exists()
 
 
 def parse_config(kind: type[C], checkpoint: Checkpoint, drafter: str, supported: str) -> C:

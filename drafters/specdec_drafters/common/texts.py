@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.builtin import PROMPTS
 from specdec_core.interface import ConfigError, input_path, open_input, reading
+from specdec_core.registry import shipped_file
 from specdec_drafters.common import BUILTIN_STDLIB
 
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ def _library_modules(max_bytes: int) -> list[str]:
 
 def _prompt_sources() -> set[str]:
     """Return the file names of the modules that the built-in prompts come from."""
-    return set(_sources(PROMPTS.read_text(encoding="utf-8").splitlines()))
+    prompts = shipped_file("builtin:heldout", "prompts", "*.jsonl")
+    assert prompts is not None, "it has the form of a reference"
+    return set(_sources(prompts.read_text(encoding="utf-8").splitlines()))
 
 
 def _sources(lines: list[str]) -> Iterator[str]:

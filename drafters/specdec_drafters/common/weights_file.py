@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
-from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.interface import ModelError, input_path, open_input
+from specdec_core.registry import shipped_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,21 +16,21 @@ if TYPE_CHECKING:
     from specdec_core.interface import TargetFeatures
 
 
-def find_weights(model: str, folder: Path, name: str, builtin: Callable[[str], Path], how_to_train: str) -> Path:
+def find_weights(model: str, folder: Path, name: str, what: str, how_to_train: str) -> Path:
     """Return the file that a `model` setting refers to.
 
     Args:
-        model: A file, a folder that holds a file with this name, or `builtin:...`.
+        model: A file, a folder that holds a file with this name, or one that ships, such as `builtin:heads`.
         folder: Base for relative paths.
         name: The name of the file in a folder.
-        builtin: Returns the file of a built-in name.
+        what: What the file holds, for messages.
         how_to_train: The advice that ends messages.
 
     Raises:
-        ModelError: No built-in weights have this name, or the folder has no such file.
+        ModelError: No installed collection has these weights, or the folder has no such file.
     """
-    if model.startswith(BUILTIN_PREFIX):
-        return builtin(model)
+    if (shipped := shipped_file(model, what, name, folder)) is not None:
+        return shipped
     path = input_path(model, folder, ModelError)
     if not path.is_dir():
         return path

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.builtin import BUILTIN_PREFIX
 from specdec_core.interface import (
     ConfigError,
     ModelError,
@@ -19,6 +18,7 @@ from specdec_core.interface import (
     writing_folder,
 )
 from specdec_core.models import LoadedModel, load_model
+from specdec_core.registry import is_shipped
 from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
 from specdec_drafters.eagle3.checkpoint import config_of, default_layers
 from specdec_drafters.eagle3.config import Eagle3TrainerConfig
@@ -95,8 +95,8 @@ class Eagle3Trainer(Trainer):
     def _write(self, head: Eagle3Head, target: LoadedModel, layers: Sequence[int], run: TrainingRun) -> str:
         config = self.config
         assert target.features is not None
-        # A built-in target is none that others could load.
-        name = None if config.target.startswith(BUILTIN_PREFIX) else config.target
+        # A target that ships with a package is none that others could load.
+        name = None if is_shipped(config.target) else config.target
         verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
         trained = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
         keys = config_of(head, layers, verifier, specdec=trained, dtype=config.saved_as)

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specdec_core.builtin import builtin_exit
 from specdec_core.interface import ModelError, writing_file
 from specdec_drafters.common.weights_file import find_weights, read_weights
 
@@ -90,13 +89,13 @@ def find_exit(model: str, folder: Path) -> Path:
     """Return the file that a `model` setting refers to.
 
     Args:
-        model: A file, a folder that holds `early-exit.safetensors`, or `builtin:early-exit`.
+        model: A file, a folder that holds `early-exit.safetensors`, or a name such as `builtin:early-exit`.
         folder: Base for relative paths.
 
     Raises:
-        ModelError: There is no such built-in exit, or the folder has no such file.
+        ModelError: No installed collection has this exit, or the folder has no such file.
     """
-    return find_weights(model, folder, FILE_NAME, builtin_exit, HOW_TO_TRAIN)
+    return find_weights(model, folder, FILE_NAME, "exit", HOW_TO_TRAIN)
 
 
 def _check(translator: Tensor, what: str) -> None:

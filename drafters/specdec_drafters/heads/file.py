@@ -12,7 +12,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save_file
 
-from specdec_core.builtin import builtin_heads
 from specdec_core.interface import ModelError, writing_file
 from specdec_drafters.common.weights_file import find_weights, read_weights
 from specdec_drafters.heads.model import Heads, HeadsShape
@@ -117,13 +116,13 @@ def find_heads(model: str, folder: Path) -> Path:
     """Return the file that a `model` setting refers to.
 
     Args:
-        model: A file, a folder that holds `heads.safetensors`, or `builtin:heads`.
+        model: A file, a folder that holds `heads.safetensors`, or a name such as `builtin:heads`.
         folder: Base for relative paths.
 
     Raises:
-        ModelError: There are no such built-in heads, or the folder has no such file.
+        ModelError: No installed collection has these heads, or the folder has no such file.
     """
-    return find_weights(model, folder, FILE_NAME, builtin_heads, HOW_TO_TRAIN)
+    return find_weights(model, folder, FILE_NAME, "heads", HOW_TO_TRAIN)
 
 
 def _card(path: Path, header: str | None) -> HeadsCard:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
-from specdec_core.interface import ModelError, PluginConfig, TrainerConfig
+from specdec_core.interface import ModelError, PluginConfig, TrainerConfig, input_path
+from specdec_core.registry import is_shipped, shipped_file
 from specdec_drafters.common import BUILTIN_TEXTS
 
 MAX_ORDER = 10
@@ -34,9 +34,9 @@ class NgramConfig(PluginConfig):
         if (self.arpa is None) == (self.text is None):
             given = "neither" if self.arpa is None else "both"
             raise ValueError(f"give either 'arpa' (an ARPA file) or 'text' (a text to count); got {given}")
-        if self.arpa is not None and str(self.arpa).startswith(BUILTIN_PREFIX):
+        if self.arpa is not None and is_shipped(self.arpa):
             try:
-                builtin_arpa(str(self.arpa))
+                find_arpa(self.arpa, Path())
             except ModelError as error:
                 raise ValueError(str(error)) from error
         if self.arpa is not None and self.max_bytes is not None:
@@ -44,6 +44,21 @@ class NgramConfig(PluginConfig):
         if self.text is not None and self.text.startswith("builtin:") and self.text not in BUILTIN_TEXTS:
             raise ValueError(f"unknown built-in text {self.text!r}. Available: {', '.join(BUILTIN_TEXTS)}.")
         return self
+
+
+def find_arpa(arpa: Path, folder: Path) -> Path:
+    """Return the file that an `arpa` setting refers to.
+
+    Args:
+        arpa: An ARPA file, or one that ships, such as `builtin:translation-bigram`.
+        folder: Base for relative paths.
+
+    Raises:
+        ModelError: No installed collection has this n-gram model.
+        ConfigError: No file can have this name.
+    """
+    shipped = shipped_file(arpa, "n-gram model", "*.arpa", folder)
+    return input_path(arpa, folder) if shipped is None else shipped
 
 
 class NgramTrainerConfig(TrainerConfig):

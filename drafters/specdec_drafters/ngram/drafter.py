@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from specdec_core.builtin import BUILTIN_PREFIX, builtin_arpa
 from specdec_core.interface import (
     Drafter,
     DraftRequest,
@@ -16,16 +15,13 @@ from specdec_core.interface import (
     SessionInfo,
     TargetInfo,
     draw_tree,
-    input_path,
 )
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
-from specdec_drafters.ngram.config import NgramConfig
+from specdec_drafters.ngram.config import NgramConfig, find_arpa
 from specdec_drafters.ngram.kneser_ney import estimate
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -62,14 +58,10 @@ class NgramDrafter(Drafter):
 
 def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
     if config.arpa is not None:
-        return read_arpa(_locate(config.arpa, target.folder), target.vocab_size, config.order)
+        return read_arpa(find_arpa(config.arpa, target.folder), target.vocab_size, config.order)
     assert config.text is not None, "the config checks that one is given"
     tokens = target_documents("ngram", config.text, config.max_bytes, target)
     return estimate(tokens, target.vocab_size, config.order or DEFAULT_TEXT_ORDER)
-
-
-def _locate(arpa: Path, folder: Path) -> Path:
-    return builtin_arpa(str(arpa)) if str(arpa).startswith(BUILTIN_PREFIX) else input_path(arpa, folder)
 
 
 class _NgramSession(DraftSession):

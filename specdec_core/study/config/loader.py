@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.interface.target import TargetConfig
+from specdec_core.models.requirements import unmet_requirements
 from specdec_core.models.resolve import has_encoder, model_folder
 from specdec_core.registry import (
     Registry,
@@ -21,7 +22,6 @@ from specdec_core.registry import (
     dotted,
     nested_settings,
     rule_problems,
-    unmet_requirements,
 )
 from specdec_core.registry.validation_errors import MAX_PROBLEMS, Form
 from specdec_core.study.config.grid import Expanded, expand, too_many

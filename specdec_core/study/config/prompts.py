@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
-from specdec_core.builtin import BUILTIN_PROMPTS
-from specdec_core.interface.errors import PromptError, reading
+from specdec_core.interface.errors import ModelError, PromptError, reading
 from specdec_core.interface.inputs import input_path, open_text
+from specdec_core.registry import shipped_file
 from specdec_core.study.config.messages import plain_messages
 from specdec_core.study.config.prompt_file import PromptText, read_rows
 from specdec_core.study.config.prompt_rows import dataset_rows, file_rows, shuffled
@@ -226,9 +226,17 @@ def _read(config: PromptsConfig, folder: Path) -> tuple[str, list[PromptText]]:
     if config.dataset is not None:
         rows = dataset_rows(config, folder)
         return config.dataset, read_rows(rows, config.chosen_columns(), config.limit)
-    built_in = BUILTIN_PROMPTS[config.builtin or "heldout"]
-    path = input_path(config.file, folder, PromptError) if config.file else built_in
+    path = _file(f"builtin:{config.builtin}" if config.file is None else config.file, folder)
     return str(path), read_rows(file_rows(path, config.shuffle), config.chosen_columns(), config.limit)
+
+
+def _file(given: str | Path, folder: Path) -> Path:
+    """Return the file that a `file` key refers to."""
+    try:
+        shipped = shipped_file(given, "prompts", "*.jsonl", folder)
+    except ModelError as error:
+        raise PromptError(str(error)) from error
+    return input_path(given, folder, PromptError) if shipped is None else shipped
 
 
 def _from_list(texts: Sequence[str], config: PromptsConfig) -> list[PromptText]:

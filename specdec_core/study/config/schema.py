@@ -60,11 +60,12 @@ _TokenId = Annotated[int, Field(ge=0)]
 class PromptsConfig(_Part):
     """Source of the prompts: exactly one of `builtin`, `file`, `dataset`, `texts` and `tokens`."""
 
-    builtin: Literal["heldout", "translation", "summarization"] | None = None
-    """Prompts shipped with the built-in models, from text held out of their training."""
+    builtin: Annotated[str, Field(min_length=1)] | None = None
+    """Prompts of the built-in models, from text held out of their training: `heldout`, `translation` or
+    `summarization`; short for a `file` such as `builtin:heldout`."""
     file: Path | None = None
-    """A file that ends in .jsonl, .json, .csv, .tsv, .parquet or .txt (a prompt per line); relative to the study
-    file."""
+    """A file that ends in .jsonl, .json, .csv, .tsv, .parquet or .txt (a prompt per line), relative to the study
+    file; or prompts that ship with a package, such as `builtin:heldout`."""
     dataset: Annotated[str, Field(min_length=1)] | None = None
     """A Hugging Face dataset: a folder, relative to the study file, or a name on the hub. Needs datasets."""
     texts: tuple[str, ...] | None = None

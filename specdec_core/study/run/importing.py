@@ -25,10 +25,10 @@ from specdec_core.record.record import (
     RecordedText,
     RecordHeader,
 )
-from specdec_core.record.target import fingerprint_tokenizer, is_builtin, save_tokenizer
+from specdec_core.record.target import fingerprint_tokenizer, save_tokenizer
 from specdec_core.record.token_texts import TokenTexts
 from specdec_core.record.writer import RecordWriter, check_folder
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry import Registry, default_registry, is_shipped
 from specdec_core.study.config.prompts import PromptText, encode_prompts
 from specdec_core.study.run.folder import exclusive_lock
 from specdec_core.study.run.provenance import LIBRARIES, versions
@@ -100,7 +100,7 @@ def import_record(
         observer.stage(f"reading {source}")
         texts = _Reader(outline, options).read(source, observer)
         writer = RecordWriter(output, _header(source, texts, outline, options, registry), fresh=fresh)
-        if outline.tokenizer is not None and not is_builtin(target.model) and not (output / TOKENIZER).is_dir():
+        if outline.tokenizer is not None and not is_shipped(target.model) and not (output / TOKENIZER).is_dir():
             save_tokenizer(output, outline.tokenizer)
         for start in range(writer.done[0], len(texts), _SHARD):
             writer.append(0, texts[start : start + _SHARD])

@@ -13,8 +13,7 @@ import torch
 import transformers
 
 from specdec_core._version import installed_version
-from specdec_core.builtin import BUILTIN_PREFIX
-from specdec_core.registry import Registry
+from specdec_core.registry import Registry, is_shipped
 from specdec_core.study.config.prompts import PromptText, fingerprint_prompts
 from specdec_core.study.config.study import Study, Task
 
@@ -78,7 +77,7 @@ def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
     A model that was trained again has the same path, and its results belong to another study. Of a file above
     1 GiB only 64 chunks of 1 MiB are hashed, spread evenly: this detects weights that were all retrained, but may
     miss a change to a few of them. Unreadable files are skipped, as whatever loads them reports the error. Models
-    on the hub are not fingerprinted, and neither are built-in ones, which change only with the version.
+    on the hub are not fingerprinted, and neither are those that ship, which change only with the version.
 
     Args:
         settings: Plain data. Values of keys called `name` are not paths.
@@ -109,7 +108,7 @@ def _texts(settings: Any) -> Iterator[str]:
     elif isinstance(settings, (list, tuple)):
         for value in settings:
             yield from _texts(value)
-    elif isinstance(settings, str) and settings and not settings.startswith(BUILTIN_PREFIX):
+    elif isinstance(settings, str) and settings and not is_shipped(settings):
         yield settings
 
 

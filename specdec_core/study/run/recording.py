@@ -19,9 +19,9 @@ from specdec_core.interface.target import TargetConfig
 from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.record.record import Record
 from specdec_core.record.recorder import TextJob
-from specdec_core.record.target import is_builtin, load_recorded, save_tokenizer
+from specdec_core.record.target import load_recorded, save_tokenizer
 from specdec_core.record.writer import RecordWriter, check_folder
-from specdec_core.registry import Registry
+from specdec_core.registry import Registry, is_shipped
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.factory import load_target
@@ -159,7 +159,7 @@ def _save_target(writer: RecordWriter, target: RecordedTarget, outline: Outline)
     """Write the tokenizer, and the embeddings where hidden states are recorded, unless they are there."""
     path, header = writer.path, writer.header
     model = header.target.model
-    if outline.tokenizer is not None and not is_builtin(model) and not (path / TOKENIZER).is_dir():
+    if outline.tokenizer is not None and not is_shipped(model) and not (path / TOKENIZER).is_dir():
         save_tokenizer(path, outline.tokenizer)
     if header.hidden_size is not None and not (path / FEATURES).is_file():
         target.save_features(path, header)
