@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,12 +12,15 @@ from pathlib import Path
 
 
 def install(site: Path, packages: Iterable[Path]) -> None:
-    """Write the files that pip would install, for packages of one module each."""
+    """Write the files that pip would install, for packages of one module or one folder each."""
     site.mkdir(exist_ok=True)
     for package in packages:
         project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         module = project["name"].replace("-", "_")
-        (site / f"{module}.py").write_bytes((package / f"{module}.py").read_bytes())
+        if (package / module).is_dir():
+            shutil.copytree(package / module, site / module)
+        else:
+            shutil.copy(package / f"{module}.py", site)
         info = site / f"{module}-{project['version']}.dist-info"
         info.mkdir()
         metadata = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"

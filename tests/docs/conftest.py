@@ -36,7 +36,7 @@ def example_packages(tmp_path_factory) -> Path:
     """A folder with the packages of docs/examples, as pip would install them."""
     folder = tmp_path_factory.mktemp("installed")
     examples = ROOT / "docs" / "examples"
-    install(folder, [examples / f"specdec-{name}" for name in ("recent", "follow", "floor", "pairs")])
+    install(folder, [examples / f"specdec-{name}" for name in ("recent", "follow", "floor", "pairs", "samples")])
     (folder / "parts.py").write_bytes((examples / "parts.py").read_bytes())
     return folder
 

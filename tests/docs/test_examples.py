@@ -77,16 +77,18 @@ def test_the_packages_are_listed(installed):
         ("rule", "floor"),
         ("drafter", "pairs"),
         ("trainer", "pairs"),
+        ("models", "samples"),
     }
 
 
 def test_the_studies_of_the_packages_name_them(registry):
     names = {
         name: [run.name for run in load_study(EXAMPLES / f"specdec-{name}" / "study.yaml", registry=registry).runs]
-        for name in ("recent", "follow", "floor")
+        for name in ("recent", "follow", "floor", "samples")
     }
     assert names["floor"][1:] == ["token", "floor", "lenient"]
     assert names["recent"][1:] == ["recent-1", "recent-3", "prompt-copy-3"]
+    assert len(names["samples"][1:]) == 3
     assert names["follow"][1:] == ["always-4", "follow", "late"]
 
 
