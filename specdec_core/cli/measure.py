@@ -43,6 +43,7 @@ from specdec_core.measurement.file import (
 )
 from specdec_core.models.requirements import unmet_requirements
 from specdec_core.models.resolve import has_encoder, model_folder
+from specdec_core.models.vocabulary import local_vocabulary
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, Task, load_study, run_model
 from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
@@ -238,9 +239,14 @@ def _of_options(given: Mapping[str, Any]) -> _Options:
     model_folder(target.model)  # a missing model is reported before torch is loaded
     settings = _settings(given)
     encoder = has_encoder(target.model, subfolder=target.subfolder)
+    vocabulary = local_vocabulary(target.model, subfolder=target.subfolder)
     for run in runs:
         for _, error in unmet_requirements(
-            default_registry(), run.drafter, encoder_decoder=encoder, batch_size=settings.batch_size
+            default_registry(),
+            run.drafter,
+            encoder_decoder=encoder,
+            batch_size=settings.batch_size,
+            vocabulary=vocabulary,
         ):
             raise error
     return _Options(

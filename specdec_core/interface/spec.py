@@ -25,10 +25,12 @@ class Nested:
         kind: What plugs in there.
         same_target: Whether it works for the target of the plugin around it, so that the target must have what it
             needs. False where it works for a model that the plugin around it brings.
+        same_tokens: Whether its token ids are those of the plugin around it.
     """
 
     kind: PluginKind
     same_target: bool = True
+    same_tokens: bool = True
 
 
 NestedDrafter: TypeAlias = Annotated[Any, Nested("drafter")]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specdec_core.models.resolve import model_folder
     from specdec_core.models.session import ModelSession
     from specdec_core.models.variants import first_layers, with_modules
+    from specdec_core.models.vocabulary import vocabulary_mismatch
 
 __all__ = [
     "TESTED_FAMILIES",
@@ -44,6 +45,7 @@ __all__ = [
     "pack",
     "unmet_requirements",
     "unpack",
+    "vocabulary_mismatch",
     "with_modules",
     "without_progress_bar",
     "wrap_model",
@@ -73,5 +75,6 @@ lazy_attributes(
         "specdec_core.models.resolve": ("model_folder",),
         "specdec_core.models.session": ("ModelSession",),
         "specdec_core.models.variants": ("first_layers", "with_modules"),
+        "specdec_core.models.vocabulary": ("vocabulary_mismatch",),
     },
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
 from specdec_core.models.resolve import has_encoder, near_miss
+from specdec_core.models.vocabulary import local_vocabulary, vocabulary_mismatch
 from specdec_core.registry import (
     Keys,
     Registry,
@@ -19,7 +20,7 @@ from specdec_core.registry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from specdec_core.interface import PluginConfig, PluginKind
 
@@ -34,14 +35,15 @@ def unmet_requirements(
     has_tokenizer: bool | None = None,
     has_hidden_states: bool | None = None,
     has_model: bool | None = None,
+    vocabulary: Mapping[int, str] | None = None,
     folder: Path = Path(),
 ) -> Iterator[tuple[Keys, PluginError]]:
     """Yield the unmet requirements of a plugin and of the plugins nested in its settings.
 
     A config that derives from `ModelSettings` names a draft model, which must have an encoder exactly when the
-    target has one. Nested plugins with `Nested.same_target=False` draft for that model instead of the target. Only
-    whether it has an encoder is known before it is loaded, so nothing else is checked for them. A setting that
-    refers to a file of a collection of models must spell the collection's name right.
+    target has one, and the target's token ids. Nested plugins with `Nested.same_target=False` draft for that model
+    instead of the target; of it no more is known before it is loaded. A setting that refers to a file of a
+    collection of models must spell the collection's name right.
 
     Args:
         registry: Where to look up plugins.
@@ -52,6 +54,7 @@ def unmet_requirements(
         has_tokenizer: See `check_capabilities`.
         has_hidden_states: See `check_capabilities`.
         has_model: See `check_capabilities`.
+        vocabulary: The target's tokens by id, as `local_vocabulary` returns them.
         folder: Base for relative paths.
 
     Yields:
@@ -80,11 +83,22 @@ def unmet_requirements(
         )
         if mismatch is not None:
             yield ("model",), PluginError(mismatch)
+        draft = local_vocabulary(config.model, folder, config.subfolder) if config.model and vocabulary else None
+        if draft is not None and vocabulary is not None:
+            differs = vocabulary_mismatch(name, config.model, vocabulary, draft, whole=False)
+            if differs is not None:
+                yield ("model",), PluginError(differs)
         draft_model["encoder_decoder"] = encoder_decoder if encoder is None else encoder
     for nested in nested_settings(config):
         known = target if nested.marker.same_target else draft_model
         unmet = unmet_requirements(
-            registry, nested.config, nested.marker.kind, batch_size=batch_size, folder=folder, **known
+            registry,
+            nested.config,
+            nested.marker.kind,
+            batch_size=batch_size,
+            vocabulary=vocabulary if nested.marker.same_tokens else None,
+            folder=folder,
+            **known,
         )
         yield from (((*nested.keys, *keys), error) for keys, error in unmet)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import Drafter, GammaController, ModelError, ModelSettings, PluginError
-from specdec_core.models import compile_model, load_model
+from specdec_core.models import compile_model, load_model, vocabulary_mismatch
 from specdec_core.registry import encoder_mismatch
 
 if TYPE_CHECKING:
     from specdec_core.interface import PluginKind, TargetInfo
     from specdec_core.models import LoadedModel
-
-_SHOWN = 3
-"""Differing vocabulary entries listed in an error message."""
 
 
 def load_draft_model(config: ModelSettings, target: TargetInfo, drafter: str) -> LoadedModel:
@@ -79,25 +76,17 @@ def check_vocabulary(target: TargetInfo, drafter: LoadedModel, name: str = "tran
     Raises:
         ModelError: The vocabularies differ; the message has both sizes and the first differing entries.
     """
-    whose = f"drafter {name!r}: the vocabulary of {drafter.name}"
-    advice = "Draft tokens are token ids of the target: choose a draft model of the target's family."
     if target.tokenizer is None or drafter.tokenizer is None:
         if drafter.vocab_size != target.vocab_size:
             raise ModelError(
-                f"{whose} has {drafter.vocab_size} entries, the target's {target.vocab_size}, and without both "
-                f"tokenizers they cannot be compared. {advice}"
+                f"drafter {name!r}: the vocabulary of {drafter.name} has {drafter.vocab_size} entries, the "
+                f"target's {target.vocab_size}, and without both tokenizers they cannot be compared. Draft tokens "
+                "are token ids of the target: choose a draft model of the target's family."
             )
         return
-    theirs, ours = _entries(target.tokenizer), _entries(drafter.tokenizer)
-    differing = [id_ for id_ in sorted(theirs.keys() | ours.keys()) if theirs.get(id_) != ours.get(id_)]
-    if differing:
-        shown = "; ".join(
-            f"id {id_}: target {_shown(theirs, id_)}, drafter {_shown(ours, id_)}" for id_ in differing[:_SHOWN]
-        )
-        raise ModelError(
-            f"{whose} has {len(ours)} entries, the target's {len(theirs)}, and {len(differing)} differ. "
-            f"The first: {shown}. {advice} Or wrap it in the drafter 'translated'."
-        )
+    differs = vocabulary_mismatch(name, drafter.name, _entries(target.tokenizer), _entries(drafter.tokenizer))
+    if differs is not None:
+        raise ModelError(differs)
 
 
 def make_nested(kind: PluginKind, setting: Any, target: TargetInfo, owner: str) -> Any:
@@ -124,7 +113,3 @@ def make_nested(kind: PluginKind, setting: Any, target: TargetInfo, owner: str) 
 
 def _entries(tokenizer: Any) -> dict[int, str]:
     return {id_: token for token, id_ in tokenizer.get_vocab().items()}
-
-
-def _shown(entries: dict[int, str], id_: int) -> str:
-    return repr(entries[id_]) if id_ in entries else "nothing"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specdec_core.interface import NestedDrafter, PluginConfig
+from specdec_core.interface import Nested, PluginConfig
 
 
 class TranslatedConfig(PluginConfig):
     """A drafter with a tokenizer of its own, and how its drafts become tokens of the target."""
 
-    drafter: NestedDrafter
+    drafter: Annotated[Any, Nested("drafter", same_tokens=False)]
     """The drafter: a name, or a mapping with `name` and settings."""
     method: Literal["tli", "slem"] = "tli"
     """`tli`, token-level intersection: it draws among the tokens that both vocabularies hold. `slem`, string-level

@@ -15,6 +15,7 @@ from specdec_core.interface.settings import GenerationSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models.requirements import unmet_requirements
 from specdec_core.models.resolve import has_encoder, model_folder
+from specdec_core.models.vocabulary import local_vocabulary
 from specdec_core.registry import (
     Registry,
     default_registry,
@@ -307,6 +308,9 @@ class _Loader:
         encoders = {
             task.name: has_encoder(task.target.model, self._folder, task.target.subfolder) for task in tasks
         }
+        vocabularies = {
+            task.name: local_vocabulary(task.target.model, self._folder, task.target.subfolder) for task in tasks
+        }
         names = {task.name: {run.name for run in task.runs} for task in tasks}
         for place, run in enumerate(runs):
             selected = [task.name for task in tasks if run.name in names[task.name]]
@@ -317,6 +321,7 @@ class _Loader:
                     cast("Any", run.drafter),
                     encoder_decoder=encoders[name],
                     batch_size=config.batch_size,
+                    vocabulary=vocabularies[name],
                     folder=self._folder,
                 )
                 for keys, error in unmet:
