@@ -176,11 +176,15 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
 
 def ngram_of(info: TargetInfo, text: np.ndarray, order: int) -> Drafter:
     """Return an n-gram drafter with tables estimated from token ids."""
+    from specdec_drafters.ngram.candidates import NgramCandidates
+    from specdec_drafters.ngram.config import NgramConfig
     from specdec_drafters.ngram.drafter import NgramDrafter
     from specdec_drafters.ngram.kneser_ney import estimate
 
     drafter = object.__new__(NgramDrafter)
-    drafter.target, drafter.tables = info, estimate([text], info.vocab_size, order)
+    drafter.target, drafter.config = info, NgramConfig(text="builtin:stdlib", order=order)
+    drafter.tables = estimate([text], info.vocab_size, order)
+    drafter.candidates = NgramCandidates(drafter.tables, drafter.config.candidates)
     return drafter
 
 

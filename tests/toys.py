@@ -6,10 +6,12 @@ import itertools
 import threading
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from specdec_core.interface import (
     BatchInfo,
+    Candidates,
     DeterministicDrafter,
     Drafter,
     DraftRequest,
@@ -27,6 +29,7 @@ from specdec_core.testing.harness.toys import Gamma, TableDrafter
 
 __all__ = [
     "NO_CONFIG",
+    "CandidatesDrafter",
     "CountingDrafter",
     "Gamma",
     "Lenience",
@@ -102,6 +105,29 @@ class _RememberingSession(DraftSession):
 
     def close(self) -> None:
         self.drafter.learn(self.rows)
+
+
+class CandidatesDrafter(Drafter):
+    """Draws from one or two candidates after each token; the target emits others, too."""
+
+    def __init__(self, vocab: int) -> None:
+        super().__init__(NO_CONFIG, target_info(vocab))
+        ids = [sorted({token, (token * 3 + 1) % vocab} if token % 3 else {token}) for token in range(vocab)]
+        self.rows = [Candidates(np.array(some), np.array([0.5, -0.7])[: len(some)]) for some in ids]
+
+    def open(self, session: SessionInfo) -> DraftSession:
+        return _CandidatesSession(self.rows)
+
+
+class _CandidatesSession(DraftSession):
+    def __init__(self, rows: Sequence[Candidates]) -> None:
+        self.rows = rows
+
+    def propose(self, request: DraftRequest) -> Proposal:
+        last = [row[-1] for row in request.tokens]
+        while request.wants_more():
+            last = request.sample_candidates([self.rows[token] for token in last])
+        return request.proposal()
 
 
 class SparseDrafter(Drafter):

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Backoff, Dense, Distribution, PointMass, Proposal
-from specdec_core.sampling.backoff import TemperedRow
+from specdec_core.interface import Dense, Distribution, PointMass, Proposal, Sparse
+from specdec_core.sampling.candidates import TemperedCandidates
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Written:
 
 
 # Rows that drew no token at a position have None.
-_Place: TypeAlias = "_Certain | _Written | list[TemperedRow | None]"
+_Place: TypeAlias = "_Certain | _Written | list[TemperedCandidates | None]"
 
 
 class DraftRecord:
@@ -48,7 +48,6 @@ class DraftRecord:
         self._buffer: Tensor | None = None
         self._columns = _counting(batch_size, max_gamma, dtype=torch.long, device=device)
         self._views: list[Tensor] = []  # of its columns, which are taken in every step
-        self._backoffs = _BackoffBuilder(self._shape, device)
         self.clear()
 
     def clear(self) -> None:
@@ -57,6 +56,7 @@ class DraftRecord:
         self._places: list[_Place] = []
         self._extension: list[list[int]] = []
         self._extended_q = False
+        self._sparse_parts: list[Tensor] = []
 
     @property
     def extended(self) -> bool:
@@ -75,8 +75,9 @@ class DraftRecord:
 
     @property
     def changes(self) -> int:
-        """How often the buffers were changed, by whomever: a proposal is made of views of them."""
-        return self._columns._version + (0 if self._buffer is None else self._buffer._version)
+        """How often what a proposal is made of was changed, by whomever."""
+        buffers = [self._columns, *self._sparse_parts] + ([] if self._buffer is None else [self._buffer])
+        return sum(buffer._version for buffer in buffers)
 
     def next_q(self) -> Tensor:
         """Return the buffer for the q of the next position, `[B, V]` float32."""
@@ -90,8 +91,8 @@ class DraftRecord:
         """Record a position whose tokens `[B]` were certain."""
         self._add(tokens, _Certain())
 
-    def add_backoff(self, tokens: list[int], rows: list[TemperedRow | None]) -> None:
-        """Record a position drawn from back-off distributions; None in rows that drew nothing."""
+    def add_candidates(self, tokens: list[int], rows: list[TemperedCandidates | None]) -> None:
+        """Record a position drawn from candidates; None in rows that drew nothing."""
         self._add(tokens, rows)
 
     def extend(self, rows: Sequence[Sequence[int]], q: Tensor | None) -> None:
@@ -164,14 +165,29 @@ class DraftRecord:
             return Dense(self.buffer[:, : max(map(len, self._extension))])
         if all(isinstance(place, _Certain) for place in places):
             return PointMass()
-        backoffs = [place for place in places if isinstance(place, list)]
-        if len(backoffs) == len(places):
-            q = self._backoffs.build(backoffs)
-            if q is not None:
-                return q
+        candidates = [place for place in places if isinstance(place, list)]
+        if len(candidates) == len(places):
+            widest = max(len(row.ids) for place in candidates for row in place if row is not None)
+            if 3 * widest <= self._shape[2]:  # an int64 and a float32 for each, against V of float32
+                return self._sparse(candidates, widest)
         for number, place in enumerate(places):
             self._write(number, place)
         return Dense(self.buffer[:, : len(places)])
+
+    def _sparse(self, places: Sequence[list[TemperedCandidates | None]], widest: int) -> Sparse:
+        """Return the q of positions that were all drawn from candidates, at most `widest` of them."""
+        shape = self._batch, len(places), widest
+        ids, probabilities = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        for number, place in enumerate(places):
+            for index, row in enumerate(place):
+                if row is not None:
+                    count = len(row.ids)
+                    ids[index, number, :count], ids[index, number, count:] = row.ids, row.ids[0]
+                    probabilities[index, number, :count] = row.probabilities
+        with torch.inference_mode(False):  # so that changes are counted
+            parts = [torch.from_numpy(part).to(self.device, non_blocking=True) for part in (ids, probabilities)]
+        self._sparse_parts = parts
+        return Sparse(*parts)
 
     def _write(self, number: int, place: _Place) -> None:
         """Write the q of a position to the buffer, unless it is there."""
@@ -181,7 +197,7 @@ class DraftRecord:
             written = np.zeros((self._batch, self._shape[2]), dtype=np.float32)
             for out, row in zip(written, place, strict=True):
                 if row is not None:
-                    row.write(out)
+                    out[row.ids] = row.probabilities
             self.buffer[:, number].copy_(torch.from_numpy(written), non_blocking=True)
 
 
@@ -189,62 +205,3 @@ def _counting(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return zeros that count their changes, which tensors made in inference mode do not."""
     with torch.inference_mode(False):
         return torch.zeros(shape, dtype=dtype, device=device)
-
-
-class _BackoffBuilder:
-    """Combines back-off distributions of several positions, in memory that is reused in every step.
-
-    Allocating memory of this size would cost more than filling it.
-    """
-
-    def __init__(self, shape: tuple[int, int, int], device: torch.device) -> None:
-        self._batch, _, self._vocab = shape
-        self._device = device
-        self._ids = np.empty(0, dtype=np.int32)
-        self._probabilities = np.empty(0, dtype=np.float32)
-
-    def build(self, places: Sequence[list[TemperedRow | None]]) -> Backoff | None:
-        """Return the combined form of K positions; None if dense q takes no more memory."""
-        drawn = [row for place in places for row in place if row is not None]
-        lower_order = drawn[0].lower_order
-        widest = max([len(row.ids) for row in drawn])
-        if 2 * widest > self._vocab or any(row.lower_order is not lower_order for row in drawn):
-            return None
-        ids, probabilities = self._reserve(len(places), widest)
-        backoff_weight = np.zeros((self._batch, len(places)), dtype=np.float32)
-        for number, place in enumerate(places):
-            for index, row in enumerate(place):
-                if row is None:
-                    ids[index, number], probabilities[index, number] = 0, 0
-                else:
-                    backoff_weight[index, number] = row.backoff_weight
-                    _list(row, ids[index, number], probabilities[index, number])
-        return Backoff(
-            self._tensor(ids),
-            self._tensor(probabilities),
-            lower_order.tensor(self._device),
-            self._tensor(backoff_weight),
-        )
-
-    def _reserve(self, places: int, widest: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        shape = self._batch, places, widest
-        count = self._batch * places * widest
-        if len(self._ids) < count:
-            self._ids = np.empty(2 * count, dtype=np.int32)
-            self._probabilities = np.empty(2 * count, dtype=np.float32)
-        return self._ids[:count].reshape(shape), self._probabilities[:count].reshape(shape)
-
-    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._device.type == "cpu" else tensor.to(self._device, non_blocking=True)
-
-
-def _list(row: TemperedRow, ids: NDArray[np.int32], probabilities: NDArray[np.float32]) -> None:
-    """Write the ids and probabilities that a row lists, `[S]`, and pad as `Backoff` requires."""
-    count = len(row.ids)
-    if not count:
-        ids[:], probabilities[:] = 0, row.probability(0)
-        return
-    ids[:count], probabilities[:count] = row.ids, row.probabilities
-    if count < len(ids):
-        ids[count:], probabilities[count:] = row.ids[-1], row.probabilities[-1]

@@ -15,9 +15,15 @@ from torch import Tensor
 from specdec_core.decoding.draft_record import DraftRecord
 from specdec_core.decoding.tree_drafting import LevelDraft, TreeDraft
 from specdec_core.decoding.validation import FLOATS, as_tensor
-from specdec_core.interface import BackoffRow, Branches, LowerOrder, PluginError, Proposal, TreeShape
+from specdec_core.interface import Branches, Candidates, PluginError, Proposal, TreeShape
 from specdec_core.models import inference_only
-from specdec_core.sampling.backoff import TemperedRow, backoff_argmax, tempered_row, write_log_weights
+from specdec_core.sampling.candidates import (
+    TemperedCandidates,
+    best_candidate,
+    check_candidates,
+    tempered,
+    write_log_weights,
+)
 from specdec_core.sampling.generators import RowGenerators, draw
 from specdec_core.sampling.logits import LogitsToProbs, argmax
 
@@ -168,8 +174,8 @@ class DraftRecorder:
         token = self._draw(self._to_probs.legal_only_(q, self._current_prefixes))
         return token.to(probabilities.device)
 
-    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
-        """See `DraftRequest.sample_backoff`."""
+    def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
+        """See `DraftRequest.sample_candidates`."""
         self._check_rows(rows)
         if not self._to_probs.temperature_only:
             return self._sample_dense(rows)
@@ -178,31 +184,31 @@ class DraftRecorder:
         place, numbers = len(self._record), self._take_numbers()
         temperature = self._to_probs.settings.temperature
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
-        drawn_from: list[TemperedRow | None] = [None] * len(rows)
+        drawn_from: list[TemperedCandidates | None] = [None] * len(rows)
         for index, row in enumerate(rows):
             if row is not None and self._left[index]:
-                at = drawn_from[index] = tempered_row(row, temperature)
+                at = drawn_from[index] = tempered(row, temperature)
                 tokens[index], confidence[index] = self._draw_row(at, index, numbers[index][place])
-        self._record.add_backoff(tokens, drawn_from)
+        self._record.add_candidates(tokens, drawn_from)
         self._advance(confidence)
         return list(tokens)
 
-    def _draw_row(self, row: TemperedRow, index: int, number: float) -> tuple[int, float]:  # noqa: ARG002
-        """Return a token drawn from a back-off distribution of a sequence, and its probability."""
+    def _draw_row(self, row: TemperedCandidates, index: int, number: float) -> tuple[int, float]:  # noqa: ARG002
+        """Return a token drawn from the candidates of a sequence, and its probability."""
         return row.draw(number)
 
-    def _draw_best(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+    def _draw_best(self, rows: Sequence[Candidates | None]) -> list[int]:
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
         for index, row in enumerate(rows):
             if row is not None and self._left[index]:
-                tokens[index] = backoff_argmax(row)
+                tokens[index] = best_candidate(row)
                 if self._keep_drafting is not None:
-                    confidence[index] = tempered_row(row, 1.0).probability(tokens[index])
+                    confidence[index] = tempered(row, 1.0).probability(tokens[index])
         self._record.add_certain(tokens)
         self._advance(confidence)
         return list(tokens)
 
-    def _sample_dense(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+    def _sample_dense(self, rows: Sequence[Candidates | None]) -> list[int]:
         wanted = [left > 0 for left in self._left]
         logits = np.zeros((self._shape[0], self._shape[2]), dtype=np.float32)
         for out, row in zip(logits, rows, strict=True):
@@ -360,7 +366,7 @@ class DraftRecorder:
         if tuple(values.shape) != expected:
             raise PluginError(f"{what} of shape {tuple(values.shape)} were given; [B, V] is {expected} here.")
 
-    def _check_rows(self, rows: Sequence[BackoffRow | None]) -> None:
+    def _check_rows(self, rows: Sequence[Candidates | None]) -> None:
         self._check_budget()
         if len(rows) != len(self._left):
             raise PluginError(f"{len(rows)} rows were given; the batch has {len(self._left)}.")
@@ -370,18 +376,10 @@ class DraftRecorder:
                     raise PluginError(
                         f"None was given for row {number}, which may still take {self._left[number]} tokens."
                     )
-            elif not (isinstance(row, BackoffRow) and isinstance(row.lower_order, LowerOrder)):
-                raise PluginError(f"row {number} is a {type(row).__name__}; expected a BackoffRow or None.")
-            elif not all(
-                isinstance(values, np.ndarray)
-                for values in (row.ids, row.log_weights, row.lower_order.log_weights)
-            ):
-                raise PluginError(f"ids and log weights of row {number} must be numpy arrays.")
-            elif len(row.lower_order.log_weights) != self._shape[2]:
-                raise PluginError(
-                    f"row {number} has a lower_order of {len(row.lower_order.log_weights)} weights; "
-                    f"V is {self._shape[2]} here."
-                )
+            elif not isinstance(row, Candidates):
+                raise PluginError(f"row {number} is a {type(row).__name__}; expected Candidates or None.")
+            else:
+                check_candidates(row, self._shape[2])
 
     def _check_budget(self) -> None:
         if self._tree is not None:

@@ -11,14 +11,14 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Backoff, Dense, Distribution, PluginError, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, Distribution, PluginError, PointMass, Proposal, Sparse
 from specdec_core.models.tree import lineage
 from specdec_core.verification.distributions import density
 
 TOLERANCE = 1e-3
 """How far the sum of q may be from 1; half-precision softmaxes stay well below."""
 
-_Form = TypeVar("_Form", Dense, Sparse, Backoff)
+_Form = TypeVar("_Form", Dense, Sparse)
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """What logits and probabilities may be."""
@@ -26,14 +26,13 @@ INTEGERS = (torch.int64, torch.int32)
 """What ids may be."""
 
 # What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
-FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_ORDER, BAD_PARENT, TOO_DEEP = range(7)
+FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_PARENT, TOO_DEEP = range(6)
 FAULTS = {
     BAD_ID: "a draft token, or an id of its q, is outside the vocabulary (0 to {last}).",
     BAD_SUM: "q does not sum to 1 at a drafted position, or holds a negative number or NaN.",
     BAD_TOKEN: "q gives 0 (or NaN) to the very token that was drafted, so it was not drawn from q.",
     BAD_PARENT: "a draft token's parent does not come before it: parents are -1, or the number of an earlier one.",
     TOO_DEEP: "a path of the tree is longer than `DraftRequest.depth` allows.",
-    BAD_ORDER: "q lists ids out of order, or one id with two probabilities.",
 }
 
 
@@ -81,8 +80,8 @@ def validate(
                     f"a line of {length} tokens was proposed for row {row}; a path may have {limit} there "
                     "(`DraftRequest.depth`)."
                 )
-    # The core refuses NaN before it draws from a back-off distribution, and a point mass holds no numbers.
-    if recorded and isinstance(checked.q, PointMass | Backoff):
+    # The core refuses NaN before it draws from candidates, and a point mass holds no numbers.
+    if recorded and isinstance(checked.q, PointMass | Sparse):
         return checked, None
     return _check_recorded(checked) if recorded else _check_values(checked, vocab_size, depth or budget)
 
@@ -197,26 +196,7 @@ def _checked_q(q: object, shape: tuple[int, ...], vocab_size: int) -> Distributi
         if ids != weights or len(ids) != 3 or ids[:2] != shape:
             raise PluginError(f"sparse q has ids {ids} and probabilities {weights}; both must be {[*shape, 'S']}.")
         return _unless_same(q, sparse)
-    if isinstance(q, Backoff):
-        return _checked_backoff(q, shape, vocab_size)
-    raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse, Dense or Backoff.")
-
-
-def _checked_backoff(q: Backoff, shape: tuple[int, ...], vocab_size: int) -> Backoff:
-    checked = Backoff(
-        as_tensor(q.ids, "ids of back-off q", "int32 or int64", INTEGERS),
-        _probabilities(q.probabilities, "probabilities of back-off q"),
-        _probabilities(q.lower_order, "values of lower_order"),
-        _probabilities(q.backoff_weight, "values of backoff_weight"),
-    )
-    ids, weights = tuple(checked.ids.shape), tuple(checked.probabilities.shape)
-    lower, backoff = tuple(checked.lower_order.shape), tuple(checked.backoff_weight.shape)
-    if ids != weights or len(ids) != 3 or ids[:2] != shape or lower != (vocab_size,) or backoff != shape:
-        raise PluginError(
-            f"back-off q has ids {ids}, probabilities {weights}, lower_order {lower} and backoff_weight {backoff};"
-            f" expected {[*shape, 'S']} for the first two, {[vocab_size]} and {list(shape)}."
-        )
-    return _unless_same(q, checked)
+    raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse or Dense.")
 
 
 def _unless_same(q: _Form, checked: _Form) -> _Form:
@@ -241,13 +221,6 @@ def copied(proposal: Proposal, device: torch.device) -> Proposal:
         q = Dense(copy(q.probabilities[:, :width], torch.float32))
     elif isinstance(q, Sparse):
         q = Sparse(copy(q.ids[:, :width], torch.long), copy(q.probabilities[:, :width], torch.float32))
-    elif isinstance(q, Backoff):
-        q = Backoff(
-            copy(q.ids[:, :width]),
-            copy(q.probabilities[:, :width], torch.float32),
-            copy(q.lower_order, torch.float32),
-            copy(q.backoff_weight[:, :width], torch.float32),
-        )
     parents = None if proposal.parents is None or not width else copy(proposal.parents[:, :width])
     return Proposal(copy(proposal.tokens[:, :width]), proposal.lengths, q, parents)
 
@@ -279,9 +252,6 @@ def _check_values(proposal: Proposal, vocab_size: int, depth: tuple[int, ...]) -
     fault = torch.where((fault == FINE) & impossible.any(dim=1), BAD_TOKEN, fault)
     sums = _wrong_sums(proposal.q)
     fault = torch.where((fault != BAD_ID) & (sums & drafted).any(dim=1), BAD_SUM, fault)
-    if isinstance(proposal.q, Backoff):
-        disorder = _out_of_order(proposal.q)
-        fault = torch.where((fault != BAD_ID) & (disorder & drafted).any(dim=1), BAD_ORDER, fault)
     return replace(proposal, q=_zero_beyond(proposal.q, drafted)), fault
 
 
@@ -301,40 +271,22 @@ def _drafted(proposal: Proposal) -> Tensor:
     return torch.arange(proposal.tokens.shape[1], device=lengths.device) < lengths[:, None]
 
 
-def _wrong_sums(q: Sparse | Dense | Backoff) -> Tensor:
+def _wrong_sums(q: Sparse | Dense) -> Tensor:
     """Return `[B, K]` bool, where q does not sum to 1, is negative somewhere, or NaN."""
     weights = q.probabilities
-    sums, negative = weights.sum(dim=2), (weights < 0).any(dim=2)
-    if isinstance(q, Backoff):
-        ids = q.ids.long()
-        repeated = torch.zeros_like(ids, dtype=torch.bool)
-        repeated[..., 1:] = ids[..., 1:] == ids[..., :-1]
-        listed = q.lower_order[ids].masked_fill(repeated, 0).sum(dim=2)
-        sums = weights.masked_fill(repeated, 0).sum(dim=2) + q.backoff_weight * (q.lower_order.sum() - listed)
-        negative = negative | (q.backoff_weight < 0) | (q.lower_order < 0).any()
-    return ~((sums - 1).abs() <= TOLERANCE) | negative
+    return ~((weights.sum(dim=2) - 1).abs() <= TOLERANCE) | (weights < 0).any(dim=2)
 
 
-def _out_of_order(q: Backoff) -> Tensor:
-    """Return `[B, K]` bool, where ids are not ascending, or repeated with another probability."""
-    left, right = q.ids[..., :-1], q.ids[..., 1:]
-    unlike = (left == right) & (q.probabilities[..., :-1] != q.probabilities[..., 1:])
-    return ((left > right) | unlike).any(dim=2)
-
-
-def _zero_beyond(q: Sparse | Dense | Backoff, drafted: Tensor) -> Sparse | Dense | Backoff:
+def _zero_beyond(q: Sparse | Dense, drafted: Tensor) -> Sparse | Dense:
     """Return q with zeros beyond each draft, where anything is allowed but acceptance needs finite numbers."""
-    weights = q.probabilities.masked_fill(~drafted[..., None], 0)
-    if isinstance(q, Backoff):
-        return replace(q, probabilities=weights, backoff_weight=q.backoff_weight.masked_fill(~drafted, 0))
-    return replace(q, probabilities=weights)
+    return replace(q, probabilities=q.probabilities.masked_fill(~drafted[..., None], 0))
 
 
 def _clamp_ids(proposal: Proposal, vocab_size: int) -> tuple[Proposal, Tensor]:
     """Bring all ids into the vocabulary; return also `[B, K]` bool, where one was outside."""
     outside = (proposal.tokens < 0) | (proposal.tokens >= vocab_size)
     q = proposal.q
-    if isinstance(q, Sparse | Backoff):
+    if isinstance(q, Sparse):
         outside = outside | ((q.ids < 0) | (q.ids >= vocab_size)).any(dim=2)
         q = replace(q, ids=q.ids.clamp(0, vocab_size - 1))
     return replace(proposal, tokens=proposal.tokens.clamp(0, vocab_size - 1), q=q), outside

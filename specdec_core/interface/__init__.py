@@ -45,16 +45,7 @@ from specdec_core.interface.errors import (
 )
 from specdec_core.interface.files import check_output, writing_file, writing_folder
 from specdec_core.interface.inputs import input_path, open_input, open_text
-from specdec_core.interface.proposal import (
-    Backoff,
-    BackoffRow,
-    Dense,
-    Distribution,
-    LowerOrder,
-    PointMass,
-    Proposal,
-    Sparse,
-)
+from specdec_core.interface.proposal import Candidates, Dense, Distribution, PointMass, Proposal, Sparse
 from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule, LosslessAt, RuleConfig, TokenRuleConfig
 from specdec_core.interface.settings import (
     GenerationOptions,
@@ -83,11 +74,10 @@ __all__ = [
     "AcceptanceRule",
     "ArgumentError",
     "AutoregressiveDrafter",
-    "Backoff",
-    "BackoffRow",
     "BatchInfo",
     "BestFirstTree",
     "Branches",
+    "Candidates",
     "Capabilities",
     "ConfigError",
     "Constraint",
@@ -110,7 +100,6 @@ __all__ = [
     "LenienceSession",
     "LoopFactory",
     "LosslessAt",
-    "LowerOrder",
     "ModelError",
     "ModelSettings",
     "ModelsSpec",

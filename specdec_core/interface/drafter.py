@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specdec_core.interface.controllers import GammaController
-    from specdec_core.interface.proposal import BackoffRow, Proposal
+    from specdec_core.interface.proposal import Candidates, Proposal
 
 
 class TargetFeatures(Protocol):
@@ -142,8 +142,8 @@ class SessionInfo:
 class DraftRequest(Protocol):
     """What the core asks of a drafter in one step, and the means to draw draft tokens. Implemented by the core.
 
-    Draw tokens with `sample` (from logits), `draw` (from probabilities) or `sample_backoff` (from a back-off
-    distribution), then return `proposal()`. Each method draws one token per sequence and records the distribution
+    Draw tokens with `sample` (from logits), `draw` (from probabilities) or `sample_candidates` (from those of
+    a few tokens), then return `proposal()`. Each method draws one token per sequence and records the distribution
     q that it came from, so the draw and q cannot disagree. Propose every token that you draw: withholding one
     because of its value changes q. A deterministic drafter ignores these methods and returns
     `Proposal.from_rows`.
@@ -212,11 +212,12 @@ class DraftRequest(Protocol):
         Where a sequence has a constraint, q without the tokens that it excludes, renormalised, takes its place.
         """
 
-    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
-        """Draw the next draft token of every sequence from a back-off distribution, without materialising it.
+    def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
+        """Draw the next draft token of every sequence from a few candidates.
 
-        Equivalent to `sample` on the dense log weights. The cost does not grow with V for greedy decoding or when
-        temperature is the only sampling setting; other settings need the dense row and build it.
+        Equivalent to `sample` on log weights that are minus infinity elsewhere. The cost does not grow with V for
+        greedy decoding or when temperature is the only sampling setting. Other settings need V log weights; tokens
+        that are not candidates then get a very low one, since a constraint may exclude all candidates.
 
         Args:
             rows: B rows of log weights; None for sequences whose budget is spent.

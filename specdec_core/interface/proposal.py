@@ -42,29 +42,8 @@ class Dense:
     probabilities: Tensor
 
 
-@dataclass(frozen=True)
-class Backoff:
-    """q on a few ids, and a scaled lower-order distribution, shared by all positions, on all others.
-
-    At position k of sequence b, q(w) is `probabilities[b, k, s]` if `ids[b, k, s] == w`, and
-    `backoff_weight[b, k] * lower_order[w]` for ids that are not listed.
-
-    Attributes:
-        ids: `[B, K, S]` int32 or int64, ascending at each position. Pad unused places with the last id and its
-            probability; with nothing to list, pad with any id and the probability it has anyway. S may be 0.
-        probabilities: `[B, K, S]` float.
-        lower_order: `[V]` float, not negative.
-        backoff_weight: `[B, K]` float, such that q sums to 1 at each drafted position.
-    """
-
-    ids: Tensor
-    probabilities: Tensor
-    lower_order: Tensor
-    backoff_weight: Tensor
-
-
-Distribution: TypeAlias = PointMass | Sparse | Dense | Backoff
-"""The four forms of q."""
+Distribution: TypeAlias = PointMass | Sparse | Dense
+"""The three forms of q."""
 
 
 @dataclass(frozen=True)
@@ -161,38 +140,18 @@ def _trie(continuations: Sequence[Sequence[int]], budget: int, depth: int) -> tu
 
 
 @dataclass(frozen=True, eq=False)
-class LowerOrder:
-    """Log weights of the lower-order distribution that many `BackoffRow`s share.
-
-    Create it once and keep it: values derived from it are cached with it.
-
-    Attributes:
-        log_weights: `[V]` float, on any scale; minus infinity for ids that are never drawn. Do not modify.
-        prepared: Cache of the core; not for drafters.
-    """
-
-    log_weights: NDArray[np.floating]
-    prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
-
-
-@dataclass(frozen=True, eq=False)
-class BackoffRow:
-    """Log weights of all V tokens: their own for the listed ids, the scaled lower-order ones for all others.
+class Candidates:
+    """Log weights of the few tokens that may be drafted next; all others have probability 0.
 
     They need not sum to 1; the core normalises them. A row that is passed again is drawn from faster, since
     derived values are cached with it: keep rows that recur.
 
     Attributes:
-        lower_order: The lower-order distribution.
-        ids: `[S]` int, ascending, no id twice; may be empty. Do not modify.
-        log_weights: `[S]` float, on the scale of the lower-order log weights plus `log_backoff_weight`. Do not
-            modify.
-        log_backoff_weight: Added to the lower-order log weights of the ids that are not listed.
+        ids: `[S]` int, ascending, no id twice, at least one. Do not modify.
+        log_weights: `[S]` float, on any scale. Do not modify.
         prepared: Cache of the core; not for drafters.
     """
 
-    lower_order: LowerOrder
     ids: NDArray[np.integer]
     log_weights: NDArray[np.floating]
-    log_backoff_weight: float = 0.0
     prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)

@@ -341,7 +341,7 @@ class Along:
             raise OwnTokensError(
                 f"{type(self._drafter).__name__} draws its tokens itself, and returned others than the request's "
                 "methods did. A replay needs q of the text's tokens: draw with the request's sample(), draw() or "
-                "sample_backoff()."
+                "sample_candidates()."
             )
 
     def fail(self, message: str) -> None:

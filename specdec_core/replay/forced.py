@@ -15,7 +15,7 @@ from specdec_core.decoding.loop import InnerLoop, LoopContext
 from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,
-    BackoffRow,
+    Candidates,
     Drafter,
     GammaController,
     PluginError,
@@ -25,7 +25,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.models import LoadedModel
-from specdec_core.sampling.backoff import TemperedRow
+from specdec_core.sampling.candidates import TemperedCandidates
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 
@@ -98,11 +98,11 @@ class ForcedRecorder(DraftRecorder):
         # Drawing from q reads all of it.
         return self._forced(super()._pick(q), place) if any(free) else self._columns[place].clamp(min=0)
 
-    def _draw_row(self, row: TemperedRow, index: int, number: float) -> tuple[int, float]:
+    def _draw_row(self, row: TemperedCandidates, index: int, number: float) -> tuple[int, float]:
         token = self._ahead[index][len(self._record)]
         return super()._draw_row(row, index, number) if token == UNKNOWN else (token, row.probability(token))
 
-    def _draw_best(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+    def _draw_best(self, rows: Sequence[Candidates | None]) -> list[int]:
         place = len(self._record)
         wanted = [left > 0 for left in self._left]
         drawn = super()._draw_best(rows)

@@ -1,1 +1,1 @@
-"""From logits to tokens: adjusted distributions, random generators, back-off distributions."""
+"""From logits to tokens: adjusted distributions, random generators, draws from a few candidates."""

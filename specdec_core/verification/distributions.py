@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Backoff, Dense, Distribution, PointMass
+from specdec_core.interface import Dense, Distribution, PointMass
 
 
 def density(q: Distribution, tokens: Tensor) -> Tensor:
@@ -23,20 +23,7 @@ def density(q: Distribution, tokens: Tensor) -> Tensor:
         return torch.ones_like(tokens, dtype=torch.float32)
     if isinstance(q, Dense):
         return q.probabilities[:, :width].gather(2, tokens[..., None])[..., 0]
-    if isinstance(q, Backoff):
-        return _backoff_density(q, tokens, width)
     return (q.probabilities[:, :width] * (q.ids[:, :width] == tokens[..., None])).sum(dim=2)
-
-
-def _backoff_density(q: Backoff, tokens: Tensor, width: int) -> Tensor:
-    backed_off = q.backoff_weight[:, :width] * q.lower_order[tokens]
-    places = q.ids.shape[2]
-    if not places:
-        return backed_off
-    ids, x = q.ids[:, :width].contiguous(), tokens[..., None]
-    place = torch.searchsorted(ids, x.to(ids.dtype)).clamp_(max=places - 1)
-    listed = q.probabilities[:, :width].gather(2, place)[..., 0]
-    return torch.where((ids.gather(2, place) == x)[..., 0], listed, backed_off)
 
 
 def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, rejected: Tensor) -> Tensor:
@@ -56,11 +43,6 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, reject
     if isinstance(q, PointMass):
         return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
     q_at = at_places(q.probabilities, position).to(p.dtype)
-    if isinstance(q, Backoff):
-        backoff_weight = at_places(q.backoff_weight, position)[:, None]
-        weights = torch.addcmul(p, share * backoff_weight, q.lower_order, value=-1)
-        ids = at_places(q.ids, position).long()
-        return weights.scatter_(1, ids, p.gather(1, ids).addcmul_(share, q_at, value=-1)).clamp_(min=0)
     if isinstance(q, Dense):
         return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
     return p.scatter_add(1, at_places(q.ids, position), -share * q_at).clamp_(min=0)
@@ -92,9 +74,6 @@ def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:
     width = tokens.shape[1]
     if isinstance(q, Dense):
         return q.probabilities[:, :width]
-    if isinstance(q, Backoff):
-        backed_off = q.backoff_weight[:, :width, None] * q.lower_order
-        return backed_off.scatter_(2, q.ids[:, :width].long(), q.probabilities[:, :width])
     zeros = torch.zeros(*tokens.shape, vocab_size, device=tokens.device)
     if isinstance(q, PointMass):
         return zeros.scatter_(2, tokens[..., None], 1.0)

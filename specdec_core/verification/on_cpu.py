@@ -14,24 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.interface import AcceptanceResult, Dense, PointMass, Proposal
+from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import draw_from_row
 
 
 def supported(proposal: Proposal, values: Tensor, lenience: Tensor | None) -> bool:
-    """Return whether a proposal can be verified here: a line with dense q or a point mass, and no lenience.
+    """Return whether a proposal can be verified here: a line on a CPU, and no lenience.
 
     Args:
         proposal: Draft tokens `[B, K]`, lengths and q.
         values: p or scores, `[B, K + 1, V]`.
         lenience: None for 1.
     """
-    return (
-        values.device.type == "cpu"
-        and proposal.parents is None
-        and lenience is None
-        and isinstance(proposal.q, PointMass | Dense)
-    )
+    return values.device.type == "cpu" and proposal.parents is None and lenience is None
 
 
 def accept_on_cpu(proposal: Proposal, p: Tensor, uniforms: Tensor) -> AcceptanceResult:
@@ -42,14 +37,20 @@ def accept_on_cpu(proposal: Proposal, p: Tensor, uniforms: Tensor) -> Acceptance
         p: `[B, K + 1, V]` float32, the target's adjusted distribution at each position.
         uniforms: `[B, K + 1]` float64: r_1 ... r_K, then the number that draws the next token.
     """
-    q = proposal.q.probabilities.float().numpy() if isinstance(proposal.q, Dense) else None
+    q = None if isinstance(proposal.q, PointMass) else proposal.q.probabilities.float().numpy()
+    ids = proposal.q.ids.numpy() if isinstance(proposal.q, Sparse) else None
     drafts, numbers = proposal.tokens.tolist(), uniforms.tolist()
     made = []
     for row, p_row in enumerate(p.numpy()):
         draft, r = drafts[row][: proposal.lengths[row]], numbers[row]
         n = 0
         for x in draft:
-            q_x = 1.0 if q is None else float(q[row, n, x])
+            if q is None:
+                q_x = 1.0
+            elif ids is None:
+                q_x = float(q[row, n, x])
+            else:
+                q_x = float(q[row, n, ids[row, n] == x].sum())
             if not r[n] * q_x < float(p_row[n, x]):  # in float64, as in `accept`; numpy would round to float32
                 break
             n += 1
@@ -58,8 +59,10 @@ def accept_on_cpu(proposal: Proposal, p: Tensor, uniforms: Tensor) -> Acceptance
             weights = weights.copy()
             if q is None:
                 weights[draft[n]] -= 1
-            else:
+            elif ids is None:
                 weights -= q[row, n]
+            else:
+                np.subtract.at(weights, ids[row, n], q[row, n])  # padding repeats ids
             np.maximum(weights, 0, out=weights)
         token, total = draw_from_row(weights, r[-1])
         if total == 0 and n < len(draft):

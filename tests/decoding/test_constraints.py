@@ -18,14 +18,13 @@ from transformers import PreTrainedTokenizerFast
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import (
     ArgumentError,
-    BackoffRow,
+    Candidates,
     ConfigError,
     Constraint,
     DeterministicDrafter,
     Drafter,
     DraftSession,
     GenerationSettings,
-    LowerOrder,
     SamplingSettings,
     TokenTree,
 )
@@ -162,19 +161,19 @@ class DrawingSession(DraftSession):
         return request.proposal()
 
 
-class BackoffDrafter(DrawingDrafter):
-    """Draws from a back-off distribution by `request.sample_backoff`."""
+class CandidatesDrafter(DrawingDrafter):
+    """Draws from two candidates; where a text can only go on with others, none is legal."""
 
     def open(self, session):
-        return BackoffSession()
+        return CandidatesSession()
 
 
-class BackoffSession(DraftSession):
-    row = BackoffRow(LowerOrder(np.log(np.full(VOCAB, 1 / VOCAB))), np.array([A, C]), np.log([0.4, 0.3]), -1.0)
+class CandidatesSession(DraftSession):
+    row = Candidates(np.array([A, C]), np.log([0.4, 0.3]))
 
     def propose(self, request):
         while request.wants_more():
-            request.sample_backoff([self.row] * len(request.budget))
+            request.sample_candidates([self.row] * len(request.budget))
         return request.proposal()
 
 
@@ -183,7 +182,7 @@ DRAFTERS = {
     "point-mass": CountingDrafter,
     "sparse": SparseDrafter,
     "drawn-from-q": DrawingDrafter,
-    "back-off": BackoffDrafter,
+    "candidates": CandidatesDrafter,
 }
 
 
@@ -191,6 +190,7 @@ CASES = [(drafter, FREE, "temperature-1") for drafter in DRAFTERS]
 CASES += [("dense", FREE, setting) for setting in SETTINGS if setting != "temperature-1"]
 CASES += [
     ("point-mass", FREE, "greedy"),
+    ("candidates", FORCED, "temperature-1"),
     ("dense", FORCED, "temperature-1"),
     ("point-mass", FORCED, "temperature-1"),
 ]

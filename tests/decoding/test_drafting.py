@@ -11,23 +11,20 @@ import torch
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.validation import (
     BAD_ID,
-    BAD_ORDER,
     BAD_SUM,
     BAD_TOKEN,
     FINE,
     validate,
 )
 from specdec_core.interface import (
-    Backoff,
-    BackoffRow,
+    Candidates,
     Dense,
-    LowerOrder,
     PluginError,
     PointMass,
     Proposal,
     SamplingSettings,
+    Sparse,
 )
-from specdec_core.sampling.backoff import write_log_weights
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import dense, density
@@ -44,22 +41,21 @@ SETTINGS = {
     "argmax with a penalty": SamplingSettings(temperature=0, repetition_penalty=1.5),
 }
 generator = np.random.default_rng(8)
-LOWER_ORDER = LowerOrder(generator.normal(size=V).astype(np.float32))
 
 
-def random_row(most=8, lower_order=LOWER_ORDER):
-    ids = np.sort(generator.permutation(V)[: generator.integers(0, most + 1)]).astype(np.int32)
-    return BackoffRow(lower_order, ids, generator.normal(size=len(ids)).astype(np.float32) + 2, -0.3)
+def random_row(most=8):
+    ids = np.sort(generator.permutation(V)[: generator.integers(1, most + 1)]).astype(np.int32)
+    return Candidates(ids, generator.normal(size=len(ids)).astype(np.float32) - 5)
 
 
 ROWS = [[random_row() for _ in range(3)] for _ in range(GAMMA)]
 
 
 def logits_of(rows):
-    logits = np.zeros((len(rows), V), dtype=np.float32)
+    logits = torch.full((len(rows), V), -torch.inf)
     for out, row in zip(logits, rows, strict=True):
-        write_log_weights(row, out)
-    return torch.from_numpy(logits)
+        out[torch.from_numpy(row.ids).long()] = torch.from_numpy(row.log_weights)
+    return logits
 
 
 def recorder(settings=SETTINGS["temperature 1"], budget=(4, 2, 3), seeds=(1, 2, 3), keep_drafting=None):
@@ -79,28 +75,29 @@ def written_out(proposal):
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_a_backoff_row_is_sampled_like_the_same_row_as_logits(name):
+def test_candidates_are_sampled_like_the_same_weights_as_logits(name):
     short, long = recorder(SETTINGS[name]), recorder(SETTINGS[name])
     for place, rows in enumerate(ROWS):
         most = [row if place < n else None for row, n in zip(rows, (4, 2, 3), strict=True)]
-        tokens = short.sample_backoff(most)
+        tokens = short.sample_candidates(most)
         assert all(token == 0 for token, row in zip(tokens, most, strict=True) if row is None)
         long.sample(logits_of(rows))
     one, other = short.proposal(), long.proposal()
     assert one.lengths == other.lengths == (4, 2, 3)
     # One number may lead to another token of the same q; a penalty then makes the next q another.
     if SETTINGS[name].repetition_penalty == 1:
-        torch.testing.assert_close(written_out(one)[1], written_out(other)[1], rtol=1e-4, atol=1e-7)
+        # With other settings than a temperature, what is no candidate has next to no probability.
+        torch.testing.assert_close(written_out(one)[1], written_out(other)[1], rtol=1e-4, atol=1e-6)
     if SETTINGS[name].greedy:
         assert isinstance(one.q, PointMass)
         assert torch.equal(written_out(one)[0], written_out(other)[0])
-    assert isinstance(one.q, Backoff) == name.startswith("temperature ") & ("top" not in name)
+    assert isinstance(one.q, Sparse) == name.startswith("temperature ") & ("top" not in name)
 
 
-def test_with_top_k_a_backoff_row_gives_the_tokens_of_the_same_row_as_logits():
+def test_with_top_k_candidates_give_the_tokens_of_the_same_weights_as_logits():
     short, long = (recorder(SETTINGS["top-k"], (4, 4, 4)) for _ in range(2))
     for rows in ROWS:
-        assert short.sample_backoff(rows) == long.sample(logits_of(rows)).tolist()
+        assert short.sample_candidates(rows) == long.sample(logits_of(rows)).tolist()
     assert isinstance(short.proposal().q, Dense)
 
 
@@ -112,7 +109,7 @@ def test_tokens_are_drawn_from_the_recorded_q(name):
     for _ in range(count // 4):
         made.start([[1]], (4,))
         while made.wants_more():
-            made.sample_backoff(rows)
+            made.sample_candidates(rows)
         proposal = made.proposal()
         seen += torch.bincount(proposal.tokens[0], minlength=V)
     q = dense(proposal.q, proposal.tokens, V)[0, 0]
@@ -133,8 +130,8 @@ def test_each_row_uses_as_many_random_numbers_as_its_budget():
             way(made)
         return streams.numbers((1, 1, 1), 1)
 
-    def backoff(made):
-        made.sample_backoff(ROWS[0])
+    def candidates(made):
+        made.sample_candidates(ROWS[0])
 
     def sample(made):
         made.sample(logits_of(ROWS[1]))
@@ -144,14 +141,16 @@ def test_each_row_uses_as_many_random_numbers_as_its_budget():
 
     expected = [[RowGenerators((1, 2, 3)).numbers((4, 4, 4), 4)[row][n]] for row, n in enumerate((3, 1, 2))]
     assert after([sample]) == expected
-    assert expected == after([backoff]) == after([draw, backoff, sample]) == after([backoff, sample, draw])
+    assert (
+        expected == after([candidates]) == after([draw, candidates, sample]) == after([candidates, sample, draw])
+    )
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
     three, one = recorder(), recorder(budget=(2,), seeds=(2,))
     for rows in ROWS[:2]:
-        three.sample_backoff(rows)
-        one.sample_backoff(rows[1:2])
+        three.sample_candidates(rows)
+        one.sample_candidates(rows[1:2])
     assert three.proposal().tokens[1, :2].tolist() == one.proposal().tokens[0].tolist()
 
 
@@ -161,10 +160,10 @@ def test_tokens_drawn_in_several_ways_have_one_form_of_q(name):
     for _ in ROWS:
         made.draw(torch.full((3, V), 1 / V))  # of another step, and to leave no trace
     made.start([[1, 2]] * 3, (4, 4, 4))
-    first = made.sample_backoff(ROWS[0])
+    first = made.sample_candidates(ROWS[0])
     second = made.sample(logits_of(ROWS[1]))
     third = made.draw(torch.softmax(logits_of(ROWS[2]), dim=1))
-    fourth = made.sample_backoff(ROWS[3])
+    fourth = made.sample_candidates(ROWS[3])
     proposal = made.proposal()
     assert isinstance(proposal.q, Dense)
     drawn = [torch.tensor(first), second, third, torch.tensor(fourth)]
@@ -179,41 +178,54 @@ def test_tokens_drawn_in_several_ways_have_one_form_of_q(name):
     assert not made.made(again)
 
 
-def test_q_is_dense_for_two_lower_orders_or_long_rows():
-    other = LowerOrder(np.zeros(V, dtype=np.float32))
-    wide = BackoffRow(LOWER_ORDER, np.arange(26, dtype=np.int32), np.zeros(26, dtype=np.float32))
-    just = BackoffRow(LOWER_ORDER, np.arange(25, dtype=np.int32), np.zeros(25, dtype=np.float32))
-    for rows, form in (
-        ([random_row(), random_row(lower_order=other)], Dense),
-        ([wide] * 2, Dense),
-        ([just] * 2, Backoff),
-    ):
-        made = recorder(budget=(1, 1), seeds=(1, 2))
-        made.sample_backoff(rows)
-        proposal = made.proposal()
-        assert isinstance(proposal.q, form)
-        expected = torch.softmax(logits_of(rows), dim=1)
-        torch.testing.assert_close(dense(proposal.q, proposal.tokens, V)[:, 0], expected, rtol=1e-5, atol=1e-7)
+@pytest.mark.parametrize(("count", "form"), [(16, Sparse), (17, Dense), (V, Dense)])
+def test_q_is_dense_where_that_is_smaller(count, form):
+    rows = [Candidates(np.arange(n), generator.normal(size=n).astype(np.float32)) for n in (count, 2)]
+    made = recorder(budget=(1, 1), seeds=(1, 2))
+    made.sample_candidates(rows)
+    proposal = made.proposal()
+    assert isinstance(proposal.q, form)
+    expected = torch.softmax(logits_of(rows), dim=1)
+    torch.testing.assert_close(dense(proposal.q, proposal.tokens, V)[:, 0], expected, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("listed", [0, 3])
-def test_reused_buffers_keep_nothing_of_the_step_before(listed):
+def test_a_ragged_draft_from_candidates_is_padded():
     made = recorder(budget=(2, 1), seeds=(1, 2))
-    made.sample_backoff(ROWS[0][:2])
-    made.sample_backoff([random_row(20), None])
-    made.proposal()
-    rows = [BackoffRow(LOWER_ORDER, np.arange(listed, dtype=np.int32), np.zeros(listed, np.float32))] * 2
-    made.start([[1]] * 2, (2, 1))
-    made.sample_backoff(rows)
-    made.sample_backoff([ROWS[1][0], None])
+    rows = [Candidates(np.array(ids), np.zeros(len(ids), np.float32)) for ids in ([7], [3, 9, 40, 49])]
+    made.sample_candidates(rows)
+    made.sample_candidates([ROWS[1][0], None])
     checked = [validate(made.proposal(), (2, 1), V, CPU, recorded=recorded) for recorded in (True, False)]
     assert checked[0][1] is None
     assert checked[1][1].tolist() == [FINE, FINE]
     proposal = checked[0][0]
+    assert isinstance(proposal.q, Sparse)
     expected = [torch.softmax(logits_of(r), dim=1) for r in (rows, ROWS[1][:1])]
     q = written_out(proposal)[1]
     torch.testing.assert_close(q[:, 0], expected[0], rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(q[:1, 1], expected[1], rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(
+        density(proposal.q, proposal.tokens)[:, 0], q[:, 0].gather(1, proposal.tokens[:, :1])[:, 0]
+    )
+
+
+def test_candidates_that_a_constraint_excludes_give_way_to_an_allowed_token():
+    class OnlyEven:
+        """Allows even tokens."""
+
+        def legal(self, prefixes, device):
+            return (torch.arange(V) % 2 == 0).expand(len(prefixes), V).clone()
+
+    to_probs = LogitsToProbs(SamplingSettings()).constrained(OnlyEven(), drafts=True)
+    made = DraftRecorder(to_probs, RowGenerators((1, 2)), 2, V, GAMMA, "cpu")
+    made.start([[1], [2]], (1, 1))
+    rows = [Candidates(np.array(ids), np.zeros(len(ids), np.float32)) for ids in ([7, 9], [3, 8])]
+    tokens = made.sample_candidates(rows)
+    q = made.proposal().q.probabilities[:, 0]
+    assert tokens[0] % 2 == 0
+    torch.testing.assert_close(q[0, ::2], torch.full((V // 2,), 2 / V))
+    assert tokens[1] == 8
+    torch.testing.assert_close(q[1, 8], torch.tensor(1.0))
+    assert q[:, 1::2].sum() == 0
 
 
 def test_the_confidence_is_q_of_the_drafted_token():
@@ -226,8 +238,8 @@ def test_the_confidence_is_q_of_the_drafted_token():
     for name in ("temperature 0.6", "argmax"):
         shown.clear()
         made = recorder(SETTINGS[name], (2, 2, 1), keep_drafting=watch)
-        tokens = made.sample_backoff(ROWS[0])
-        made.sample_backoff([ROWS[1][0], None, None])
+        tokens = made.sample_candidates(ROWS[0])
+        made.sample_candidates([ROWS[1][0], None, None])
         assert not made.wants_more()
         assert made.proposal().lengths == (2, 1, 1)
         softmax = torch.softmax(logits_of(ROWS[0]) / (0.6 if name != "argmax" else 1), dim=1)
@@ -239,15 +251,17 @@ def test_the_confidence_is_q_of_the_drafted_token():
 def test_rows_of_the_wrong_number_or_size_are_an_error():
     made = recorder()
     with pytest.raises(PluginError, match="2 rows were given; the batch has 3"):
-        made.sample_backoff(ROWS[0][:2])
+        made.sample_candidates(ROWS[0][:2])
     with pytest.raises(PluginError, match="None was given for row 1, which may still take 2 tokens"):
-        made.sample_backoff([ROWS[0][0], None, ROWS[0][2]])
-    narrow = BackoffRow(LowerOrder(np.zeros(7, np.float32)), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    with pytest.raises(PluginError, match="row 2 has a lower_order of 7 weights; V is 50"):
-        made.sample_backoff([*ROWS[0][:2], narrow])
+        made.sample_candidates([ROWS[0][0], None, ROWS[0][2]])
+    outside = Candidates(np.array([1, V]), np.zeros(2, np.float32))
+    with pytest.raises(PluginError, match=r"within the vocabulary \(0 to 49\)"):
+        made.sample_candidates([*ROWS[0][:2], outside])
+    with pytest.raises(PluginError, match="row 1 is a ndarray; expected Candidates or None"):
+        made.sample_candidates([ROWS[0][0], np.zeros(V), ROWS[0][2]])
     spent = recorder(budget=(0, 0, 0))
     with pytest.raises(PluginError, match="budget is spent"):
-        spent.sample_backoff(ROWS[0])
+        spent.sample_candidates(ROWS[0])
 
 
 # Forks
@@ -262,7 +276,7 @@ def test_a_fork_has_a_record_and_a_budget_of_its_own(name):
     assert one.budget == (1, 2, 0)
     assert one.tokens is request.tokens
     two.sample(logits_of(ROWS[1]))
-    one.sample_backoff([*ROWS[2][:2], None])
+    one.sample_candidates([*ROWS[2][:2], None])
     assert one.proposal().lengths == (1, 1, 0)
     assert two.proposal().lengths == (0, 1, 1)
     assert request.proposal().lengths == (1, 1, 1)
@@ -336,6 +350,13 @@ def test_what_is_changed_in_place_is_not_trusted():
     assert drawn_from.tokens.max() < V
     assert not changed(lambda _, proposal: proposal.tokens.fill_(V))[1]
     assert not changed(lambda _, proposal: proposal.q.probabilities[0].mul_(2))[1]
+    for change in (lambda q: q.ids.fill_(V), lambda q: q.probabilities[0].mul_(2)):
+        made = recorder(budget=(1, 1, 1))
+        made.sample_candidates(ROWS[0])
+        proposal = made.proposal()
+        assert made.made(proposal)
+        change(proposal.q)
+        assert not made.made(proposal)
 
 
 def test_a_proposal_that_is_taken_before_the_last_draw_is_checked_and_kept():
@@ -371,7 +392,7 @@ def test_a_fork_asks_the_same_controller():
         budget=(2, 2), seeds=(1, 2), keep_drafting=lambda confidence: [value > 1 for value in confidence]
     )
     fork = made.fork((2, 1))
-    fork.sample_backoff(ROWS[0][:2])
+    fork.sample_candidates(ROWS[0][:2])
     assert not fork.wants_more()
     assert made.wants_more()
 
@@ -435,33 +456,30 @@ def test_taken_and_drawn_tokens_do_not_mix():
         made.sample(logits_of(ROWS[0]))
 
 
-# Back-off q that a drafter builds itself
+# Sparse q that a drafter builds itself
 
 
-def backoff(change=lambda **_: None):
+def sparse(change=lambda **_: None):
     parts = {
-        "ids": torch.tensor([[[1, 4, 4], [0, 0, 0]]]),
-        "probabilities": torch.tensor([[[0.3, 0.2, 0.2], [0.02, 0.02, 0.02]]]),
-        "lower_order": torch.full((V,), 1 / V),
-        "backoff_weight": torch.tensor([[0.5 * V / (V - 2), 1.0]]),
+        "ids": torch.tensor([[[4, 1, 4], [0, 9, 9]]]),
+        "probabilities": torch.tensor([[[0.3, 0.7, 0.0], [0.9, 0.1, 0.0]]]),
     }
     change(**parts)
     return parts
 
 
 def judged(parts, tokens=((4, 9),), lengths=(2,)):
-    proposal = Proposal(torch.tensor(tokens), lengths, Backoff(**parts))
+    proposal = Proposal(torch.tensor(tokens), lengths, Sparse(**parts))
     return validate(proposal, (2,), V, CPU, recorded=False)
 
 
-def test_a_valid_backoff_q_passes_validation():
-    proposal, fault = judged(backoff())
+def test_a_valid_sparse_q_passes_validation():
+    proposal, fault = judged(sparse())
     assert fault.tolist() == [FINE]
-    torch.testing.assert_close(density(proposal.q, proposal.tokens), torch.tensor([[0.2, 1 / V]]))
-    cut, fault = judged(backoff(), lengths=(1,))
+    torch.testing.assert_close(density(proposal.q, proposal.tokens), torch.tensor([[0.3, 0.1]]))
+    cut, fault = judged(sparse(), lengths=(1,))
     assert fault.tolist() == [FINE]
-    assert cut.q.ids.shape == (1, 1, 3)
-    assert cut.q.backoff_weight.shape == (1, 1)
+    assert cut.q.ids.shape == cut.q.probabilities.shape == (1, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -469,41 +487,34 @@ def test_a_valid_backoff_q_passes_validation():
     [
         (lambda ids, **_: ids[0, 0, 0].fill_(-1), BAD_ID),
         (lambda ids, **_: ids[0, 0, 1:].fill_(V), BAD_ID),
-        (lambda ids, **_: ids[0, 0].copy_(torch.tensor([4, 1, 1])), BAD_ORDER),
-        (lambda probabilities, **_: probabilities[0, 0].copy_(torch.tensor([0.3, 0.2, 0.1])), BAD_ORDER),
-        (lambda probabilities, **_: probabilities[0, 0].copy_(torch.tensor([0.5, 0.2, 0.2])), BAD_SUM),
-        (lambda probabilities, **_: probabilities[0, 0, 0].fill_(-0.3), BAD_SUM),
-        (lambda probabilities, **_: probabilities[0, 0, 0].fill_(float("nan")), BAD_SUM),
-        (lambda backoff_weight, **_: backoff_weight[0, 0].mul_(1.1), BAD_SUM),
-        (lambda backoff_weight, **_: backoff_weight[0, 0].neg_(), BAD_SUM),
-        (lambda lower_order, **_: lower_order[7].fill_(float("nan")), BAD_SUM),
-        (lambda lower_order, **_: lower_order[7:9].add_(torch.tensor([0.5, -0.5])), BAD_SUM),
-        (lambda lower_order, **_: lower_order[8:10].copy_(torch.tensor([2 / V, 0.0])), BAD_TOKEN),
+        (lambda ids, **_: ids[0, 0].copy_(torch.tensor([5, 1, 4])), BAD_TOKEN),
+        (lambda probabilities, **_: probabilities[0, 0].copy_(torch.tensor([0.5, 0.7, 0.0])), BAD_SUM),
+        (lambda probabilities, **_: probabilities[0, 0].copy_(torch.tensor([0.5, 0.7, -0.2])), BAD_SUM),
+        (lambda probabilities, **_: probabilities[0, 0, 1].fill_(float("nan")), BAD_SUM),
+        (lambda probabilities, **_: probabilities[0, 1].copy_(torch.tensor([1.0, 0.0, 0.0])), BAD_TOKEN),
     ],
 )
-def test_an_invalid_backoff_q_is_detected(change, code):
-    assert judged(backoff(change))[1].tolist() == [code]
+def test_an_invalid_sparse_q_is_detected(change, code):
+    assert judged(sparse(change))[1].tolist() == [code]
 
 
 def test_values_beyond_the_draft_are_not_validated():
-    def poison(ids, probabilities, backoff_weight, **_):
-        ids[0, 1], probabilities[0, 1], backoff_weight[0, 1] = 99, float("nan"), float("nan")
+    def poison(ids, probabilities):
+        ids[0, 1], probabilities[0, 1] = 99, float("nan")
 
-    assert judged(backoff(poison), lengths=(1,))[1].tolist() == [FINE]
+    assert judged(sparse(poison), lengths=(1,))[1].tolist() == [FINE]
 
 
-@pytest.mark.parametrize("part", ["ids", "probabilities", "lower_order", "backoff_weight"])
-def test_a_backoff_q_of_the_wrong_shape_is_an_error(part):
-    parts = backoff()
+@pytest.mark.parametrize("part", ["ids", "probabilities"])
+def test_a_sparse_q_of_the_wrong_shape_is_an_error(part):
+    parts = sparse()
     parts[part] = parts[part][..., :-1]
-    with pytest.raises(
-        PluginError, match=rf"back-off q has ids .* expected \[1, 2, 'S'\] for the first two, \[{V}\]"
-    ):
+    with pytest.raises(PluginError, match=r"sparse q has ids .* both must be \[1, 2, 'S'\]"):
         judged(parts)
 
 
-def test_a_backoff_q_with_float_ids_is_an_error():
-    parts = backoff()
+def test_a_sparse_q_with_float_ids_is_an_error():
+    parts = sparse()
     parts["ids"] = parts["ids"].float()
-    with pytest.raises(PluginError, match=r"ids of back-off q are of dtype float32"):
+    with pytest.raises(PluginError, match=r"ids of sparse q are of dtype float32"):
         judged(parts)

@@ -14,15 +14,14 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
-    BackoffRow,
     BestFirstTree,
+    Candidates,
     ConfigError,
     Dense,
     DeterministicDrafter,
     Drafter,
     DraftSession,
     GenerationSettings,
-    LowerOrder,
     NumericsError,
     PluginConfig,
     PluginError,
@@ -204,8 +203,8 @@ FAULTS = {
     ),
     "logits in numpy": (lambda r: r.sample(np.zeros((2, V))), "are a ndarray"),
     "logits of integers": (lambda r: r.sample(torch.zeros(2, V).long()), "dtype int64"),
-    "back-off rows of lists": (
-        lambda r: r.sample_backoff([BackoffRow(LowerOrder(np.zeros(V)), [1], [0.0])] * 2),
+    "candidates of lists": (
+        lambda r: r.sample_candidates([Candidates([1], [0.0])] * 2),
         "numpy arrays",
     ),
     "an exception that cannot be printed": (mute, "MuteError: its message cannot be shown (RuntimeError)"),

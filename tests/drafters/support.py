@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.interface import (
-    BackoffRow,
+    Candidates,
     Dense,
     Drafter,
     DraftRequest,
@@ -23,7 +23,6 @@ from specdec_core.interface import (
     TreeShape,
 )
 from specdec_core.models import LoadedModel
-from specdec_core.sampling.backoff import write_log_weights
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.heads.config import HeadsConfig
@@ -66,12 +65,13 @@ class SeededRequest:
         self.q.append(probabilities.clone())
         return drawn
 
-    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
-        vocab_size = next(len(row.lower_order.log_weights) for row in rows if row is not None)
+    def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
+        vocab_size = 1 + max(int(row.ids[-1]) for row in rows if row is not None)
         written = np.zeros((len(rows), vocab_size), dtype=np.float32)
         for out, row in zip(written, rows, strict=True):
             if row is not None:
-                write_log_weights(row, out)
+                out[:] = -np.inf
+                out[row.ids] = row.log_weights
         return self.sample(torch.from_numpy(written)).tolist()
 
     def wants_more(self) -> bool:

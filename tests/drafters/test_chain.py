@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.interface import (
-    Backoff,
     Dense,
     Drafter,
     DraftSession,
@@ -31,9 +30,11 @@ from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import dense, density
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.chain.drafter import ChainDrafter
+from specdec_drafters.prompt_copy.config import PromptCopyConfig
+from specdec_drafters.prompt_copy.drafter import PromptCopyDrafter
 from tests.drafters.chains import V, chain
-from tests.lossless import VOCAB, small_target
-from tests.toys import NO_CONFIG, Gamma, TableDrafter, target_info
+from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.toys import NO_CONFIG, CandidatesDrafter, Gamma, TableDrafter, target_info
 
 INFO = SessionInfo(batch_size=2, vocab_size=V, capacity=64, max_gamma=4, device="cpu")
 TOKENS = [[1, 2], [3]]
@@ -203,13 +204,7 @@ def spread(tokens):
     return Dense(sure_dense(tokens).probabilities / 2 + 0.5 / V)
 
 
-def overlay(tokens):
-    ids = tokens[..., None].to(torch.int32)
-    scale = torch.full(tokens.shape, 0.5 / (1 - 1 / V))
-    return Backoff(ids, torch.full(ids.shape, 0.5), torch.full((V,), 1 / V), scale)
-
-
-FORMS = {"point": None, "sparse": sparse, "wide": wide_sparse, "dense": spread, "overlay": overlay}
+FORMS = {"point": None, "sparse": sparse, "wide": wide_sparse, "dense": spread}
 
 
 def written_out(proposal):
@@ -320,6 +315,15 @@ def test_a_drafter_that_fails_is_named_and_costs_no_token(target, broken, messag
     assert [row.tokens for row in result.sequences] == [row.tokens for row in expected]
     (failure,) = result.failures
     assert message in failure.message
+
+
+@pytest.mark.parametrize("name", ["temperature-1", "top-k-3"])
+def test_candidates_in_a_chain_are_lossless(target, name):
+    copy = PromptCopyDrafter(PromptCopyConfig(min_match=1, max_tokens=2), target_info(VOCAB))
+    config = ChainConfig.model_construct(drafters=(copy, CandidatesDrafter(VOCAB)), min_draft_tokens=2)
+    drafter = ChainDrafter(config, target_info(VOCAB))
+    decoder = Decoder(target, drafter, gamma=Gamma(2, 1, 3), sampling=SETTINGS[name], strict=True)
+    assert doubled_p_value(decoder, enumerate_continuations(target, SETTINGS[name]), 4000) > 1e-4
 
 
 def test_a_session_that_was_opened_is_closed_when_the_next_cannot_be():

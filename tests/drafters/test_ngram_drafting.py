@@ -1,4 +1,4 @@
-"""The n-gram drafter's rows as overlays: the same distribution as the row written out, and cheap to keep."""
+"""The n-gram drafter's candidates and its q, held against the row written out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import Backoff, BestFirstTree, Dense, PointMass, SamplingSettings, TargetInfo
-from specdec_core.sampling.backoff import backoff_argmax, write_log_weights
+from specdec_core.interface import BestFirstTree, Dense, PointMass, SamplingSettings, Sparse, TargetInfo
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.distributions import dense
-from specdec_drafters.ngram import tables as ngram_tables
+from specdec_drafters.ngram import candidates as ngram_candidates
 from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.candidates import NgramCandidates
 from specdec_drafters.ngram.config import NgramConfig
 from specdec_drafters.ngram.drafter import NgramDrafter, _NgramSession
 from specdec_drafters.ngram.kneser_ney import estimate
@@ -78,66 +78,82 @@ def random_tables(order, vocab_size=9, seed=0):
     )
 
 
-def written(tables, context):
-    out = np.empty(tables.vocab_size, dtype=np.float32)
-    write_log_weights(tables.backoff_row(context), out)
-    return out
-
-
-def assert_equal_for_every_context(tables):
-    vocab_size = tables.vocab_size
+def contexts_of(tables):
     for length in range(tables.order):
-        for tokens in itertools.product(range(vocab_size), repeat=length):
-            context = tables.context(tokens)
-            expected = tables.row(context)[:vocab_size]
-            np.testing.assert_allclose(written(tables, context), expected, rtol=1e-6, atol=1e-6)
-            assert expected[backoff_argmax(tables.backoff_row(context))] >= expected.max() - 1e-5
+        for tokens in itertools.product(range(tables.vocab_size), repeat=length):
+            yield tables.context(tokens)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4])
-def test_an_overlay_of_an_estimated_model_is_its_row(order):
-    assert_equal_for_every_context(random_tables(order))
+def assert_chosen(tables, context, kept, most):
+    """Check the choice by its definition: what follows the longest context first; of equals, any may be kept."""
+    allowed, left = set(), most
+    while left:
+        after = tables.drafted_successors(context) if context else None
+        ids = set(range(tables.vocab_size)) if not context else set() if after is None else set(after.ids.tolist())
+        allowed |= ids
+        scores = tables.row(context)
+        least = sorted(scores[list(ids)])[-left] if len(ids) > left else -np.inf
+        assert len(ids & kept) >= min(left, len(ids))
+        assert all(scores[token] <= least + 1e-6 for token in ids - kept)
+        left -= min(left, len(ids)) if context else left
+        context = context[1:]
+    assert kept <= allowed
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_an_overlay_of_a_model_that_does_not_interpolate_is_its_row(tmp_path, order):
-    assert_equal_for_every_context(katz(tmp_path, order))
+MODELS = [*((random_tables, order) for order in (1, 2, 3, 4)), *((katz, order) for order in (1, 2, 3))]
+
+
+def model_of(make, order, tmp_path):
+    return make(order) if make is random_tables else make(tmp_path, order)
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 100])
+@pytest.mark.parametrize(("make", "order"), MODELS)
+def test_candidates_are_what_follows_then_the_most_probable_with_the_models_weights(tmp_path, make, order, most):
+    tables = model_of(make, order, tmp_path)
+    candidates = NgramCandidates(tables, most)
+    for context in contexts_of(tables):
+        row, whole = candidates.after(context), tables.row(context)[: tables.vocab_size]
+        np.testing.assert_allclose(row.log_weights, whole[row.ids], rtol=1e-6, atol=1e-6)
+        assert_chosen(tables, context, set(row.ids.tolist()), most)
+        assert (np.diff(row.ids) > 0).all()
+        assert len(row.ids) <= most
+        if most >= tables.vocab_size:
+            assert row.ids.tolist() == list(range(tables.vocab_size))
 
 
 def test_unlisted_ids_have_the_score_of_unk_where_it_follows_the_context(tmp_path):
     tables = katz(tmp_path)
-    row = tables.backoff_row(tables.context([0, 1]))
-    np.testing.assert_allclose(written(tables, (0, 1))[[4, 6, 7]], -0.9 * np.log(10), rtol=1e-5)
-    assert row.ids.tolist() == [0, 2, 4, 6, 7]  # no special word among them
-    assert tables.backoff_row((5,)).ids.tolist() == [0, 5]
+    after = tables.drafted_successors((0, 1))
+    assert after.ids.tolist() == [0, 2, 4, 6, 7]  # no special word among them
+    np.testing.assert_allclose(after.log_probability[2:], -0.9 * np.log(10), rtol=1e-5)
+    assert tables.drafted_successors((5,)).ids.tolist() == [0, 5]
+    assert tables.drafted_successors((3, 3)) is None
 
 
 def test_levels_are_not_written_to(tmp_path):
     for tables in (katz(tmp_path), random_tables(4)):
         before = [level.log_probability.copy() for level in tables.levels]
-        for tokens in itertools.product(range(tables.vocab_size), repeat=tables.order - 1):
-            tables.backoff_row(tables.context(tokens))
+        for most, context in itertools.product((2, 100), contexts_of(tables)):
+            NgramCandidates(tables, most).after(context)
         for level, log_probability in zip(tables.levels, before, strict=True):
             np.testing.assert_array_equal(level.log_probability, log_probability)
 
 
-def test_a_bigram_lists_what_the_level_holds_without_copying_it():
-    tables = random_tables(2)
-    row = tables.backoff_row((0,))
-    assert np.shares_memory(row.ids, tables.levels[1].words)
-    assert np.shares_memory(row.log_weights, tables.levels[1].log_probability)
-
-
 def test_rows_are_cached_within_bounds_and_stay_right(monkeypatch):
-    monkeypatch.setattr(ngram_tables, "CACHE_BYTES", 5000)
-    tables = random_tables(3)
+    monkeypatch.setattr(ngram_candidates, "CACHE_BYTES", 5000)
+    candidates = NgramCandidates(random_tables(3), 4)
     contexts = list(itertools.product(range(9), repeat=2))
-    first = {context: written(tables, context) for context in contexts}
+    first = {context: candidates.after(context) for context in contexts}
     for context in reversed(contexts):
-        np.testing.assert_array_equal(written(tables, context), first[context])
-    assert 1 <= len(tables._cache) <= 5
-    assert tables._cache_left >= 0
-    assert tables.backoff_row(contexts[0]) is tables.backoff_row(contexts[0])
+        np.testing.assert_array_equal(candidates.after(context).log_weights, first[context].log_weights)
+    assert 1 <= len(candidates._cache) <= 5
+    assert candidates._cache_left >= 0
+    assert candidates.after(contexts[0]) is candidates.after(contexts[0])
+
+
+def session_of(tables, most=100):
+    return _NgramSession(tables, NgramCandidates(tables, most))
 
 
 def recorder(settings, batch, vocab_size, budget, seed=0):
@@ -157,37 +173,57 @@ CONTEXTS = [[2, 619, 689, 13, 34, 46], [34], [62, 45, 699]]
 
 
 @pytest.mark.parametrize(("arpa", "order"), [("small.2.arpa", 1), ("small.2.arpa", 2), ("small.3.arpa", None)])
+@pytest.mark.parametrize("most", [3, 1000])
 @pytest.mark.parametrize(
     ("settings", "form"),
     [
-        (SamplingSettings(), Backoff),
-        (SamplingSettings(temperature=0.6), Backoff),
+        (SamplingSettings(), Sparse),
+        (SamplingSettings(temperature=0.6), Sparse),
         (SamplingSettings(temperature=0), PointMass),
         (SamplingSettings(top_k=4), Dense),
         (SamplingSettings(repetition_penalty=1.3), Dense),
     ],
 )
-def test_q_is_the_model_renormalised_and_standardised(arpa, order, settings, form):
+def test_q_is_the_model_renormalised_over_the_candidates_and_standardised(arpa, order, settings, form, most):
     vocab_size, budget = 1000, (3, 1, 2)
-    drafter = NgramDrafter(NgramConfig(arpa=arpa, order=order), TargetInfo(vocab_size, folder=DATA))
+    drafter = NgramDrafter(
+        NgramConfig(arpa=arpa, order=order, candidates=most), TargetInfo(vocab_size, folder=DATA)
+    )
     proposal = propose(drafter.open(info_for(3, vocab_size)), CONTEXTS, budget, settings, vocab_size)
-    assert isinstance(proposal.q, form)
+    # If all tokens are candidates, a dense q is smaller.
+    assert isinstance(proposal.q, Dense if form is Sparse and most == vocab_size else form)
     assert proposal.lengths == budget
     q = dense(proposal.q, proposal.tokens, vocab_size)
     for row, length in enumerate(budget):
         for place in range(length):
             prefix = [*CONTEXTS[row], *proposal.tokens[row, :place].tolist()]
-            model = torch.from_numpy(drafter.tables.row(drafter.tables.context(prefix))[None, :vocab_size])
+            context = drafter.tables.context(prefix)
+            model = torch.from_numpy(drafter.tables.row(context)[None, :vocab_size])
+            kept = drafter.candidates.after(context).ids
+            assert len(kept) <= most
+            others = np.delete(np.arange(vocab_size), kept)
+            model[0, others] = model[0, kept].min() - 20  # next to nothing; top-k cuts it off
             expected = LogitsToProbs(settings)(model, [prefix])[0]
-            torch.testing.assert_close(q[row, place], expected, rtol=1e-4, atol=1e-8)
+            torch.testing.assert_close(q[row, place], expected, rtol=1e-4, atol=1e-7)
             assert q[row, place, proposal.tokens[row, place]] > 0
+            if form is Sparse:
+                assert q[row, place, others].sum() == 0
 
 
+@pytest.mark.parametrize("most", [3, 9])
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_drafts_have_the_frequencies_of_the_model(order):
+def test_drafts_have_the_frequencies_of_the_model(order, most):
     vocab_size, count = 9, 3000
     tables = random_tables(order)
-    session = _NgramSession(tables)
+    candidates = NgramCandidates(tables, most)
+    session = _NgramSession(tables, candidates)
+
+    def q_after(tokens):
+        row = candidates.after(tables.context(tokens))
+        q = np.zeros(vocab_size)
+        q[row.ids] = np.exp(tables.row(tables.context(tokens))[row.ids].astype(float))
+        return q / q.sum()
+
     made = recorder(SamplingSettings(), 1, vocab_size, (2,))
     seen = np.zeros((vocab_size, vocab_size))
     for _ in range(count):
@@ -196,22 +232,20 @@ def test_drafts_have_the_frequencies_of_the_model(order):
         seen[first, second] += 1
     expected = np.zeros((vocab_size, vocab_size))
     for first in range(vocab_size):
-        one = np.exp(tables.row(tables.context([3, 1, 0]))[:vocab_size].astype(float))
-        two = np.exp(tables.row(tables.context([3, 1, 0, first]))[:vocab_size].astype(float))
-        expected[first] = one[first] / one.sum() * two / two.sum() * count
+        expected[first] = q_after([3, 1, 0])[first] * q_after([3, 1, 0, first]) * count
+    assert seen[expected == 0].sum() == 0
     common = expected >= 5
-    statistic = ((seen - expected) ** 2 / expected)[common].sum()
+    statistic = ((seen - expected)[common] ** 2 / expected[common]).sum()
     assert statistic < common.sum() + 5 * (2 * common.sum()) ** 0.5
 
 
 def test_a_row_whose_budget_is_spent_is_looked_up_no_more():
-    tables = random_tables(2)
-    asked = []
-    overlay = tables.backoff_row
-    tables.backoff_row = lambda context: asked.append(context) or overlay(context)
-    proposal = propose(_NgramSession(tables), [[1], [2], [3]], (3, 0, 1), SamplingSettings(), 9)
+    session, asked = session_of(random_tables(2)), []
+    after = session._candidates.after
+    session._candidates.after = lambda context: asked.append(context) or after(context)
+    proposal = propose(session, [[1], [2], [3]], (3, 0, 1), SamplingSettings(), 9)
     assert proposal.lengths == (3, 0, 1)
-    assert sum(len(context) == 1 for context in asked) == 4  # each looks up the unigrams too
+    assert len(asked) == 4
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
@@ -220,7 +254,7 @@ def test_each_node_of_a_tree_is_drawn_from_the_row_of_its_path(order):
     tables, to_probs = random_tables(order), LogitsToProbs(settings)
     rows, budget = [[1, 2, 3, 2], [4], [0, 0, 0]], (7, 0, 4)
     request = tree_request(rows, budget, BestFirstTree((3, 2, 2)), 9, sampling=settings)
-    proposal = _NgramSession(tables).propose(request)
+    proposal = session_of(tables).propose(request)
     assert proposal.lengths == budget
     for row, length in enumerate(budget):
         drawn = []
@@ -230,7 +264,7 @@ def test_each_node_of_a_tree_is_drawn_from_the_row_of_its_path(order):
             while above >= 0:
                 path.insert(0, int(proposal.tokens[row, above]))
                 above = int(proposal.parents[row, above])
-            scores = torch.from_numpy(written(tables, tables.context(rows[row] + path)))
+            scores = torch.from_numpy(tables.row(tables.context(rows[row] + path))[:9])
             expected = to_probs(scores[None], None)[0]
             expected[[token for other, token in drawn if other == parent]] = 0  # its siblings
             drawn.append((parent, int(proposal.tokens[row, node])))

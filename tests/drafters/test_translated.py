@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import decoders
@@ -12,9 +13,9 @@ from tokenizers import decoders
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.interface import (
-    BackoffRow,
+    Candidates,
     Dense,
-    LowerOrder,
+    PluginError,
     PointMass,
     Proposal,
     SamplingSettings,
@@ -110,6 +111,7 @@ def drafters(folder, own_info):
     sparse = toy(SparseDrafter(OTHER_VOCAB))
     counting = toy(CountingDrafter(OTHER_VOCAB))
     bigram = NgramDrafter(NgramConfig(arpa=folder / "other.arpa"), own_info)
+    few = NgramDrafter(NgramConfig(arpa=folder / "other.arpa", candidates=1), own_info)
     copy = PromptCopyDrafter(PromptCopyConfig(min_match=1, max_tokens=2), own_info)
     model = TransformerDrafter(TransformerConfig(model=str(folder / "model")), own_info)
     hierarchy = HierarchicalDrafter(
@@ -120,7 +122,8 @@ def drafters(folder, own_info):
     )
     return {
         "model": model,  # sample
-        "bigram": bigram,  # sample_backoff
+        "bigram": bigram,  # sample_candidates
+        "few": few,  # often no candidate is shared
         "foreign": sparse,  # a q of its own
         "copy": copy,  # a point mass
         "counting": counting,
@@ -139,6 +142,7 @@ WAYS = ("greedy", "temperature-1", "temperature-0.7-top-p-0.6")
 BY_DEFAULT = [
     ("tli", "model", "temperature-0.7-top-p-0.6"),
     ("tli", "bigram", "temperature-1"),
+    ("tli", "few", "temperature-1"),
     ("tli", "foreign", "temperature-0.7-top-p-0.6"),
     ("tli", "chain", "temperature-1"),
     ("tli", "hierarchy", "temperature-1"),
@@ -147,7 +151,7 @@ BY_DEFAULT = [
     ("slem", "bigram", "temperature-0.7-top-p-0.6"),
     ("slem", "hierarchy", "greedy"),
 ]
-WHO = ("model", "bigram", "foreign", "copy", "counting", "chain", "hierarchy")
+WHO = ("model", "bigram", "few", "foreign", "copy", "counting", "chain", "hierarchy")
 ALL = set(itertools.product(("tli", "slem"), WHO, (*WAYS, "penalty")))
 PENALTY = SamplingSettings(repetition_penalty=3.0)
 
@@ -230,18 +234,42 @@ def test_q_is_the_drafters_distribution_among_the_shared_tokens_in_the_targets_i
         prefix.append(next(own for own, targets in SHARED.items() if targets == drawn))
 
 
-def test_a_back_off_row_is_what_the_same_row_written_out_gives():
-    lower = LowerOrder(torch.tensor([-1.0, -2.0, -0.5, -3.0, -0.1, -1.5, -2.5]).numpy())
-    ids, own = torch.tensor([0, 1, 4, 5]), torch.tensor([-0.9, -0.2, -0.3, -0.7])
-    row = BackoffRow(lower, ids.numpy(), own.numpy(), -0.4)
-    logits = torch.from_numpy(lower.log_weights) - 0.4
-    logits[ids] = own
-    carried = SHARED_TOKENS.backoff_row(row)
-    assert carried.ids.tolist() == [0, 3, 5], "in the target's order"
-    written = torch.from_numpy(carried.lower_order.log_weights) + carried.log_backoff_weight
-    written[carried.ids] = torch.from_numpy(carried.log_weights)
-    torch.testing.assert_close(written, SHARED_TOKENS.logits(logits))
-    assert SHARED_TOKENS.backoff_row(row) is carried  # what the core prepares is kept with it
+def test_candidates_have_the_targets_ids_without_those_that_are_not_shared():
+    row = Candidates(np.array([0, 1, 4, 5]), np.array([-0.9, -0.2, -0.3, -0.7], np.float32))
+    carried = SHARED_TOKENS.candidates(row)
+    expected = {SHARED[own]: weight for own, weight in zip(row.ids, row.log_weights, strict=True) if own in SHARED}
+    assert carried.ids.tolist() == sorted(expected) == [0, 3, 5], "in the target's order"
+    assert dict(zip(carried.ids, carried.log_weights, strict=True)) == expected
+    assert SHARED_TOKENS.candidates(row) is carried  # what the core prepares is kept with it
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        Candidates(np.array([4, 6]), np.array([0.5, 0.1], np.float32)),
+        Candidates(np.array([0, 4]), np.array([-np.inf, 0.1], np.float32)),
+    ],
+)
+def test_without_a_shared_candidate_all_shared_tokens_have_the_same_weight(row):
+    carried = SHARED_TOKENS.candidates(row)
+    assert carried.ids.tolist() == sorted(SHARED.values())
+    assert len(set(carried.log_weights.tolist())) == 1
+
+
+@pytest.mark.parametrize("ids", [[], [-1, 2], [2, OTHER_VOCAB], [0, OTHER_VOCAB, 2]])
+@pytest.mark.parametrize("method", ["tli", "slem"])
+def test_candidates_outside_the_drafters_own_vocabulary_are_refused(ids, method):
+    from specdec_drafters.translated.request import GreedyRequest, SharedTokenRequest
+
+    outer = DraftRecorder(LogitsToProbs(SamplingSettings()), RowGenerators([3]), 1, VOCAB, 2, "cpu")
+    outer.start([[2, 3]], (2,))
+    if method == "tli":
+        request = SharedTokenRequest(outer, SHARED_TOKENS, [[4]])
+    else:
+        request = GreedyRequest([[4]], (2,), OTHER_VOCAB)
+    row = Candidates(np.array(ids, dtype=np.int64), np.zeros(len(ids), np.float32))
+    with pytest.raises(PluginError, match=f"own vocabulary \\(0 to {OTHER_VOCAB - 1}\\)"):
+        request.sample_candidates([row])
 
 
 def test_a_sequence_ends_before_a_token_that_is_not_shared():
@@ -258,7 +286,7 @@ def test_a_sequence_ends_before_a_token_that_is_not_shared():
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])
-@pytest.mark.parametrize("who", ["model", "bigram"])
+@pytest.mark.parametrize("who", ["model", "bigram", "few"])
 def test_a_drafter_reads_back_its_own_q(info, drafters, sampling, who):
     """`proposal()` gives q in the drafter's ids, as a drafter around others needs it."""
     from specdec_drafters.translated.request import SharedTokenRequest
@@ -274,9 +302,9 @@ def test_a_drafter_reads_back_its_own_q(info, drafters, sampling, who):
         return
     from specdec_core.verification import dense
 
-    written = dense(made.q, made.tokens, VOCAB)
+    found, written = dense(again.q, again.tokens, VOCAB), dense(made.q, made.tokens, VOCAB)
     for row, length in enumerate(made.lengths):
-        torch.testing.assert_close(again.q.probabilities[row, :length], written[row, :length])
+        torch.testing.assert_close(found[row, :length], written[row, :length])
     assert outer.made(made)
 
 

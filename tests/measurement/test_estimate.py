@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.interface import Backoff, Dense, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.measurement.estimate import MIN_PROMPTS, Samples, estimate
 from specdec_core.measurement.reject_all import RejectAllRule
 
@@ -14,14 +14,14 @@ V, K = 7, 3
 
 
 def forms(generator):
-    """The same q, on few ids, in three forms."""
+    """The same q, on few ids, dense, sparse and with padding."""
     ids = torch.stack([torch.randperm(V, generator=generator)[:3].sort().values for _ in range(2 * K)]).view(
         2, K, 3
     )
     weights = torch.softmax(torch.randn(2, K, 3, generator=generator), dim=2)
     full = torch.zeros(2, K, V).scatter_(2, ids, weights)
-    overlay = Backoff(ids, weights, torch.full((V,), 0.25), torch.zeros(2, K))
-    return ids[..., 1].contiguous(), [Dense(full), Sparse(ids, weights), overlay]
+    padded = Sparse(torch.cat([ids, ids[..., :1]], 2), torch.cat([weights, torch.zeros(2, K, 1)], 2))
+    return ids[..., 1].contiguous(), [Dense(full), Sparse(ids, weights), padded]
 
 
 def recorded(tokens, q, p=None, scores=None, leniences=(1.0, 0.5)):

@@ -39,7 +39,7 @@ METRICS = "specdec_core/decoding/metrics.py"
 GENERATORS = "specdec_core/sampling/generators.py"
 CONSTRAINTS = "specdec_core/sampling/constraints.py"
 LOGITS = "specdec_core/sampling/logits.py"
-BACKOFF = "specdec_core/sampling/backoff.py"
+DRAWN_CANDIDATES = "specdec_core/sampling/candidates.py"
 SESSION = "specdec_core/models/session.py"
 FORWARD = "specdec_core/models/forward.py"
 STATIC = "specdec_core/models/static.py"
@@ -76,7 +76,7 @@ VARIANTS = "specdec_core/models/variants.py"
 AUTOMATON = "drafters/specdec_drafters/prompt_copy/suffix_automaton.py"
 RETRIEVAL = "drafters/specdec_drafters/common/retrieval.py"
 SUFFIX = "drafters/specdec_drafters/suffix/drafter.py"
-TABLES = "drafters/specdec_drafters/ngram/tables.py"
+NGRAM_CANDIDATES = "drafters/specdec_drafters/ngram/candidates.py"
 KNESER_NEY = "drafters/specdec_drafters/ngram/kneser_ney.py"
 
 BLOCK = "plugins/specdec_plugins/rules/block.py"
@@ -219,14 +219,6 @@ MUTATIONS = (
         RULE_TESTS,
     ),
     Mutation(
-        "residual of a back-off q not clamped",
-        DISTRIBUTIONS,
-        ".addcmul_(share, q_at, value=-1)).clamp_(min=0)",
-        ".addcmul_(share, q_at, value=-1))",
-        "Negative weights: recovered tokens have the wrong distribution.",
-        RULE_TESTS,
-    ),
-    Mutation(
         "recovered token drawn from p",
         ACCEPTANCE,
         "draw_next(weights, proposal, p, accepted, uniforms)",
@@ -275,12 +267,20 @@ MUTATIONS = (
         RULE_TESTS,
     ),
     Mutation(
-        "back-off weight ignored in the acceptance",
-        DISTRIBUTIONS,
-        "    backed_off = q.backoff_weight[:, :width] * q.lower_order[tokens]",
-        "    backed_off = q.lower_order[tokens].clone()",
-        "Tokens that an n-gram table does not list are compared with the wrong q.",
-        RULE_TESTS,
+        "q of a candidate from the first place",
+        ON_CPU,
+        "float(q[row, n, ids[row, n] == x].sum())",
+        "float(q[row, n, 0])",
+        "At batch size 1 on a CPU, a token is compared with the q of another.",
+        CPU_TESTS,
+    ),
+    Mutation(
+        "padding of a sparse q takes what it repeats from the residual",
+        ON_CPU,
+        "np.subtract.at(weights, ids[row, n], q[row, n])",
+        "weights[ids[row, n]] -= q[row, n]",
+        "Where ids are repeated, only the last is subtracted: q stays in the residual.",
+        CPU_TESTS,
     ),
     Mutation(
         "the residual of a single sequence from the first position",
@@ -1077,20 +1077,36 @@ MUTATIONS = (
         ("tests/drafters/test_suffix.py",),
     ),
     Mutation(
-        "back-off weight ignored in the tables",
-        TABLES,
-        "lower.log_backoff_weight + float(factor)",
-        "lower.log_backoff_weight",
+        "back-off weight ignored in the candidates",
+        NGRAM_CANDIDATES,
+        "                log_backoff += found.log_backoff\n",
+        "",
         "An n-gram table's probabilities are not those of its ARPA file: acceptance falls.",
-        ("tests/drafters/test_ngram_drafting.py", "tests/drafters/test_ngram_tables.py"),
+        ("tests/drafters/test_ngram_drafting.py",),
     ),
     Mutation(
-        "back-off weight without the temperature",
-        BACKOFF,
-        "math.exp((row.log_backoff_weight - largest) / temperature + lower_order.log_total)",
-        "math.exp((row.log_backoff_weight - largest) + lower_order.log_total)",
-        "At another temperature than 1, an n-gram table drafts from another q than a written-out row.",
-        ("tests/sampling/test_backoff.py",),
+        "candidates not normalised",
+        DRAWN_CANDIDATES,
+        "        weights /= weights.sum()\n",
+        "",
+        "The q of the core's own draws is too large or too small: the text has another distribution.",
+        ("tests/sampling/test_candidates.py",),
+    ),
+    Mutation(
+        "a token that is no candidate has the q of the next one",
+        DRAWN_CANDIDATES,
+        "float(self.probabilities[index]) if listed else 0.0",
+        "float(self.probabilities[min(index, len(self.ids) - 1)])",
+        "Where the controller reads it, the confidence in a token is that in another.",
+        ("tests/sampling/test_candidates.py",),
+    ),
+    Mutation(
+        "padding of a sparse q has the q of what it repeats",
+        DRAFT_RECORD,
+        "probabilities[index, number, :count] = row.probabilities",
+        "probabilities[index, number] = np.resize(row.probabilities, widest)",
+        "In ragged batches q is too large at a token: drafts are rejected, and the residual is another.",
+        ("tests/decoding/test_drafting.py",),
     ),
     Mutation(
         "Kneser-Ney discount wrong",
@@ -1751,7 +1767,7 @@ MUTATIONS = (
         ("tests/drafters/test_translated.py",),
     ),
     Mutation(
-        "translated: back-off ids in the drafter's order",
+        "translated: candidates in the drafter's order",
         "drafters/specdec_drafters/translated/shared.py",
         "            kept = kept[ids[kept].argsort()]\n",
         "",

@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from specdec_core.interface import (
-    BackoffRow,
+    Candidates,
     DeterministicDrafter,
     Drafter,
     DraftRequest,
     DraftSession,
-    LowerOrder,
     PluginConfig,
     Proposal,
     SamplingSettings,
@@ -141,25 +140,25 @@ def _sparse(sampling: SamplingSettings) -> Case:
     return Case(_Drafter(propose), lambda prefix, draft: weights((*prefix, *draft)[-1]).double().numpy())
 
 
-def _backoff(sampling: SamplingSettings) -> Case:
-    """A few ids of their own after each token, and a lower order for the others."""
-    lower = LowerOrder(np.log(np.array([0.4, 0.1, 0.3, 0.2], dtype=np.float32)))
-    rows = [BackoffRow(lower, np.array([token]), np.log(np.array([0.5], np.float32)), -0.3) for token in range(4)]
+def _candidates(sampling: SamplingSettings) -> Case:
+    """One or two candidates after each token: texts hold tokens that are none, to which q gives 0."""
+    ids = [[0], [1, 2], [1], [0, 3]]
+    rows = [Candidates(np.array(some), np.log(np.array([0.5, 0.3], np.float32))[: len(some)]) for some in ids]
 
     def propose(request: DraftRequest) -> Proposal:
         last = [row[-1] for row in request.tokens]
         left = list(request.budget)
         while request.wants_more():
             given = [rows[token] if more > 0 else None for token, more in zip(last, left, strict=True)]
-            last = request.sample_backoff(given)
+            last = request.sample_candidates(given)
             left = [more - 1 for more in left]
         return request.proposal()
 
     def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
-        token = (*prefix, *draft)[-1]
-        weights = lower.log_weights - np.float32(0.3)
-        weights[token] = rows[token].log_weights[0]
-        return probabilities(torch.from_numpy(weights), sampling)
+        row = rows[(*prefix, *draft)[-1]]
+        weights = torch.full((VOCAB,), -torch.inf)
+        weights[torch.from_numpy(row.ids)] = torch.from_numpy(row.log_weights)
+        return probabilities(weights, sampling)
 
     return Case(_Drafter(propose), q_of)
 
@@ -194,7 +193,7 @@ CASES = {
     "heads": _heads,
     "deterministic": _deterministic,
     "sparse": _sparse,
-    "backoff": _backoff,
+    "candidates": _candidates,
     "chain": _chain,
     "hierarchy": _hierarchy,
 }
@@ -228,7 +227,7 @@ def test_expected_counts_equal_enumeration(case: str, sampling: str) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "1"])
-@pytest.mark.parametrize("case", ["autoregressive", "sparse", "backoff", "hierarchy"])
+@pytest.mark.parametrize("case", ["autoregressive", "sparse", "candidates", "hierarchy"])
 @pytest.mark.parametrize("longest", [1, 2])
 def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None:
     """Autoregressive drafters are asked in chunks of as many tokens as the longest draft."""

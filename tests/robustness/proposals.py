@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec_core.interface import Backoff, Dense, DraftRequest, PointMass, Proposal, Sparse
+from specdec_core.interface import Candidates, Dense, DraftRequest, PointMass, Proposal, Sparse
 from tests.robustness.plugins import VOCAB, Script, decode
 
 
@@ -92,19 +92,14 @@ def _q(form: str, batch: int, width: int) -> Any:
     ids = torch.tensor([2, 3]).expand(batch, width, 2)
     if form == "sparse":
         return Sparse(ids, torch.tensor([0.3, 0.7]).expand(batch, width, 2))
-    if form == "back-off":
-        lower = torch.full((VOCAB,), 1 / VOCAB)
-        weight = torch.full((batch, width), 0.4 / (1 - 2 / VOCAB))
-        return Backoff(ids, torch.tensor([0.3, 0.3]).expand(batch, width, 2), lower, weight)
     return PointMass()
 
 
 def malformed(random: Random, _: Path) -> Iterator[str]:
     """A proposal is malformed in one place."""
-    form = random.choice(["point mass", "dense", "sparse", "back-off"])
+    form = random.choice(["point mass", "dense", "sparse"])
     parts = {"point mass": [], "dense": ["probabilities"], "sparse": ["ids", "probabilities"]}
-    fields = parts.get(form, ["ids", "probabilities", "lower_order", "backoff_weight"])
-    part = random.choice(["tokens", "lengths", "q", *fields * 3])
+    part = random.choice(["tokens", "lengths", "q", *parts[form] * 3])
     kinds = {"lengths": LENGTHS, "q": QS}.get(part, TENSORS)
     kind = random.choice(sorted(kinds))
     call, temperature = random.randrange(3), random.choice([0, 1])
@@ -122,6 +117,10 @@ def malformed(random: Random, _: Path) -> Iterator[str]:
 
     yield f"{form} proposal, {part} is {kind}, at call {call + 1}, temperature {temperature}"
     decode(Script("drafter.propose", call, act), temperature=temperature)
+
+
+def _candidates(ids: list[int], log_weights: list[float]) -> Candidates:
+    return Candidates(np.array(ids, dtype=np.int64), np.array(log_weights))
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
@@ -145,8 +144,14 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "extend of too few rows": lambda r: r.extend([[1]], None),
     "extend with q of another shape": lambda r: r.extend([[1]] * len(r.budget), torch.ones(1, 1, 2)),
     "extend of strings": lambda r: r.extend([["a"]] * len(r.budget), None),
-    "sample_backoff of strings": lambda r: r.sample_backoff(["row"] * len(r.budget)),
-    "sample_backoff of too few": lambda r: r.sample_backoff([]),
+    "sample_candidates of strings": lambda r: r.sample_candidates(["row"] * len(r.budget)),
+    "sample_candidates of too few": lambda r: r.sample_candidates([]),
+    "sample_candidates of none": lambda r: r.sample_candidates([_candidates([], [])] * len(r.budget)),
+    "sample_candidates out of range": lambda r: r.sample_candidates([_candidates([VOCAB], [0])] * len(r.budget)),
+    "sample_candidates of NaN": lambda r: r.sample_candidates([_candidates([1], [np.nan])] * len(r.budget)),
+    "sample_candidates of strings within": lambda r: r.sample_candidates(
+        [Candidates(np.array([1]), np.array(["a"]))] * len(r.budget)
+    ),
     "fork beyond the budget": lambda r: r.fork([n + 5 for n in r.budget]),
     "fork of strings": lambda r: r.fork(["a"] * len(r.budget)),
     "fork of too few": lambda r: r.fork([]),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec_core.interface import Backoff, Dense, PointMass, Proposal, SamplingSettings, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, SamplingSettings, Sparse
 from specdec_core.testing import CheckFailure
 from specdec_core.testing.harness import enumeration
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
@@ -190,7 +190,7 @@ WEIGHTS = torch.tensor([[[0.4, 0.6], [0.7, 0.3]]])
         PointMass(),
         Sparse(IDS, WEIGHTS),
         Dense(torch.softmax(torch.arange(12.0).view(1, 2, 6), dim=-1)),
-        Backoff(IDS, WEIGHTS / 2, torch.tensor([0.2, 0.1, 0.2, 0.2, 0.1, 0.2]), torch.tensor([[0.5, 0.25]])),
+        Sparse(torch.cat([IDS, IDS[..., :1]], 2), torch.cat([WEIGHTS, torch.zeros(1, 2, 1)], 2)),
     ],
     ids=lambda q: type(q).__name__,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec_core.interface import Backoff, Dense, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM, draw
 from specdec_core.verification import accept, accept_greedy, dense, density, residual
 
@@ -31,20 +33,15 @@ def forms(form):
     tokens = drawn_from(Q)
     if form == "dense":
         return tokens, Dense(Q.expand(N, K, V))
-    if form == "overlay":
-        return tokens, overlay_of_q(N)
+    return tokens, sparse_q(N, padding=2 if form == "padded" else 0)
+
+
+def sparse_q(rows, padding=0):
+    """Return Q as a sparse q; `padding` further places repeat an id with probability 0."""
     ids = torch.tensor([[3, 1, 0, 4], [0, 3, 2, 1]])
-    return tokens, Sparse(ids.expand(N, K, 4), Q.gather(1, ids).expand(N, K, 4))
-
-
-def overlay_of_q(rows):
-    """Return Q in back-off form: one lower order, a scale and listed ids per position, the last one padded."""
-    lower_order = torch.tensor([0.2, 0.1, 0.1, 0.8, 0.3])  # need not sum to 1
-    ids = torch.tensor([[1, 2, 3, 4], [0, 2, 4, 4]], dtype=torch.int32)
-    scale = torch.tensor([0.5, 0.5])
-    return Backoff(
-        ids.expand(rows, K, 4), Q.gather(1, ids.long()).expand(rows, K, 4), lower_order, scale.expand(rows, K)
-    )
+    listed = torch.cat([Q.gather(1, ids), torch.zeros(K, padding)], dim=1)
+    ids = torch.cat([ids, ids[:, 1:2].expand(K, padding)], dim=1)
+    return Sparse(ids.expand(rows, *ids.shape), listed.expand(rows, *ids.shape))
 
 
 def outcome_counts(proposal, verdict):
@@ -54,7 +51,7 @@ def outcome_counts(proposal, verdict):
     return first, second[verdict.accepted > 0]
 
 
-@pytest.mark.parametrize("form", ["point", "sparse", "dense", "overlay"])
+@pytest.mark.parametrize("form", ["point", "sparse", "dense", "padded"])
 def test_each_position_has_the_targets_distribution(form):
     tokens, q = forms(form)
     proposal = Proposal(tokens, (K,) * N, q)
@@ -67,7 +64,7 @@ def test_each_position_has_the_targets_distribution(form):
         assert chisquare(counts[p > 0], p[p > 0].double() / p.double().sum() * len(sample)).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("form", ["sparse", "dense", "overlay"])
+@pytest.mark.parametrize("form", ["sparse", "dense", "padded"])
 def test_acceptance_rate_is_the_overlap_of_p_and_q(form):
     tokens, q = forms(form)
     verdict = accept(Proposal(tokens, (K,) * N, q), P.expand(N, K + 1, V), torch.ones(N), uniforms(N, K + 1))
@@ -89,40 +86,34 @@ def test_the_three_forms_agree_on_the_same_draft():
         assert torch.equal(verdict.token, verdicts[0].token)
 
 
-def random_overlay(rows, places, listed, vocab, seed):
-    """Return a random back-off q. Each row sums to 1 and lists up to `listed` ids."""
+def random_sparse(rows, places, listed, vocab, seed):
+    """Return a random sparse q with 1 to `listed` ids at each position, in any order, and padding."""
     generator = torch.Generator().manual_seed(seed)
-    lower_order = torch.rand(vocab, generator=generator, dtype=torch.float64)
-    lower_order[::7] = 0
-    ids = torch.zeros(rows, places, listed, dtype=torch.int32)
-    own = torch.zeros(rows, places, listed, dtype=torch.float64)
-    scale = torch.zeros(rows, places, dtype=torch.float64)
-    for row in range(rows):
-        for place in range(places):
-            count = int(torch.randint(0, listed + 1, (1,), generator=generator))
-            some = torch.randperm(vocab, generator=generator)[:count].sort().values
-            weights = torch.rand(count, generator=generator, dtype=torch.float64) * 5
-            total = weights.sum() + lower_order.sum() - lower_order[some].sum()
-            scale[row, place] = 1 / total
-            ids[row, place, :count], own[row, place, :count] = some, weights / total
-            ids[row, place, count:] = some[-1] if count else 0
-            own[row, place, count:] = own[row, place, count - 1].clone() if count else lower_order[0] / total
-    return Backoff(ids, own.float(), lower_order.float(), scale.float())
+    ids = torch.zeros(rows, places, listed, dtype=torch.long)
+    own = torch.zeros(rows, places, listed)
+    for row, place in itertools.product(range(rows), range(places)):
+        count = int(torch.randint(1, listed + 1, (1,), generator=generator))
+        weights = torch.rand(count, generator=generator) * 5
+        ids[row, place, :count] = torch.randperm(vocab, generator=generator)[:count]
+        ids[row, place, count:] = ids[row, place, int(torch.randint(count, (1,), generator=generator))]
+        own[row, place, :count] = weights / weights.sum()
+    return Sparse(ids, own)
 
 
 @pytest.mark.parametrize("lenience", [1.0, 0.5])
-@pytest.mark.parametrize("listed", [0, 1, 9])
-def test_a_backoff_q_gives_the_result_of_the_same_dense_q(listed, lenience):
+@pytest.mark.parametrize("listed", [1, 9])
+def test_a_sparse_q_gives_the_result_of_the_same_dense_q(listed, lenience):
     rows, places, vocab = 3, 4, 40
     kept = set()
     for seed in range(60):
-        q = random_overlay(rows, places, listed, vocab, seed)
+        q = random_sparse(rows, places, listed, vocab, seed)
         generator = torch.Generator().manual_seed(seed)
         whole = dense(q, torch.zeros(rows, places, dtype=torch.long), vocab)
         torch.testing.assert_close(whole.sum(dim=2), torch.ones(rows, places))
         tokens = torch.stack([draw(whole[:, k], uniforms(rows, 1, seed + 99 * k)[:, 0]) for k in range(places)], 1)
         assert torch.equal(density(q, tokens), density(Dense(whole), tokens))
         p = torch.softmax(torch.randn(rows, places + 1, vocab, generator=generator) * 2, dim=2)
+        p[:, :places] = (p[:, :places] + whole) / 2  # so that some drafts are kept
         lengths = tuple(torch.randint(0, places + 1, (rows,), generator=generator).tolist())
         l_row = torch.tensor([lenience, 1.0, lenience])
         one, other = (
@@ -135,8 +126,8 @@ def test_a_backoff_q_gives_the_result_of_the_same_dense_q(listed, lenience):
     assert len(kept) > 8  # rejections at several places, and drafts kept whole
 
 
-def test_the_residual_of_a_backoff_q_is_that_of_the_same_dense_q():
-    q = random_overlay(3, 2, 6, 20, seed=3)
+def test_the_residual_of_a_sparse_q_is_that_of_the_same_dense_q():
+    q = random_sparse(3, 2, 6, 20, seed=3)
     tokens, position = torch.zeros(3, 2, dtype=torch.long), torch.tensor([0, 1, 1])
     p = torch.softmax(torch.randn(3, 20, generator=torch.Generator().manual_seed(1)), dim=1)
     share = torch.tensor([1.0, 0.4, 0.0])
@@ -155,7 +146,7 @@ def test_every_form_of_q_can_be_made_dense():
     expected = torch.tensor([[[0, 0.75, 0, 0.25], [0, 0, 0, 1.0]]])
     assert torch.equal(dense(sparse, tokens, 4), expected)
     assert dense(Dense(expected), tokens, 4).data_ptr() == expected.data_ptr()
-    torch.testing.assert_close(dense(overlay_of_q(1), tokens, V), Q[None])
+    torch.testing.assert_close(dense(sparse_q(1, padding=3), tokens, V), Q[None])
     longer = Dense(torch.cat([expected, expected], dim=1))
     assert torch.equal(dense(longer, tokens, 4), expected)
 
@@ -181,7 +172,7 @@ def test_tokens_beyond_a_drafts_length_have_no_influence():
     assert accept(poisoned, p, torch.ones(3), uniforms(3, 3)).token.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("form", ["point", "sparse", "dense", "overlay"])
+@pytest.mark.parametrize("form", ["point", "sparse", "dense", "padded"])
 def test_a_sequence_alone_gives_what_it_gives_in_a_batch(form):
     rows = 60
     tokens, q = forms(form)
@@ -189,7 +180,7 @@ def test_a_sequence_alone_gives_what_it_gives_in_a_batch(form):
     numbers[::3, :K] *= 0.04  # whole drafts are accepted
 
     def of(part):
-        parts = {name: value if name == "lower_order" else value[part] for name, value in vars(q).items()}
+        parts = {name: value[part] for name, value in vars(q).items()}
         count = len(tokens[:rows][part])
         proposal = Proposal(tokens[:rows][part], (K,) * count, type(q)(**parts))
         return accept(proposal, P.expand(count, 3, V), None, numbers[part])
@@ -221,20 +212,13 @@ def test_without_a_residual_the_draft_token_is_the_recovered_one():
     assert verdict.sound.item()
 
 
-@pytest.mark.parametrize("form", ["dense", "sparse", "overlay"])
+@pytest.mark.parametrize("form", ["dense", "sparse"])
 def test_a_draft_token_that_p_rules_out_is_never_the_recovered_one(form):
     # q gives it so little that the rest of q equals p in float32: nothing is left of p, and x is no draw from it.
     q, p = torch.tensor([[[0.25, 0.75, 0.0, 1e-9]]]), torch.tensor([[[0.25, 0.75, 0.0, 0.0]] * 2])
     ids = torch.tensor([[[0, 1, 3]]])
-    listed = q.gather(2, ids)
-    forms = {
-        "dense": Dense(q),
-        "sparse": Sparse(ids, listed),
-        "overlay": Backoff(ids, listed, torch.ones(4), torch.zeros(1, 1)),
-    }
-    verdict = accept(
-        Proposal(torch.tensor([[3]]), (1,), forms[form]), p, torch.ones(1), torch.full((1, 2), 0.5).double()
-    )
+    own = Dense(q) if form == "dense" else Sparse(ids, q.gather(2, ids))
+    verdict = accept(Proposal(torch.tensor([[3]]), (1,), own), p, torch.ones(1), torch.full((1, 2), 0.5).double())
     assert (verdict.accepted.item(), verdict.token.item(), verdict.sound.item()) == (0, 1, True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_core.interface import Backoff, Dense, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import draw
 from specdec_core.verification import accept, accept_greedy
 from specdec_core.verification.lenience import lenient_acceptance, variation, within_greedy_lenience
@@ -83,11 +83,11 @@ def test_every_form_of_q_has_the_deviation_of_the_same_dense_q():
     ids = torch.tensor([[[3, 1, 0, 4], [0, 3, 2, 1]]])
     listed = Q[None].gather(2, ids)
     whole = Q.gather(1, torch.arange(V).expand(K, V))[None]
-    overlay = Backoff(torch.arange(V)[None, None].expand(1, K, V), Q[None], torch.ones(V), torch.zeros(1, K))
+    padded = Sparse(torch.cat([ids, ids[..., :1]], 2), torch.cat([listed, torch.zeros(1, K, 1)], 2))
     l_each = torch.tensor([[0.5, 0.25]])
     gained = [lenient_acceptance(P[i], Q[i], l_each[0, i]) - lenient_acceptance(P[i], Q[i], 1.0) for i in range(K)]
     expected = torch.stack(gained)[None]
-    for q in (Dense(whole), Sparse(ids, listed), overlay):
+    for q in (Dense(whole), Sparse(ids, listed), padded):
         torch.testing.assert_close(variation(Proposal(tokens, (2,), q), P[None], l_each), expected)
     certain = variation(Proposal(tokens, (2,), PointMass()), P[None], l_each)
     torch.testing.assert_close(certain, torch.tensor([[0.05, 0.45]]))

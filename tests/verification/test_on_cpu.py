@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specdec_core.interface import Dense, PointMass, Proposal
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM
 from specdec_core.verification import accept, accept_greedy
 from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu
@@ -28,7 +28,15 @@ def case(vocab, form, seed=0):
     uniforms[::5, :K] = 0.0
     uniforms[1::5, :K] = MAX_UNIFORM
     lengths = tuple(torch.randint(0, K + 1, (B,), generator=generator).tolist())
-    return Proposal(tokens, lengths, PointMass() if form == "point" else Dense(q)), p, uniforms
+    forms = {"point": PointMass(), "dense": Dense(q), "sparse": sparse(q, generator)}
+    return Proposal(tokens, lengths, forms[form]), p, uniforms
+
+
+def sparse(q, generator):
+    """Return q in its sparse form: the ids in any order, then one of them again, with probability 0."""
+    ids = torch.stack([torch.randperm(q.shape[2], generator=generator) for _ in range(B * K)]).view(q.shape)
+    again = ids.gather(2, torch.randint(q.shape[2], (B, K, 5), generator=generator))
+    return Sparse(torch.cat([ids, again], dim=2), torch.cat([q.gather(2, ids), torch.zeros(B, K, 5)], dim=2))
 
 
 def assert_equal(one, other):
@@ -37,7 +45,7 @@ def assert_equal(one, other):
         assert torch.equal(getattr(one, field), getattr(other, field)), field
 
 
-@pytest.mark.parametrize("form", ["point", "dense"])
+@pytest.mark.parametrize("form", ["point", "dense", "sparse"])
 @pytest.mark.parametrize("vocab", [7, 300])
 def test_sampled(vocab, form):
     proposal, p, uniforms = case(vocab, form)
@@ -47,19 +55,22 @@ def test_sampled(vocab, form):
     assert torch.equal(p, given)
 
 
+@pytest.mark.parametrize("form", ["dense", "sparse"])
 @pytest.mark.parametrize("vocab", [7, 300])
-def test_a_draft_token_with_no_residual_that_p_excludes(vocab):
-    proposal, p, _ = case(vocab, "dense")
+def test_a_draft_token_with_no_residual_that_p_excludes(vocab, form):
+    _, p, _ = case(vocab, form)
     p[:, :, 1] = 0
     q = p[:, :K].clone()
-    proposal = Proposal(torch.ones(B, K, dtype=torch.long), (K,) * B, Dense(q))
+    q = Dense(q) if form == "dense" else sparse(q, torch.Generator().manual_seed(2))
+    proposal = Proposal(torch.ones(B, K, dtype=torch.long), (K,) * B, q)
     uniforms = torch.full((B, K + 1), 0.5, dtype=torch.float64)
     assert_equal(accept_on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms))
 
 
+@pytest.mark.parametrize("form", ["dense", "sparse"])
 @pytest.mark.parametrize("vocab", [7, 300])
-def test_nan_in_p(vocab):
-    proposal, p, uniforms = case(vocab, "dense")
+def test_nan_in_p(vocab, form):
+    proposal, p, uniforms = case(vocab, form)
     p[::2, 1] = torch.nan
     found, expected = accept_on_cpu(proposal, p, uniforms), accept(proposal, p, None, uniforms)
     assert torch.equal(found.sound, expected.sound)

@@ -13,7 +13,7 @@ from collections import defaultdict
 import pytest
 import torch
 
-from specdec_core.interface import Backoff, Dense, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM
 from specdec_core.verification import accept
 from specdec_core.verification.tree import accept_tree, accept_tree_greedy
@@ -78,10 +78,6 @@ def in_form(q, form):
     if form == "sparse":
         ids = torch.tensor([2, 0, 1])
         return Sparse(ids.expand(q.shape), q[..., ids])
-    if form == "back-off":
-        lower_order = torch.tensor([0.3, 0.8, 0.1])
-        ids = torch.tensor([0, 2], dtype=torch.int32)
-        return Backoff(ids.expand(*q.shape[:2], 2), q[..., [0, 2]], lower_order, q[..., 1] / lower_order[1])
     return PointMass()
 
 
@@ -175,15 +171,13 @@ def texts_of(parents, how, form, accepted=None):
 CASES = [
     ("uneven", "without replacement", "dense"),
     ("uneven", "without replacement", "sparse"),
-    ("uneven", "with replacement", "back-off"),
+    ("uneven", "with replacement", "sparse"),
     ("uneven", "chosen", "point mass"),
     ("crowded", "without replacement", "dense"),
     ("crowded", "chosen", "point mass"),
 ]
 MORE = [
-    ("uneven", "without replacement", "back-off"),
     ("uneven", "with replacement", "dense"),
-    ("uneven", "with replacement", "sparse"),
     ("deep", "without replacement", "dense"),
     ("deep", "chosen", "point mass"),
 ]

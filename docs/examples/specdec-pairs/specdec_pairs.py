@@ -19,9 +19,8 @@ from specdec_core import (
     hookimpl,
 )
 from specdec_core.interface import (
-    BackoffRow,
+    Candidates,
     ConfigError,
-    LowerOrder,
     Trainer,
     TrainerConfig,
     TrainingObserver,
@@ -39,7 +38,7 @@ class PairsConfig(PluginConfig):
 
 # --8<-- [start:table]
 class Pairs(Drafter):
-    """Guesses what followed the last token in the counted text; where nothing did, any token."""
+    """Guesses what followed the last token in the counted text; where nothing did, what followed others."""
 
     Config = PairsConfig
 
@@ -50,19 +49,19 @@ class Pairs(Drafter):
             followers = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(f"table {path}: {error}; `specdec train pairs` makes one.") from error
-        anything = LowerOrder(np.zeros(target.vocab_size))
-        self.unseen = BackoffRow(anything, np.array([], dtype=np.int64), np.array([]))
-        self.rows = {int(token): _row(anything, counts) for token, counts in followers.items()}
+        self.rows = {int(token): _candidates(counts) for token, counts in followers.items()}
+        anything: Counter[str] = Counter()
+        for counts in followers.values():
+            anything.update(counts)
+        self.unseen = _candidates(anything)
 
     def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
         return PairsSession(self)
 
 
-def _row(anything: LowerOrder, counts: dict[str, int]) -> BackoffRow:
+def _candidates(counts: dict[str, int]) -> Candidates:
     ids = sorted(map(int, counts))
-    weights = np.log([counts[str(token)] for token in ids])
-    # All other tokens together weigh as much as one that came once.
-    return BackoffRow(anything, np.array(ids), weights, log_backoff_weight=-np.log(len(anything.log_weights)))
+    return Candidates(np.array(ids), np.log([counts[str(token)] for token in ids]))
 
 
 class PairsSession(DraftSession):
@@ -72,7 +71,7 @@ class PairsSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         last = [row[-1] for row in request.tokens]
         while request.wants_more():
-            last = request.sample_backoff([self.drafter.rows.get(token, self.drafter.unseen) for token in last])
+            last = request.sample_candidates([self.drafter.rows.get(token, self.drafter.unseen) for token in last])
         return request.proposal()
 
 

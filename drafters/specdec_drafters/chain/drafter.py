@@ -13,7 +13,6 @@ from torch import Tensor
 
 from specdec_core.decoding import check_form, failure_text
 from specdec_core.interface import (
-    Backoff,
     Dense,
     Distribution,
     Drafter,
@@ -286,12 +285,7 @@ def _slice(q: Distribution, rows: list[int], width: int) -> Distribution:
         return q
     if isinstance(q, Dense):
         return Dense(q.probabilities[rows, :width])
-    ids, weights = q.ids[rows, :width], q.probabilities[rows, :width]
-    return (
-        Sparse(ids, weights)
-        if isinstance(q, Sparse)
-        else Backoff(ids, weights, q.lower_order, q.backoff_weight[rows, :width])
-    )
+    return Sparse(q.ids[rows, :width], q.probabilities[rows, :width])
 
 
 def _legal(q: Distribution, vocab_size: int) -> Distribution:

@@ -28,6 +28,8 @@ class NgramConfig(PluginConfig):
     By default all in `arpa`, 2 for `text`."""
     max_bytes: Annotated[int, Field(ge=1)] | None = None
     """The most bytes of text to count; by default the whole file, or 4 MB of `builtin:stdlib`."""
+    candidates: Annotated[int, Field(ge=1)] = 512
+    """The most tokens that q is spread over: those that follow the context, then the most probable ones."""
 
     @model_validator(mode="after")
     def _check_source(self) -> NgramConfig:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from specdec_core.interface import (
@@ -18,11 +17,11 @@ from specdec_core.interface import (
 )
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
+from specdec_drafters.ngram.candidates import NgramCandidates
 from specdec_drafters.ngram.config import NgramConfig, find_arpa
 from specdec_drafters.ngram.kneser_ney import estimate
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from specdec_drafters.ngram.tables import NgramTables
@@ -34,10 +33,9 @@ DEFAULT_TEXT_ORDER = 2
 class NgramDrafter(Drafter):
     """Drafts from an n-gram model with back-off; order 1 is a unigram, order 2 a bigram.
 
-    The log-probabilities go to the core as few successors on top of the unigrams, never as a row of V, and
-    temperature, top-k and the other settings apply as they do to the target. q is what the core draws from: the
-    model renormalised over the vocabulary, since what it gives to `<s>`, `</s>` and `<unk>` cannot be drafted. For
-    trees the rows are written out.
+    The core gets the log-probabilities of a bounded number of tokens, never a row of V, and applies temperature,
+    top-k and the other settings as it does to the target. q is what the core draws from: the model renormalised
+    over these tokens. For trees, it is renormalised over the vocabulary.
 
     References:
         Sections 3.6 and 4.1 of arXiv 2211.17192 (n-gram models as negligible-cost drafters, Table 2).
@@ -50,10 +48,11 @@ class NgramDrafter(Drafter):
     def __init__(self, config: NgramConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
         self.tables = _load_tables(config, target)
+        self.candidates = NgramCandidates(self.tables, config.candidates)
 
     def open(self, session: SessionInfo) -> DraftSession:  # noqa: ARG002
         """Begin a batch; nothing is kept between steps."""
-        return _NgramSession(self.tables)
+        return _NgramSession(self.tables, self.candidates)
 
 
 def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
@@ -65,8 +64,9 @@ def _load_tables(config: NgramConfig, target: TargetInfo) -> NgramTables:
 
 
 class _NgramSession(DraftSession):
-    def __init__(self, tables: NgramTables) -> None:
+    def __init__(self, tables: NgramTables, candidates: NgramCandidates) -> None:
         self._tables = tables
+        self._candidates = candidates
 
     def propose(self, request: DraftRequest) -> Proposal:
         tables, memory = self._tables, self._tables.order - 1
@@ -77,16 +77,15 @@ class _NgramSession(DraftSession):
         while request.wants_more():
             pairs = zip(prefixes, request.budget, strict=True)
             rows = [
-                tables.backoff_row(tables.context(prefix)) if drafted < most else None for prefix, most in pairs
+                self._candidates.after(tables.context(prefix)) if drafted < budget else None
+                for prefix, budget in pairs
             ]
-            for prefix, token in zip(prefixes, request.sample_backoff(rows), strict=True):
+            for prefix, token in zip(prefixes, request.sample_candidates(rows), strict=True):
                 prefix.append(token)
             drafted += 1
         return request.proposal()
 
     def _scored(self, prefix: list[int]) -> Tensor:
         """Return the log weights `[V]` of the tokens after a prefix."""
-        row = self._tables.backoff_row(self._tables.context(prefix))
-        scores: NDArray[np.float32] = row.lower_order.log_weights + np.float32(row.log_backoff_weight)
-        scores[row.ids] = row.log_weights
-        return torch.from_numpy(scores)
+        tables = self._tables
+        return torch.from_numpy(tables.row(tables.context(prefix))[: tables.vocab_size])

@@ -8,13 +8,10 @@ Words are token ids, then the three that an ARPA file has beside them. Logarithm
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-
-from specdec_core.interface import BackoffRow, LowerOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SPECIAL_WORDS = ("<s>", "</s>", "<unk>")
-CACHE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -40,6 +36,20 @@ class Level:
     log_probability: NDArray[np.float32]
     log_backoff: NDArray[np.float32]
     first: NDArray[np.int64]
+
+
+class Successors(NamedTuple):
+    """The token ids that follow a context.
+
+    Attributes:
+        ids: `[S]` int32, ascending.
+        log_probability: `[S]` float32, ln p(id | context).
+        log_backoff: ln of the factor of the context.
+    """
+
+    ids: NDArray[np.int32]
+    log_probability: NDArray[np.float32]
+    log_backoff: np.float32
 
 
 def find_contexts(levels: Sequence[Level], words: NDArray[np.int32], width: int) -> NDArray[np.int64]:
@@ -84,9 +94,6 @@ class NgramTables:
     p(w | c) is the n-gram's own probability where `c w` is an n-gram of the model, else the back-off factor
     of c (1 where it has none) times p(w | c without its first word). Ids the model does not list are `<unk>`.
 
-    After a context, all words but few have the unigrams' probabilities times one factor. `backoff_row` says it in
-    this form, which is what drafting needs; `row` writes it out.
-
     References:
         Katz 1987 (back-off, as ARPA files store it); Heafield 2011 (KenLM, whose scores these are).
 
@@ -102,10 +109,6 @@ class NgramTables:
         self._begin, _, self._unknown = range(vocab_size, vocab_size + 3)
         self._known = known.tolist()
         self._unlisted = np.flatnonzero(~known)
-        lower_order = LowerOrder(levels[0].log_probability[:vocab_size])
-        self._unigrams = BackoffRow(lower_order, np.empty(0, dtype=np.int32), np.empty(0, dtype=np.float32))
-        self._cache: OrderedDict[tuple[int, ...], BackoffRow] = OrderedDict()
-        self._cache_left = CACHE_BYTES
 
     @property
     def order(self) -> int:
@@ -145,50 +148,36 @@ class NgramTables:
             out[self._unlisted] = log_probability[-1]
         return out
 
-    def backoff_row(self, context: tuple[int, ...]) -> BackoffRow:
-        """Return ln p(w | context) for the V token ids, on top of the unigrams; the last ones are cached."""
-        if not context:
-            return self._unigrams
-        row = self._cache.get(context)
-        if row is not None:
-            self._cache.move_to_end(context)
-            return row
-        row = self._lay_over(context)
-        self._cache[context] = row
-        self._cache_left -= _bytes_of(row)
-        while self._cache_left < 0 and len(self._cache) > 1:
-            self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
-        return row
-
-    def _lay_over(self, context: tuple[int, ...]) -> BackoffRow:
-        """Lay the successors of a context over the row of the context without its first word."""
-        lower = self.backoff_row(context[1:])
-        entry = self._find(context)
-        if entry is None:
-            return lower
-        factor = self.levels[len(context) - 1].log_backoff[entry]
-        ids, log_weights = self._drafted_successors(len(context), entry)
-        ids, log_weights = _merge(lower.ids, lower.log_weights + factor, ids, log_weights)
-        return BackoffRow(lower.lower_order, ids, log_weights, lower.log_backoff_weight + float(factor))
-
     def _successors(self, length: int, entry: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Return the words that follow an entry of the level of order `length`, and ln p of each."""
         above = self.levels[length]
         successors = slice(above.first[entry], above.first[entry + 1])
         return above.words[successors], above.log_probability[successors]
 
-    def _drafted_successors(self, length: int, entry: int) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
-        """Return the token ids that follow an entry, and ln p of each; views where that is possible."""
-        words, log_probability = self._successors(length, entry)
+    def drafted_successors(self, context: tuple[int, ...]) -> Successors | None:
+        """Return the token ids that follow a context in the model; None if the model does not have the context.
+
+        They are views of the tables where that is possible.
+        """
+        entry = self._find(context)
+        if entry is None:
+            return None
+        log_backoff = self.levels[len(context) - 1].log_backoff[entry]
+        words, log_probability = self._successors(len(context), entry)
         if not len(words) or words[-1] < self.vocab_size:
-            return words, log_probability
+            return Successors(words, log_probability, log_backoff)
         count = int(words.searchsorted(self.vocab_size))  # the special words sort last, and cannot be drafted
-        ids, log_weights = words[:count], log_probability[:count]
+        ids, own = words[:count], log_probability[:count]
         if words[-1] == self._unknown:
             # All ids that the model does not list have what `<unk>` has.
-            unlisted = self._unlisted[self._unlisted < self.vocab_size]
-            return _merge(ids, log_weights.copy(), unlisted, np.full(len(unlisted), log_probability[-1]))
-        return ids, log_weights
+            unlisted = self._unlisted[self._unlisted < self.vocab_size].astype(np.int32)
+            ids, own = (
+                np.append(ids, unlisted),
+                np.append(own, np.full_like(unlisted, log_probability[-1], own.dtype)),
+            )
+            order = ids.argsort()
+            ids, own = ids[order], own[order]
+        return Successors(ids, own, log_backoff)
 
     def _find(self, words: tuple[int, ...]) -> int | None:
         """Return the entry of an n-gram in the level of its order."""
@@ -200,31 +189,3 @@ class NgramTables:
                 return None
             entry = place
         return entry
-
-
-def _merge(
-    ids: NDArray[np.integer],
-    log_weights: NDArray[np.floating],
-    above: NDArray[np.integer],
-    log_weights_above: NDArray[np.floating],
-) -> tuple[NDArray[np.integer], NDArray[np.floating]]:
-    """Return the ids of both, ascending, each with its weight from above where it has one there.
-
-    `log_weights` may be written to.
-    """
-    if not len(above) or not len(ids):
-        return (ids, log_weights) if len(ids) else (above, log_weights_above)
-    places = np.minimum(ids.searchsorted(above), len(ids) - 1)
-    if (ids[places] == above).all():  # in interpolated models, what follows the longer follows the shorter
-        log_weights[places] = log_weights_above
-        return ids, log_weights
-    both = np.union1d(ids, above)
-    merged = np.empty(len(both), dtype=np.float32)
-    merged[both.searchsorted(ids)] = log_weights
-    merged[both.searchsorted(above)] = log_weights_above
-    return both, merged
-
-
-def _bytes_of(row: BackoffRow) -> int:
-    """Return about how much memory a cached row takes, with what the core keeps with it."""
-    return 1000 + 32 * len(row.ids)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.interface import BackoffRow, Branches, DraftRequest, PluginError, Proposal, TreeShape
+from specdec_core.interface import Branches, Candidates, DraftRequest, PluginError, Proposal, TreeShape
 from specdec_drafters.translated.shared import SharedTokens
 
 
@@ -47,12 +47,12 @@ class _OwnTokens:
                 f"{what} of shape {shape} were given; [B, W] is {expected} here, for the drafter's own tokens."
             )
 
-    def _check_rows(self, rows: Sequence[BackoffRow | None]) -> None:
+    def _check_rows(self, rows: Sequence[Candidates | None]) -> None:
         for row in rows:
-            if row is not None and len(row.lower_order.log_weights) != self._vocab_size:
+            if row is not None and not (len(row.ids) and 0 <= row.ids.min() <= row.ids.max() < self._vocab_size):
                 raise PluginError(
-                    f"a row has a lower_order of {len(row.lower_order.log_weights)} weights; the drafter's own "
-                    f"vocabulary has {self._vocab_size}."
+                    f"candidates have the ids {reprlib.repr(row.ids.tolist())}; give at least one, all within the "
+                    f"drafter's own vocabulary (0 to {self._vocab_size - 1})."
                 )
 
 
@@ -86,11 +86,11 @@ class SharedTokenRequest(_OwnTokens):
         self._check(probabilities, "probabilities")
         return self._shared.to_drafter(self._outer.draw(self._shared.probabilities(probabilities)))
 
-    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
-        """See `DraftRequest.sample_backoff`."""
+    def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
+        """See `DraftRequest.sample_candidates`."""
         self._check_rows(rows)
-        carried = [None if row is None else self._shared.backoff_row(row) for row in rows]
-        return self._shared.listed_to_drafter(self._outer.sample_backoff(carried))
+        carried = [None if row is None else self._shared.candidates(row) for row in rows]
+        return self._shared.listed_to_drafter(self._outer.sample_candidates(carried))
 
     def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:
         """See `DraftRequest.extend`. A sequence ends before its first token that is not shared."""
@@ -161,10 +161,10 @@ class GreedyRequest(_OwnTokens):
         self._check(probabilities, "probabilities")
         return self._took(probabilities.argmax(-1))
 
-    def sample_backoff(self, rows: Sequence[BackoffRow | None]) -> list[int]:
+    def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
         """Return the most probable token of each row."""
         self._check_rows(rows)
-        best = [0 if row is None else _most_probable(row) for row in rows]
+        best = [0 if row is None else int(row.ids[row.log_weights.argmax()]) for row in rows]
         return self._took(torch.tensor(best)).tolist()
 
     def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:  # noqa: ARG002
@@ -189,9 +189,3 @@ class GreedyRequest(_OwnTokens):
         for row, token, most in zip(self._rows, drawn.tolist(), self.budget, strict=True):
             row += [token] if len(row) < most else []
         return drawn
-
-
-def _most_probable(row: BackoffRow) -> int:
-    weights = np.asarray(row.lower_order.log_weights, dtype=np.float32) + np.float32(row.log_backoff_weight)
-    weights[row.ids] = row.log_weights
-    return int(weights.argmax())

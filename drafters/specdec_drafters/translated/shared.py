@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import (
-    Backoff,
-    BackoffRow,
+    Candidates,
     Dense,
     Distribution,
-    LowerOrder,
     PluginError,
     PointMass,
     Proposal,
+    Sparse,
 )
 from specdec_core.verification import dense
 from specdec_drafters.translated.spelling import Spelling
@@ -45,10 +44,7 @@ class SharedTokens:
     target_size: int
     drafter_size: int
     _tables: dict[torch.device, _Tables] = field(default_factory=dict, init=False, repr=False)
-    _lower_orders: WeakKeyDictionary[LowerOrder, LowerOrder] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False
-    )
-    _rows: WeakKeyDictionary[BackoffRow, BackoffRow] = field(
+    _rows: WeakKeyDictionary[Candidates, Candidates] = field(
         default_factory=WeakKeyDictionary, init=False, repr=False
     )
 
@@ -90,19 +86,21 @@ class SharedTokens:
         wide[..., targets] = kept
         return wide
 
-    def backoff_row(self, row: BackoffRow) -> BackoffRow:
-        """Return the drafter's back-off row with the target's ids; tokens that are not shared are never drawn."""
+    def candidates(self, row: Candidates) -> Candidates:
+        """Return the drafter's candidates with the target's ids, without those that are not shared.
+
+        Where no shared token is a candidate, all shared tokens are, with the same weight.
+        """
         found = self._rows.get(row)
         if found is None:
-            lower_order = self._lower_orders.get(row.lower_order)
-            if lower_order is None:
-                log_weights = torch.from_numpy(np.asarray(row.lower_order.log_weights, dtype=np.float32))
-                lower_order = LowerOrder(self.logits(log_weights).numpy())
-                self._lower_orders[row.lower_order] = lower_order
-            ids = self.on(torch.device("cpu")).to_target.numpy()[row.ids]
-            kept = np.flatnonzero(ids >= 0)
+            _, targets, to_target, _ = self.on(torch.device("cpu"))
+            ids = to_target.numpy()[row.ids]
+            kept = np.flatnonzero((ids >= 0) & (row.log_weights != -np.inf))
             kept = kept[ids[kept].argsort()]
-            found = BackoffRow(lower_order, ids[kept], row.log_weights[kept], row.log_backoff_weight)
+            if len(kept):
+                found = Candidates(ids[kept], row.log_weights[kept])
+            else:
+                found = Candidates(np.sort(targets.numpy()), np.zeros(len(targets), dtype=np.float32))
             self._rows[row] = found
         return found
 
@@ -130,14 +128,8 @@ class SharedTokens:
         """Return a distribution over shared tokens of the target, as one over the drafter's tokens."""
         if isinstance(q, Dense):
             return Dense(self._narrow(q.probabilities))
-        if isinstance(q, Backoff):
-            lower_order = self._narrow(q.lower_order)
-            ids = self.to_drafter(q.ids.long())
-            # Places that list nothing hold id 0, which may be not shared, with its probability: that is 0.
-            shared = self.on(q.ids.device).to_drafter[q.ids.long()] >= 0
-            probabilities = torch.where(shared, q.probabilities, q.backoff_weight[..., None] * lower_order[ids])
-            order = ids.argsort(dim=-1, stable=True)
-            return Backoff(ids.gather(-1, order), probabilities.gather(-1, order), lower_order, q.backoff_weight)
+        if isinstance(q, Sparse):
+            return Sparse(self.to_drafter(q.ids), q.probabilities)
         assert isinstance(q, PointMass), "what the core draws has one of these forms"
         return q
 

@@ -322,7 +322,7 @@ def _to(value: Any, device: str) -> Any:
 
 
 def _did(step: Step) -> str:
-    kind = {"point": "a point mass", "backoff": "in back-off form"}.get(step.form, step.form)
+    kind = "a point mass" if step.form == "point" else step.form
     vocab, gamma = step.models.vocab_size, step.models.gamma
     return f"verified every draft of {gamma} tokens from {vocab}, q {kind}"
 

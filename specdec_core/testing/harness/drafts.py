@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.validation import BAD_PARENT, FAULTS
-from specdec_core.interface import Backoff, Dense, PluginError, PointMass, Proposal
+from specdec_core.interface import Dense, PluginError, PointMass, Proposal
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,11 +66,7 @@ def _dense(proposal: Proposal, vocab_size: int) -> Tensor:
         ids, weights = q.ids.cpu(), q.probabilities.double().cpu()
     ids = torch.where((ids >= 0) & (ids < vocab_size), ids, vocab_size)
     dense = torch.zeros(*proposal.tokens.shape, vocab_size + 1, dtype=torch.float64)  # the last: ids outside of V
-    if isinstance(q, Backoff):
-        dense[..., :-1] = q.lower_order.detach().double().cpu() * q.backoff_weight.double().cpu()[..., None]
-        dense.scatter_(2, ids, weights)
-    else:
-        dense.scatter_add_(2, ids, weights)
+    dense.scatter_add_(2, ids, weights)
     return dense[..., :-1]
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,
-    Backoff,
     Dense,
     Distribution,
     PointMass,
@@ -30,7 +29,7 @@ TOLERANCE = 2e-3
 """Total variation that integration may leave at a position, with `POINTS` points."""
 POINTS = 4096
 """Points of the Sobol sequence for each draft."""
-FORMS = ("dense", "sparse", "backoff", "point")
+FORMS = ("dense", "sparse", "point")
 """The forms of q."""
 
 
@@ -143,14 +142,11 @@ def in_form(q: Tensor, form: str) -> Distribution:
         return PointMass()
     if form == "dense":
         return Dense(q)
-    vocab_size = q.shape[2]
-    if form == "sparse":
-        ids = torch.arange(vocab_size).flip(0).expand(q.shape).contiguous()
-        return Sparse(ids, q.gather(2, ids))
-    # Token 0 backs off to a lower order with half its weight; the others are listed, the last one twice.
-    ids = torch.tensor([*range(1, vocab_size), vocab_size - 1], dtype=torch.int32).expand(*q.shape[:2], -1)
-    lower_order = torch.full((vocab_size,), 0.5)
-    return Backoff(ids.contiguous(), q.gather(2, ids.long()), lower_order, 2 * q[..., 0])
+    # In descending order, then token 0 once more with probability 0, as padding does.
+    ids = torch.tensor([*reversed(range(q.shape[2])), 0]).expand(*q.shape[:2], -1).contiguous()
+    probabilities = q.gather(2, ids)
+    probabilities[..., -1] = 0
+    return Sparse(ids, probabilities)
 
 
 @dataclass(frozen=True)

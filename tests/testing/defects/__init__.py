@@ -56,7 +56,6 @@ DRAFTERS = _table(
     (wrong_q.LeavesOutTheUnsure, "lossless-early-stop"),
     (wrong_q.CherryPicks, "draft-sampled-from-q inside-hierarchy"),
     (wrong_q.ExpectsProbabilities, "greedy-equals-baseline"),
-    (wrong_q.ListsByProbability, "proposal-valid"),
     (wrong_q.FirstRowsQ, "rows-independent"),
     (wrong_q.SureOfLongTexts, "draft-sampled-from-q"),
     (wrong_q.SureBehindAnEncoder, "draft-sampled-from-q lossless-top-k"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Backoff, Dense, DraftRequest, Proposal
+from specdec_core.interface import Dense, DraftRequest, Proposal
 from tests.testing.defects.healthy import Sampling
 
 
@@ -132,20 +132,6 @@ class ExpectsProbabilities(Sampling):
         return made
 
     calls = 0
-
-
-class ListsByProbability(Sampling):
-    """Lists the ids of a back-off distribution by probability, not in ascending order.
-
-    Seen with tables whose entries are sorted for another purpose.
-    """
-
-    def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
-        if not isinstance(made.q, Dense):
-            return made
-        weights, ids = made.q.probabilities.sort(dim=-1, descending=True)
-        lower_order = torch.full((self.target.vocab_size,), 1 / self.target.vocab_size)
-        return replace(made, q=Backoff(ids, weights, lower_order, torch.zeros(made.tokens.shape)))
 
 
 class CherryPicks(Sampling):

@@ -1,0 +1,105 @@
+"""The tokens that may be drafted after a context: a bounded number of them, whatever V is."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from specdec_core.interface import Candidates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from specdec_drafters.ngram.tables import NgramTables
+
+CACHE_BYTES = 32 << 20
+
+
+class NgramCandidates:
+    """Chooses the candidates of each context, and keeps those of the last contexts.
+
+    They are the ids that follow the context in the model, then those that follow the context without its first
+    word, and so on, then the most probable of all ids, until there are enough. If more ids follow a context than
+    are needed, they are the most probable of these. Each has the log-probability that `NgramTables.row` gives it.
+
+    Args:
+        tables: The model.
+        most: The most candidates of a context, at least 1.
+    """
+
+    def __init__(self, tables: NgramTables, most: int) -> None:
+        self._tables = tables
+        self._most = most
+        unigrams = tables.levels[0].log_probability[: tables.vocab_size]
+        order = np.argsort(-unigrams, kind="stable")[:most]
+        ascending = order.argsort()
+        self._unigrams = order[ascending].astype(np.int32)
+        self._unigram_ranks = ascending
+        self._unigram_log_probability = unigrams[self._unigrams]
+        self._cache: OrderedDict[tuple[int, ...], Candidates] = OrderedDict()
+        self._cache_left = CACHE_BYTES
+
+    def after(self, context: tuple[int, ...]) -> Candidates:
+        """Return the candidates after a context that `NgramTables.context` returned."""
+        row = self._cache.get(context)
+        if row is not None:
+            self._cache.move_to_end(context)
+            return row
+        row = self._cache[context] = self._choose(context)
+        self._cache_left -= _bytes_of(row)
+        while self._cache_left < 0 and len(self._cache) > 1:
+            self._cache_left += _bytes_of(self._cache.popitem(last=False)[1])
+        return row
+
+    def _choose(self, context: tuple[int, ...]) -> Candidates:
+        ids: list[NDArray[np.int32]] = []
+        log_weights: list[NDArray[np.float32]] = []
+        left, log_backoff = self._most, np.float32(0)
+        while context and left:
+            found = self._tables.drafted_successors(context)
+            if found is not None:
+                own, log_probability = _most_probable(found.ids, found.log_probability, left)
+                ids.append(own)
+                log_weights.append(log_probability + log_backoff)
+                left -= len(own)
+                log_backoff += found.log_backoff
+            context = context[1:]
+        if left:
+            leading = self._unigram_ranks < left
+            ids.append(self._unigrams[leading])
+            log_weights.append(self._unigram_log_probability[leading] + log_backoff)
+        return Candidates(*_merge(ids, log_weights))
+
+
+def _most_probable(
+    ids: NDArray[np.int32], log_weights: NDArray[np.float32], most: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the ids with the largest weights, in the order that they have, and these weights."""
+    if len(ids) <= most:
+        return ids, log_weights
+    kept = np.sort(np.argpartition(-log_weights, most - 1)[:most])
+    return ids[kept], log_weights[kept]
+
+
+def _merge(
+    ids: Sequence[NDArray[np.int32]], log_weights: Sequence[NDArray[np.float32]]
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the ids of ascending lists as one, each with its weight from the first list that has it."""
+    if len(ids) == 1:
+        return ids[0], log_weights[0]
+    together = np.concatenate(ids)
+    order = together.argsort(kind="stable")  # merges ascending lists
+    ascending = together[order]
+    first = np.empty(len(order), dtype=np.bool_)
+    first[:1] = True
+    np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
+    return ascending[first], np.concatenate(log_weights)[order[first]]
+
+
+def _bytes_of(row: Candidates) -> int:
+    """Return about how much memory a cached row takes, with what the core keeps with it."""
+    return 1000 + 20 * len(row.ids)
