@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from time import perf_counter
 from typing import Unpack
 
@@ -25,29 +25,29 @@ from specdec_core.decoding.arguments import (
     settings_or_default,
     with_options,
 )
-from specdec_core.decoding.batch import Batch, Row
+from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.beams.batch import BeamBatch
 from specdec_core.decoding.beams.opening import open_beams
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.loop import LoopContext, open_batch
-from specdec_core.decoding.observers import Observer
+from specdec_core.decoding.loop import LoopContext, first_rows, max_gamma_of, open_batch, session_info
+from specdec_core.decoding.observers import Observer, OriginObserver
 from specdec_core.decoding.prompt import Prompt, as_prompts, check_batch, encode_prompt
 from specdec_core.decoding.result import BatchResult, Generation
+from specdec_core.decoding.row import Row
+from specdec_core.decoding.steps import steps_of
 from specdec_core.decoding.stopping import FinishReason, StopRule
-from specdec_core.decoding.watch import watched
 from specdec_core.interface import (
     ArgumentError,
     ConfigError,
     GenerationOptions,
     GenerationSettings,
-    PluginError,
     SamplingOptions,
     SamplingSettings,
     SessionInfo,
     StepReport,
     TokenOrigin,
 )
-from specdec_core.models import Encoded, LoadedModel
+from specdec_core.models import LoadedModel
 from specdec_core.sampling.constraints import Constraints, open_constraints
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
@@ -137,7 +137,6 @@ class Decoder:
         settings = with_options(settings_or_default(SamplingSettings, sampling, "sampling"), options, _TO_GENERATE)
         settings_or_default(SamplingSettings, draft_sampling, "draft_sampling")
         self.target = target
-        self._encoded: Encoded | None = None
         self.gamma = make_gamma(gamma)
         self._lenience = make_lenience(lenience)
         self._to_probs = LogitsToProbs(settings, processors, prove=True)
@@ -236,33 +235,28 @@ class Decoder:
         seeds = [row_seed(settings.seed, n) for n in range(len(ids))] if seeds is None else seeds
         if len(seeds) != len(ids):
             raise ConfigError(f"{len(seeds)} seeds were given for {len(ids)} prompts; one each is needed.")
-        with watched(self._plugin_timeout) as watch:
-            guard = PluginGuard(strict=self._strict, watch=watch)
-            rows = self._rows(ids, settings)
-            each = constraint_of_each(constraints, settings, len(rows))
-            limits = open_constraints(each, [row.begin for row in rows], self.target)
-            with watch.interrupting():
-                info = self._session_info(ids, rows, self._max_gamma(guard))
-                batch = self._open(info, rows, seeds, guard, settings, limits)
-            origins: list[list[TokenOrigin]] = [[] for _ in rows]
-            try:
-                for observer in observers:
-                    observer.on_start(info, ids)
-                while not batch.done:
-                    with watch.interrupting():
-                        report = batch.step()
-                    guard.warn(stacklevel)
-                    for row, new in zip(origins, report.origins, strict=True):
-                        row += new
-                    for observer in observers:
-                        observer.on_step(report)
-                    yield report
-            finally:
-                with watch.interrupting():
-                    batch.close()
-        guard.warn(stacklevel)
-        seconds = perf_counter() - started
-        result = self._result(batch, ids, origins, guard, seconds, settings.num_return_sequences)
+        rows = first_rows(self.target, ids, settings.max_new_tokens)
+        each = constraint_of_each(constraints, settings, len(rows))
+        limits = open_constraints(each, [row.begin for row in rows], self.target)
+        stops = self._stop_rule(settings)
+
+        def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
+            info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
+            opened = self._open_beams if settings.beams > 1 else self._open
+            return info, opened(info, rows, seeds, guard, settings, stops, limits)
+
+        origins = OriginObserver(len(rows))
+        batch, guard = yield from steps_of(
+            open_steps,
+            ids,
+            (origins, *observers),
+            strict=self._strict,
+            plugin_timeout=self._plugin_timeout,
+            stacklevel=stacklevel,
+        )
+        metrics = batch.metrics.with_seconds(perf_counter() - started)
+        sequences = tuple(self._generations(batch, ids, origins, settings.num_return_sequences))
+        result = BatchResult(sequences, metrics, guard.failures, guard.notes)
         for observer in observers:
             observer.on_end(result)
         return result
@@ -273,24 +267,10 @@ class Decoder:
         rows: Sequence[Row],
         seeds: Sequence[int],
         guard: PluginGuard,
-        settings: GenerationSettings,
+        settings: GenerationSettings,  # noqa: ARG002  (of `_open_beams`)
+        stops: StopRule,
         constraints: Constraints | None,
-    ) -> Batch | BeamBatch:
-        stops = self._stop_rule(settings)
-        if settings.beams > 1:
-            each = [row_seed(seed, beam) for seed in seeds for beam in range(settings.beams)]
-            return open_beams(
-                LoopContext(self._draft_to_probs, _generators(each), guard),
-                self.target,
-                rows,
-                info,
-                self.drafter,
-                self.gamma,
-                settings,
-                draft_beams=self._draft_beams,
-                to_probs=self._to_probs,
-                stops=stops,
-            )
+    ) -> Batch:
         drafts = self._draft_to_probs.constrained(constraints, drafts=True)
         return open_batch(
             LoopContext(drafts, _generators(seeds), guard),
@@ -303,43 +283,31 @@ class Decoder:
             to_probs=self._to_probs.constrained(constraints),
             stops=stops,
             rule=self._rule,
-            encoded=self._encoded,
             constraints=constraints,
         )
 
-    def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:
-        start = self.target.start_id
-        rows = []
-        for prompt in ids:
-            tokens = list(prompt) if start is None else [start]
-            longest = self.target.max_length(len(tokens))
-            limit = len(tokens) + settings.max_new_tokens
-            fits = longest is None or limit <= longest
-            rows.append(
-                Row(tokens, len(tokens), limit if fits else longest or limit, "length" if fits else "context")
-            )
-        return rows
-
-    def _max_gamma(self, guard: PluginGuard) -> int:
-        if self.gamma is None or self.drafter is None:
-            return 0
-        with guard.calling(self.gamma):
-            limit = self.gamma.max_gamma
-            if isinstance(limit, int) and limit >= 0:
-                return limit
-            raise PluginError(
-                f"max_gamma is {limit!r}; it must be a whole number, at least 0. Nothing is drafted."
-            )
-        return 0
-
-    def _session_info(self, ids: Sequence[Sequence[int]], rows: Sequence[Row], max_gamma: int) -> SessionInfo:
-        return SessionInfo(
-            batch_size=len(rows),
-            vocab_size=self.target.vocab_size,
-            capacity=max(row.limit for row in rows),
-            max_gamma=max_gamma,
-            device=self.target.device,
-            sources=tuple(ids) if self.target.encoder_decoder else None,
+    def _open_beams(
+        self,
+        info: SessionInfo,
+        rows: Sequence[Row],
+        seeds: Sequence[int],
+        guard: PluginGuard,
+        settings: GenerationSettings,
+        stops: StopRule,
+        constraints: Constraints | None,  # noqa: ARG002  (refused with beams)
+    ) -> BeamBatch:
+        each = [row_seed(seed, beam) for seed in seeds for beam in range(settings.beams)]
+        return open_beams(
+            LoopContext(self._draft_to_probs, _generators(each), guard),
+            self.target,
+            rows,
+            info,
+            self.drafter,
+            self.gamma,
+            settings,
+            draft_beams=self._draft_beams,
+            to_probs=self._to_probs,
+            stops=stops,
         )
 
     def _stop_rule(self, settings: GenerationSettings) -> StopRule:
@@ -350,39 +318,30 @@ class Decoder:
         eos = () if settings.ignore_eos else self.target.eos_ids
         return StopRule(frozenset(eos), settings.stop, self.target.tokenizer)
 
-    def _result(
-        self,
-        batch: Batch | BeamBatch,
-        ids: Sequence[Sequence[int]],
-        origins: Sequence[Sequence[TokenOrigin]],
-        guard: PluginGuard,
-        seconds: float,
-        returned: int,
-    ) -> BatchResult:
-        generations = []
+    def _generations(
+        self, batch: Batch | BeamBatch, ids: Sequence[Sequence[int]], origins: OriginObserver, returned: int
+    ) -> Iterator[Generation]:
+        """Yield the sequences; of each beam search, the best ones."""
+        tokenizer = self.target.tokenizer
+
+        def generation(
+            prompt: Sequence[int],
+            tokens: Sequence[int],
+            reason: FinishReason,
+            origins: Sequence[TokenOrigin] = (),
+            score: float | None = None,
+        ) -> Generation:
+            text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
+            return Generation(tuple(prompt), tuple(tokens), text, reason, tuple(origins), tokenizer, score)
+
         if isinstance(batch, BeamBatch):
             for prompt, found in zip(ids, batch.hypotheses, strict=True):
-                generations += [
-                    self._generation(prompt, one.tokens, one.reason, score=one.score) for one in found[:returned]
-                ]
+                for one in found[:returned]:
+                    yield generation(prompt, one.tokens, one.reason, score=one.score)
         else:
-            for row, prompt, came in zip(batch.rows, ids, origins, strict=True):
+            for row, prompt, came in zip(batch.rows, ids, origins.rows, strict=True):
                 assert row.reason is not None
-                generations.append(self._generation(prompt, row.tokens[row.begin :], row.reason, came))
-        metrics = batch.metrics.with_seconds(seconds)
-        return BatchResult(tuple(generations), metrics, guard.failures, guard.notes)
-
-    def _generation(
-        self,
-        prompt: Sequence[int],
-        tokens: Sequence[int],
-        reason: FinishReason,
-        origins: Sequence[TokenOrigin] = (),
-        score: float | None = None,
-    ) -> Generation:
-        tokenizer = self.target.tokenizer
-        text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
-        return Generation(tuple(prompt), tuple(tokens), text, reason, tuple(origins), tokenizer, score)
+                yield generation(prompt, row.tokens[row.begin :], row.reason, came)
 
 
 def _generators(seeds: Sequence[int]) -> RowGenerators:

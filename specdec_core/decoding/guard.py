@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
+from typing import TypeVar
 
 from specdec_core.decoding.settings import OF_PROCESS, OF_THREAD, read, restore
 from specdec_core.decoding.watch import CallTimeExceeded, CallWatch
 from specdec_core.interface import Drafter, PluginError, PluginWarning
 from specdec_core.interface.errors import exception_text, is_failure
+
+T = TypeVar("T")
 
 _OF_DRAFTERS = (*OF_THREAD, *OF_PROCESS)
 
@@ -139,6 +142,13 @@ class PluginGuard:
             self._failures[kind] = PluginFailure(name, self.step, message, where)
         else:
             self._failures[kind] = replace(known, times=known.times + 1)
+
+
+def opened(session: T | None) -> T:
+    """Return a plugin's session, which must exist."""
+    if session is None:
+        raise PluginError("open() returned None; it must return a session.")
+    return session
 
 
 def failure_text(error: BaseException) -> str:

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from specdec_core.decoding.batch import Batch, Row
+from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.decoding.stopping import StopRule
+from specdec_core.decoding.row import Row
+from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import (
     BatchInfo,
@@ -27,6 +28,7 @@ from specdec_core.interface import (
     GammaController,
     LenienceController,
     Outcome,
+    PluginError,
     Proposal,
     SessionInfo,
     StepReport,
@@ -65,6 +67,45 @@ class LoopContext:
             return InnerLoop(context, session, model, drafter, gamma)
 
         return replace(info, loop=open_loop)
+
+
+def first_rows(target: LoadedModel, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[Row]:
+    """Return the sequences that begin with some prompts; with an encoder, with the start token."""
+    rows = []
+    for prompt in prompts:
+        tokens = list(prompt) if target.start_id is None else [target.start_id]
+        longest = target.max_length(len(tokens))
+        limit = len(tokens) + max_new_tokens
+        fits = longest is None or limit <= longest
+        reason: FinishReason = "length" if fits else "context"
+        rows.append(Row(tokens, len(tokens), limit if fits else longest or limit, reason))
+    return rows
+
+
+def max_gamma_of(drafter: Drafter | None, gamma: GammaController | None, guard: PluginGuard) -> int:
+    """Return the longest draft that a controller may ask for; 0 without a drafter."""
+    if gamma is None or drafter is None:
+        return 0
+    with guard.calling(gamma):
+        limit = gamma.max_gamma
+        if isinstance(limit, int) and limit >= 0:
+            return limit
+        raise PluginError(f"max_gamma is {limit!r}; it must be a whole number, at least 0. Nothing is drafted.")
+    return 0
+
+
+def session_info(
+    target: LoadedModel, rows: Sequence[Row], prompts: Sequence[Sequence[int]], max_gamma: int
+) -> SessionInfo:
+    """Return what drafters know about a batch; its prompts are the encoder's sources, if there is one."""
+    return SessionInfo(
+        batch_size=len(rows),
+        vocab_size=target.vocab_size,
+        capacity=max(row.limit for row in rows),
+        max_gamma=max_gamma,
+        device=target.device,
+        sources=tuple(map(tuple, prompts)) if target.encoder_decoder else None,
+    )
 
 
 def open_batch(
@@ -129,9 +170,9 @@ def open_batch(
         encoded=encoded,
         hidden_layers=hidden_layers,
     )
-    proposer = Proposer(drafter, gamma, lenience, recorder, info, batch_info, context.guard)
-    verifier = Verifier(rule, context.guard)
-    return Batch(rows, session, proposer, to_probs, context.generators, stops, verifier, constraints)
+    proposer = Proposer(drafter, gamma, recorder, info, batch_info, context.guard)
+    verifier = Verifier(rule, lenience, to_probs, context.generators, batch_info, context.guard, proposer.reject)
+    return Batch(rows, session, proposer, verifier, stops, constraints)
 
 
 class InnerLoop:
@@ -158,11 +199,12 @@ class InnerLoop:
         # A row holds drafted tokens before the level above has verified them.
         capacity = above.capacity + above.max_gamma
         self._positions = min(capacity, model.max_positions or capacity)
-        self._rows = [Row([], 0, capacity, "length") for _ in range(above.batch_size)]
+        # They have ended until the first request.
+        rows = [Row([], 0, capacity, "length", "length") for _ in range(above.batch_size)]
         self._batch = open_batch(
             replace(context, guard=context.guard.child()),
             model,
-            self._rows,
+            rows,
             replace(
                 above, capacity=capacity, max_gamma=0 if gamma is None else gamma.max_gamma, device=model.device
             ),
@@ -172,24 +214,18 @@ class InnerLoop:
             stops=StopRule(frozenset()),  # the target decides when a sequence ends
             rule=rule or SpeculativeSampling(),
         )
-        for row in self._rows:
-            row.reason = "length"  # until the first request
 
     def propose(self, request: DraftRequest) -> Proposal:
         """Decode with the middle model until no row wants more."""
-        for row, tokens, budget in zip(self._rows, request.tokens, request.budget, strict=True):
-            row.tokens += tokens[len(row.tokens) :]
-            row.begin = len(row.tokens)
-            row.limit = min(row.begin + budget, self._positions)
-            row.reason = "length" if row.begin >= row.limit else None
+        pairs = zip(request.tokens, request.budget, strict=True)
+        self._batch.resume(request.tokens, [min(len(text) + most, self._positions) for text, most in pairs])
         extend = request.extend
         if isinstance(request, DraftRecorder):
             extend = partial(request.extend, drawn_by_core=True)
         while not self._batch.done:
             report = self._batch.step()
             wanted = extend(self._drawn(report), self._batch.p)
-            for row, more in zip(self._rows, wanted, strict=True):
-                row.reason = row.reason if more else "length"
+            self._batch.end([not more for more in wanted])
         return request.proposal()
 
     def _drawn(self, report: StepReport) -> Sequence[Sequence[int]]:
@@ -198,10 +234,11 @@ class InnerLoop:
 
     def commit(self, outcome: Outcome) -> None:
         """Roll back rejected tokens and append the committed ones, here and below."""
-        if not any(row.tokens for row in self._rows):
+        rows = self._batch.rows
+        if not any(row.tokens for row in rows):
             return  # nothing was drafted yet, and the first request brings all tokens
         accepted = outcome.accepted if outcome.used else (0,) * len(outcome.accepted)
-        self.rollback(tuple(row.begin + n for row, n in zip(self._rows, accepted, strict=True)))
+        self.rollback(tuple(row.begin + n for row, n in zip(rows, accepted, strict=True)))
         new = tuple(tokens[n:] for tokens, n in zip(outcome.committed, accepted, strict=True))
         nothing = (0,) * len(new)
         self._batch.commit(Outcome(nothing, nothing, new, outcome.finished, used=False))

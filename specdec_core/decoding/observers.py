@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specdec_core.decoding.result import BatchResult
-from specdec_core.interface import SessionInfo, StepReport
+from specdec_core.interface import SessionInfo, StepReport, TokenOrigin
 
 
 class Observer:
@@ -45,3 +45,22 @@ class ProgressObserver(Observer):
     def on_step(self, report: StepReport) -> None:
         """Report the number of new tokens."""
         self._advance(sum(len(row) for row in report.outcome.committed))
+
+
+class OriginObserver(Observer):
+    """Keeps where each token comes from.
+
+    Args:
+        rows: Number of sequences.
+
+    Attributes:
+        rows: The origins of each sequence's tokens.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.rows: list[list[TokenOrigin]] = [[] for _ in range(rows)]
+
+    def on_step(self, report: StepReport) -> None:
+        """Keep the origins of the step's tokens."""
+        for row, new in zip(self.rows, report.origins, strict=True):
+            row += new

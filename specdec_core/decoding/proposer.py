@@ -1,4 +1,4 @@
-"""The proposer: asks the drafter for a proposal, as the controllers allow, and reports the outcome to them."""
+"""The proposer: asks the drafter for as many tokens as the gamma controller allows, and reports the outcome."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from dataclasses import replace
 from itertools import islice
 from operator import index
 from time import perf_counter
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.validation import FAULTS, validate
 from specdec_core.interface import (
     BatchInfo,
@@ -23,8 +22,6 @@ from specdec_core.interface import (
     DraftSession,
     GammaController,
     GammaSession,
-    LenienceController,
-    LenienceSession,
     Outcome,
     PluginError,
     Proposal,
@@ -34,19 +31,13 @@ from specdec_core.interface import (
     TreeShape,
 )
 
-T = TypeVar("T")
-
-_LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
-"""Smaller numbers are 0 where drafts are verified."""
-
 
 class Proposer:
-    """Drafter and controllers during one batch. A plugin that fails costs speed, never a token.
+    """Drafter and gamma controller during one batch. A plugin that fails costs speed, never a token.
 
     Args:
         drafter: The drafter; None for autoregressive decoding.
         gamma: Decides how many tokens are drafted.
-        lenience: Decides how strictly drafts are verified; None for l = 1.
         recorder: Draws draft tokens and records their q.
         info: What drafters know about the batch.
         batch: What controllers know about the batch.
@@ -61,13 +52,12 @@ class Proposer:
         self,
         drafter: Drafter | None,
         gamma: GammaController | None,
-        lenience: LenienceController | None,
         recorder: DraftRecorder,
         info: SessionInfo,
         batch: BatchInfo,
         guard: PluginGuard,
     ) -> None:
-        self._drafter, self._gamma, self._lenience = drafter, gamma, lenience
+        self._drafter, self._gamma = drafter, gamma
         self._recorder = recorder
         self._info = info
         self._max_gamma = batch.max_gamma
@@ -75,26 +65,21 @@ class Proposer:
         self._guard = guard
         self._draft_session: DraftSession | None = None
         self._gamma_session: GammaSession | None = None
-        self._lenience_session: LenienceSession | None = None
         self._watches = False
         self._lines_only = "" if info.trees else "the target, the acceptance rule or the lenience takes lines only"
         self._asked_tree: object = None
         self._tree: TreeShape | None = None  # a checked copy of it
         self._last_gamma: Sequence[int] = (0,) * info.batch_size
-        self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * info.batch_size
         self.asked = self._nothing_asked = (0,) * info.batch_size
         self.seconds = 0.0
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
-                self._draft_session = _opened(drafter.open(replace(info)))
+                self._draft_session = opened(drafter.open(replace(info)))
                 if not drafter.drafts_trees:
                     self._lines_only = f"{type(drafter).__name__} drafts lines only"
             with guard.calling(gamma):
-                self._gamma_session = _opened(gamma.open(replace(batch)))
+                self._gamma_session = opened(gamma.open(replace(batch)))
                 self._watches = bool(self._gamma_session.uses_confidence)
-        if lenience is not None:
-            with guard.calling(lenience):
-                self._lenience_session = _opened(lenience.open(replace(batch)))
 
     def propose(
         self,
@@ -202,28 +187,6 @@ class Proposer:
 
         return keep_drafting
 
-    def lenience(self, width: int) -> list[list[float]] | None:
-        """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""
-        session = self._lenience_session
-        if session is None or not width:
-            return None
-        with self._guard.calling(self._lenience):
-            self._last_lenience = self._legal_lenience(session.lenience())
-        rows = [[*row[:width], *[row[-1]] * (width - len(row))] for row in self._last_lenience]
-        return rows if any(value < 1 for row in rows for value in row) else None
-
-    def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> Sequence[Sequence[float]]:
-        given = tuple(islice(asked, self._info.batch_size + 1))
-        rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in given)
-        legal = all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows)
-        if len(rows) != self._info.batch_size or not legal:
-            raise PluginError(
-                f"lenience {reprlib.repr(list(given))} was asked for; expected, for each of "
-                f"{self._info.batch_size} rows, a number in (0, 1] or a sequence of them. The last valid lenience "
-                "is used."
-            )
-        return rows
-
     def commit(self, outcome: Outcome) -> None:
         """Report to the drafter what was committed."""
         session = self._draft_session
@@ -247,15 +210,12 @@ class Proposer:
                 session.rollback(lengths)
 
     def observe(self, report: StepReport) -> None:
-        """Report the step to the controllers."""
+        """Report the step to the gamma controller."""
         self._guard.step = report.step + 1
         self.seconds = 0.0
         if self._gamma_session is not None:
             with self._guard.calling(self._gamma):
-                self._gamma_session.observe(_copy(report))
-        if self._lenience_session is not None:
-            with self._guard.calling(self._lenience):
-                self._lenience_session.observe(_copy(report))
+                self._gamma_session.observe(replace(report, outcome=replace(report.outcome)))
 
     def close(self) -> None:
         """Close the drafter's session."""
@@ -297,15 +257,3 @@ def _checked_tree(asked: object) -> TreeShape | None:
         wrong = type(asked).__name__
         raise PluginError(f"tree() returned a {wrong}; it must return a TokenTree, a BestFirstTree or None.")
     return None
-
-
-def _copy(report: StepReport) -> StepReport:
-    """Return a copy for a controller: what it does to it must not reach others."""
-    return replace(report, outcome=replace(report.outcome))
-
-
-def _opened(session: T | None) -> T:
-    """Return a plugin's session, which must exist."""
-    if session is None:
-        raise PluginError("open() returned None; it must return a session.")
-    return session

@@ -1,167 +1,260 @@
-"""The acceptance rule during one batch: a rule that fails costs speed, never a token."""
+"""Verification of one step's draft: p, the acceptance rule, and one transfer from the device.
+
+Row b has n accepted draft tokens and one token that follows them: *recovered* after a rejection, else *bonus*.
+
+References:
+    Leviathan et al. 2023, Algorithm 1 and appendix A.5 (arXiv 2211.17192).
+"""
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.validation import as_tensor, copied
-from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
-from specdec_core.verification import SpeculativeSampling
+from specdec_core.decoding.guard import PluginGuard, opened
+from specdec_core.decoding.guarded_rule import GuardedRule
+from specdec_core.decoding.row import Row
+from specdec_core.decoding.tree_drafting import all_paths
+from specdec_core.interface import (
+    AcceptanceRule,
+    BatchInfo,
+    LenienceController,
+    LenienceSession,
+    NumericsError,
+    PluginError,
+    Proposal,
+    StepReport,
+)
+from specdec_core.models.device import fetched
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification import AcceptanceResult
 
-if TYPE_CHECKING:
-    from specdec_core.decoding.guard import PluginGuard
+_UNIT = 2.0**-40
+"""Deviations are fetched from the device as multiples of this, in the same int64 tensor as token ids."""
+_LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
+"""Smaller numbers are 0 where drafts are verified."""
 
-_RAISED = 2
-"""Codes from here on stand in the place of `sound`, which a step fetches from the device anyway."""
-REFUSALS = {
-    _RAISED: "",  # recorded when it happened
-    3: "it accepted more tokens than were drafted, or a negative number. Algorithm 1 takes its place.",
-    4: "the token that it drew is not in the vocabulary (0 to {last}). Algorithm 1 takes its place.",
-    5: "its deviation is not a number from 0 to 1. Algorithm 1 takes its place.",
-    6: "its path does not lead from the root of the tree from child to child. Algorithm 1 takes its place.",
-}
-"""What may be wrong with the values of a rule's answer."""
-_UNSOUND = "sound is False although the target's distribution is one. Algorithm 1 takes its place."
-_MOST_DEVIATION = 1.001
-"""A total variation is at most 1; sums over a large vocabulary in float32 exceed that a little."""
+
+@dataclass(frozen=True)
+class Verified:
+    """What verification decided, fetched from the device; a list entry per row.
+
+    Attributes:
+        lengths: Number of draft tokens; 0 in all rows if the draft turned out to be wrong.
+        draft: The draft tokens.
+        accepted: n of Algorithm 1.
+        token: The recovered or bonus token.
+        deviation: What lenience costs at each draft token; empty where l = 1.
+        parents: The parent of each draft token; None for lines.
+        paths: The numbers of the accepted draft tokens; None for lines.
+        last: `[B]` int64 on the device, the column of logits that the next token was drawn from.
+    """
+
+    lengths: tuple[int, ...]
+    draft: list[list[int]]
+    accepted: list[int]
+    token: list[int]
+    deviation: list[list[float]]
+    parents: list[list[int]] | None
+    paths: list[list[int]] | None
+    last: Tensor
+
+    def tokens(self, row: int) -> list[int]:
+        """Return the accepted tokens of a row and the one that follows them."""
+        draft = self.draft[row]
+        accepted = draft[: self.accepted[row]] if self.paths is None else [draft[node] for node in self.paths[row]]
+        return [*accepted, self.token[row]]
 
 
 class Verifier:
-    """Calls a rule and checks its answers; where the rule fails, Algorithm 1 takes its place for the batch.
-
-    The core's own rule, Algorithm 1, is called as it is. Others get copies: whatever a rule does to what it was
-    given, Algorithm 1 verifies the same draft with the same random numbers if it takes the rule's place.
+    """Verifies the drafts of one batch.
 
     Args:
         rule: The acceptance rule.
+        lenience: Decides how strictly drafts are verified; None for l = 1.
+        to_probs: The target's sampling settings.
+        generators: The sequences' random generators.
+        batch: What controllers know about the batch.
         guard: Records plugin failures.
+        reject: Called with one of the codes of `validation.FAULTS` where a draft turns out to be wrong.
     """
 
-    def __init__(self, rule: AcceptanceRule, guard: PluginGuard) -> None:
-        self._rule = rule
+    def __init__(
+        self,
+        rule: AcceptanceRule,
+        lenience: LenienceController | None,
+        to_probs: LogitsToProbs,
+        generators: RowGenerators,
+        batch: BatchInfo,
+        guard: PluginGuard,
+        reject: Callable[[int], None],
+    ) -> None:
+        self._rule = GuardedRule(rule, guard)
+        self._lenience = lenience
+        self._to_probs = to_probs
+        self._generators = generators
         self._guard = guard
-        self._vocab_size = 0
-        self._algorithm_1: Callable[[], AcceptanceResult] | None = None
+        self._reject = reject
+        self._last_lenience: Sequence[Sequence[float]] = ((1.0,),) * batch.batch_size
+        self._session: LenienceSession | None = None
+        if lenience is not None:
+            with guard.calling(lenience):
+                self._session = opened(lenience.open(replace(batch)))
+        self._p: Tensor | None = None
+        self._path: Tensor | None = None
 
-    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
-        """Verify a draft where the target samples; see `AcceptanceRule.sample`."""
-        rule = self._rule
-        if type(rule) is SpeculativeSampling:
-            self._algorithm_1 = None
-            return rule.sample(proposal, p, lenience, uniforms)
-        self._algorithm_1 = lambda: SpeculativeSampling().sample(proposal, p, lenience, uniforms)
-        with self._guard.calling(rule, self._replace):
-            self._vocab_size = p.shape[2]
-            given = copied(proposal, p.device), p.clone(), _clone(lenience), uniforms.clone()
-            return checked_answer(proposal, p, rule.sample(*given))
-        return _refused(proposal)
+    @property
+    def p(self) -> Tensor | None:
+        """The target's adjusted distributions of the last step at each position, `[B, K + 1, V]` float32.
 
-    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
-        """Verify a draft where the target decodes greedily; see `AcceptanceRule.greedy`."""
-        rule = self._rule
-        if type(rule) is SpeculativeSampling:
-            self._algorithm_1 = None
-            return rule.greedy(proposal, scores, lenience)
-        self._algorithm_1 = lambda: SpeculativeSampling().greedy(proposal, scores, lenience)
-        with self._guard.calling(rule, self._replace):
-            self._vocab_size = scores.shape[2]
-            given = copied(proposal, scores.device), scores.clone(), _clone(lenience)
-            return checked_answer(proposal, scores, rule.greedy(*given))
-        return _refused(proposal)
+        They follow the last token committed before it, and each draft token; of a tree, each accepted one. None
+        where they are one-hot (greedy).
+        """
+        if self._p is None or self._path is None:
+            return self._p
+        return self._p.gather(1, _columns(self._path)[..., None].expand(-1, -1, self._p.shape[2]))
 
-    def instead(self, sound: Sequence[int], finished: Sequence[bool]) -> AcceptanceResult | None:
-        """Return Algorithm 1's answer if the rule's last one is to be discarded; it has then taken its place.
+    def verify(self, rows: Sequence[Row], proposal: Proposal, logits: Tensor, faults: Tensor | None) -> Verified:
+        """Verify a draft; if it turns out to be wrong itself, continue as if there had been none.
 
         Args:
-            sound: The field of the answer, fetched from the device.
-            finished: Whether each sequence has ended, so that its answer does not matter.
+            rows: The sequences.
+            proposal: The draft `[B, K]`, on the device of the logits.
+            logits: `[B, K + 1, V]`, the target's, after the last committed token and each draft token.
+            faults: `[B]` int64, what is wrong with the draft; None if nothing can be.
+
+        Raises:
+            NumericsError: The logits are no distribution.
         """
-        code = max(sound)
-        unsound = any(not one and not over for one, over in zip(sound, finished, strict=True))
-        again = self._algorithm_1
-        if again is None or (code < _RAISED and not unsound):
+        fault, sound, verified = self._fetch(proposal, self._accept(rows, proposal, logits), faults)
+        if any(fault):
+            self._reject(max(fault))
+            proposal = Proposal.empty(len(rows), logits.device)
+            _, sound, verified = self._fetch(proposal, self._accept(rows, proposal, logits[:, :1]), None)
+        answer = self._rule.instead(sound, [row.reason is not None for row in rows])
+        if answer is not None:
+            _, sound, verified = self._fetch(proposal, answer, None)
+        for index, (row, is_sound) in enumerate(zip(rows, sound, strict=True)):
+            if not is_sound and row.reason is None:
+                raise NumericsError(
+                    f"the target's logits after {len(row.tokens)} tokens of row {index} are no distribution: NaN, "
+                    "infinity, or nothing left after filtering. Check the weights, the dtype (float16 overflows "
+                    "where bfloat16 does not), custom logits processors, and a temperature close to 0 "
+                    "(0 itself is greedy)."
+                )
+        return verified
+
+    def observe(self, report: StepReport) -> None:
+        """Report the step to the lenience controller."""
+        if self._session is not None:
+            with self._guard.calling(self._lenience):
+                self._session.observe(replace(report, outcome=replace(report.outcome)))
+
+    def _accept(self, rows: Sequence[Row], proposal: Proposal, logits: Tensor) -> AcceptanceResult:
+        """Apply the acceptance rule, with each row's own lenience and random numbers."""
+        batch, width = proposal.tokens.shape
+        prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
+        flat = logits.reshape(batch * (width + 1), -1)
+        l_each = self._next_lenience(width)
+        lenience = None if l_each is None else torch.tensor(l_each, device=logits.device)
+        if self._to_probs.greedy:
+            self._p = None
+            scores = self._to_probs.scores(flat, prefixes).view(batch, width + 1, -1)
+            return self._rule.greedy(proposal, scores, lenience)
+        self._p = self._to_probs(flat, prefixes).view(batch, width + 1, -1)
+        return self._rule.sample(proposal, self._p, lenience, self._uniforms(rows, proposal))
+
+    def _uniforms(self, rows: Sequence[Row], proposal: Proposal) -> Tensor:
+        """Draw r_1 ... r_n of each row, and the number for its next token in the last column, `[B, K + 1]`."""
+        width = proposal.tokens.shape[1]
+        # A finished row consumes none: inside a hierarchy it resumes later, whatever its neighbours did.
+        counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]
+        drawn = self._generators.uniforms(counts, width + 1, proposal.tokens.device)
+        if min(proposal.lengths) < width:
+            # A row with a shorter draft has its last number further left; r beyond a draft is never used.
+            last = torch.tensor(proposal.lengths, device=drawn.device)
+            drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
+        return drawn
+
+    def _fetch(
+        self, proposal: Proposal, result: AcceptanceResult, faults: Tensor | None
+    ) -> tuple[list[int], list[int], Verified]:
+        """Fetch the result from the device: the one synchronisation of a step.
+
+        Returns:
+            What is wrong with the draft, or nothing if nothing can be; whether each token was drawn from a
+            distribution, or the codes of `GuardedRule`; and the rest.
+        """
+        deviation = None if result.deviation is None else (result.deviation.double() / _UNIT).round().long()
+        self._path = None if proposal.parents is None else result.path
+        optional = (faults, deviation, proposal.parents, self._path)
+        accepted, token, sound, draft, *others = fetched(
+            result.accepted, result.token, result.sound, proposal.tokens, *(p for p in optional if p is not None)
+        )
+        others.reverse()
+        fault, costs, parents, paths = (None if part is None else others.pop() for part in optional)
+        last = result.accepted
+        if self._path is not None:
+            last = _columns(self._path).gather(1, last[:, None])[:, 0]
+        lengths = proposal.lengths
+        verified = Verified(
+            lengths=lengths,
+            draft=cut(draft, lengths),
+            accepted=accepted,
+            token=token,
+            deviation=[] if costs is None else [[_UNIT * one for one in row] for row in cut(costs, lengths)],
+            parents=None if parents is None or paths is None else cut(parents, lengths),
+            paths=None if paths is None else cut(paths, accepted),
+            last=last,
+        )
+        return fault or [], sound, verified
+
+    def _next_lenience(self, width: int) -> list[list[float]] | None:
+        """Return l of each position of a draft of this width, `[B][width]`; None where all are 1."""
+        if self._session is None or not width:
             return None
-        answer = again()
-        if code > _RAISED:
-            self._guard.fail(self._rule, PluginError(REFUSALS[code].format(last=self._vocab_size - 1)))
-        elif code < _RAISED and all(map(max, answer.sound.tolist(), finished)):
-            self._guard.fail(self._rule, PluginError(_UNSOUND))
-        self._replace()
-        return answer
+        with self._guard.calling(self._lenience):
+            self._last_lenience = self._legal_lenience(self._session.lenience())
+        rows = [[*row[:width], *[row[-1]] * (width - len(row))] for row in self._last_lenience]
+        return rows if any(value < 1 for row in rows for value in row) else None
 
-    def _replace(self) -> None:
-        self._rule = SpeculativeSampling()
+    def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> Sequence[Sequence[float]]:
+        batch = len(self._last_lenience)
+        given = tuple(islice(asked, batch + 1))
+        rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in given)
+        legal = all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows)
+        if len(rows) != batch or not legal:
+            raise PluginError(
+                f"lenience {reprlib.repr(list(given))} was asked for; expected, for each of {batch} rows, a "
+                "number in (0, 1] or a sequence of them. The last valid lenience is used."
+            )
+        return rows
 
 
-def _clone(lenience: Tensor | None) -> Tensor | None:
-    return None if lenience is None else lenience.clone()
+def cut(rows: Sequence[list[int]], lengths: Sequence[int]) -> list[list[int]]:
+    """Return the first `lengths[b]` entries of each row b."""
+    return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
 
-def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceResult:
-    """Return a rule's answer with what is wrong with its values, one of `REFUSALS`, in the place of `sound`.
+def _columns(path: Tensor) -> Tensor:
+    """Return the columns of logits along the accepted paths of a tree, `[B, K + 1]`: column 0, then the nodes'."""
+    return torch.cat([torch.zeros_like(path[:, :1]), path + 1], dim=1)
 
-    Args:
-        proposal: The draft `[B, K]` that was verified.
-        p: `[B, K + 1, V]`, the target's distributions or scores.
-        made: What the rule returned.
 
-    Raises:
-        PluginError: It has the wrong form.
-    """
-    if not isinstance(made, AcceptanceResult):
-        raise PluginError(f"it returned an object of type {type(made).__name__}, not an AcceptanceResult.")
-    batch, width = proposal.tokens.shape
-    accepted = _part("accepted", made.accepted, (batch,), torch.long, p.device)
-    token = _part("token", made.token, (batch,), torch.long, p.device)
-    codes = _part("sound", made.sound, (batch,), torch.bool, p.device).long()
-    lengths = torch.tensor(proposal.lengths, device=p.device)
-    deviation = made.deviation
-    if deviation is not None:
-        deviation = _part("deviation", deviation, (batch, width), None, p.device)
-        within = torch.arange(width, device=p.device) < lengths[:, None]
-        bad = within & ~((deviation >= 0) & (deviation <= _MOST_DEVIATION))
-        codes = torch.where(bad.any(dim=1), 5, codes)
-        deviation = torch.where(within & ~bad, deviation, 0)
-    codes = torch.where((token < 0) | (token >= p.shape[2]), 4, codes)
-    beyond = (accepted < 0) | (accepted > lengths)
-    codes = torch.where(beyond, 3, codes)
-    # Within bounds in any case: the core looks up hidden states by this number.
-    accepted = torch.where(beyond, 0, accepted)
-    path = None
+def _prefixes(rows: Sequence[Row], proposal: Proposal) -> list[list[int]]:
+    """Return the prefix of every verified position, row by row."""
+    drafts = proposal.tokens.tolist()
     if proposal.parents is not None:
-        given = _part("path", made.path, (batch, width), torch.long, p.device)
-        path = given.clamp(0, max(width - 1, 0))
-        before = torch.cat([torch.full_like(path[:, :1], -1), path[:, :-1]], dim=1)
-        steps = torch.arange(width, device=p.device) < accepted[:, None]
-        astray = (proposal.parents.gather(1, path) != before) | (path != given) | (path >= lengths[:, None])
-        codes = torch.where((steps & astray).any(dim=1), 6, codes)
-    return AcceptanceResult(accepted, token, codes, deviation, path)
-
-
-def _refused(proposal: Proposal) -> AcceptanceResult:
-    """Return the answer in the place of one that there is not."""
-    nothing = torch.zeros(len(proposal.lengths), dtype=torch.long, device=proposal.tokens.device)
-    return AcceptanceResult(nothing, nothing, nothing + _RAISED)
-
-
-def _part(
-    name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device
-) -> Tensor:
-    """Return a copy of a field of an answer, which the rule may still write to; dtype None takes any float type.
-
-    Raises:
-        PluginError: It has the wrong form.
-    """
-    kind = "float" if dtype is None else str(dtype).removeprefix("torch.")
-    expected = f"{kind} of shape {list(shape)} on {device}. Algorithm 1 takes its place"
-    if not isinstance(value, Tensor):
-        raise PluginError(f"{name} is a {type(value).__name__}; expected {expected}.")
-    right = value.is_floating_point() if dtype is None else value.dtype == dtype
-    if not right or tuple(value.shape) != shape or value.device != device:
-        given = f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)} on {value.device}"
-        raise PluginError(f"{name} is {given}; expected {expected}.")
-    return as_tensor(value, f"values of {name}", expected).clone()
+        trees = zip(rows, drafts, proposal.parents.tolist(), strict=True)
+        return [row.tokens + path for row, *tree in trees for path in all_paths(*tree)]
+    return [
+        row.tokens + draft[:position]
+        for row, draft in zip(rows, drafts, strict=True)
+        for position in range(proposal.tokens.shape[1] + 1)
+    ]

@@ -198,9 +198,7 @@ class Along:
         room = tuple(one.limit for one in sequences)
         batch = BatchInfo(info.batch_size, max_gamma, room, self._greedy)
         recorder: DraftRecorder = self.recorder
-        self.proposer = Proposer(
-            drafter, self._watcher, None, recorder, context.with_loop(info), batch, self._guard
-        )
+        self.proposer = Proposer(drafter, self._watcher, recorder, context.with_loop(info), batch, self._guard)
 
     @inference_only
     def ask(self, budget: Sequence[int]) -> Proposal:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.batch import Row
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.loop import InnerLoop, LoopContext
+from specdec_core.decoding.row import Row
 from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,
@@ -174,7 +174,7 @@ class ForcedLoop(InnerLoop):
     def __init__(self, context: ForcedContext, above: SessionInfo, model: LoadedModel) -> None:
         self._rule = _ForcedRule(context.texts)
         super().__init__(context, above, model, None, None, self._rule)
-        self._rule.rows = self._rows
+        self._rule.rows = self._batch.rows
 
     def _drawn(self, report: StepReport) -> Sequence[Sequence[int]]:
         committed = report.outcome.committed

@@ -141,7 +141,7 @@ class VllmProposer:
         """Do nothing: vLLM calls this for proposers with a model."""
 
     def _open_session(self) -> Proposer:
-        return Proposer(self.drafter, self._gamma, None, self._recorder, self._session, self._batch, self._guard)
+        return Proposer(self.drafter, self._gamma, self._recorder, self._session, self._batch, self._guard)
 
     def _log_failures(self) -> None:
         for failure in self._guard.failures:

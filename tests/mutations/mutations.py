@@ -85,6 +85,8 @@ ON_CPU = "specdec_core/verification/on_cpu.py"
 CPU_TESTS = ("tests/verification/test_on_cpu.py",)
 ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
+GUARDED_RULE = "specdec_core/decoding/guarded_rule.py"
+ROW = "specdec_core/decoding/row.py"
 ALONG = "specdec_core/replay/along.py"
 FORCED = "specdec_core/replay/forced.py"
 REPLAY = "specdec_core/replay/drafter.py"
@@ -187,9 +189,9 @@ MUTATIONS = (
     ),
     Mutation(
         "processors see the committed prefix only",
-        BATCH,
-        "            row.tokens + draft[:position]\n",
-        "            row.tokens\n",
+        VERIFIER,
+        "        row.tokens + draft[:position]\n",
+        "        row.tokens\n",
         "A repetition penalty ignores the draft tokens before each position: the output is not p.",
         LOSSLESS_TESTS,
     ),
@@ -471,7 +473,7 @@ MUTATIONS = (
     ),
     Mutation(
         "q of an inner tree not along its path",
-        BATCH,
+        VERIFIER,
         "        return self._p.gather(1, _columns(self._path)[..., None].expand(-1, -1, self._p.shape[2]))",
         "        return self._p",
         "In a hierarchy with trees below, q is not what the middle model drew from: the output is not p.",
@@ -496,9 +498,9 @@ MUTATIONS = (
     ),
     Mutation(
         "uniforms used up by the longest draft of the batch",
-        BATCH,
-        "counts = [0 if row.reason else n + 1 for row, n in pairs]",
-        "counts = [0 if row.reason else width + 1 for row, n in pairs]",
+        VERIFIER,
+        "counts = [0 if row.reason else n + 1 for row, n in zip(rows, proposal.lengths, strict=True)]",
+        "counts = [0 if row.reason else width + 1 for row, n in zip(rows, proposal.lengths, strict=True)]",
         "A sequence depends on how much its neighbours draft.",
         ("tests/decoding", "tests/test_lossless_drafters.py"),
     ),
@@ -512,7 +514,7 @@ MUTATIONS = (
     ),
     Mutation(
         "short drafts draw their next token with a constant",
-        BATCH,
+        VERIFIER,
         "        if min(proposal.lengths) < width:\n",
         "        if max(proposal.lengths) < width:\n",
         "In ragged batches the token after a short draft is not random.",
@@ -545,7 +547,7 @@ MUTATIONS = (
     ),
     Mutation(
         "one token more than the limit",
-        BATCH,
+        ROW,
         "self.limit - len(self.tokens) - 1",
         "self.limit - len(self.tokens)",
         "A fully accepted draft at the limit returns more tokens than were asked for.",
@@ -771,8 +773,8 @@ MUTATIONS = (
     Mutation(
         "hidden state of the wrong position",
         BATCH,
-        "last = result.accepted if result.path is None else",
-        "last = (result.accepted - 1).clamp(min=0) if result.path is None else",
+        "self._target.hidden[rows, verified.last]",
+        "self._target.hidden[rows, (verified.last - 1).clamp(min=0)]",
         "Heads read a state that does not belong to the last token: acceptance falls.",
         ("tests/decoding/test_hidden_states.py",),
     ),
@@ -1159,7 +1161,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a rule that accepts too much is believed",
-        VERIFIER,
+        GUARDED_RULE,
         "(accepted < 0) | (accepted > lengths)",
         "accepted < 0",
         "A broken rule commits tokens that were never drafted.",
@@ -1167,7 +1169,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a rule gets the target's own scores",
-        VERIFIER,
+        GUARDED_RULE,
         "scores.clone(), _clone(lenience)",
         "scores, _clone(lenience)",
         "Where a rule writes to them and raises, the text is not the target's.",
@@ -1175,7 +1177,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a rule gets the draft itself",
-        VERIFIER,
+        GUARDED_RULE,
         "copied(proposal, p.device), p.clone()",
         "proposal, p.clone()",
         "Where a rule writes to the draft tokens, they are committed as it left them.",
@@ -1192,7 +1194,7 @@ MUTATIONS = (
     Mutation(
         "controllers share a report",
         PROPOSER,
-        "self._gamma_session.observe(_copy(report))",
+        "self._gamma_session.observe(replace(report, outcome=replace(report.outcome)))",
         "self._gamma_session.observe(report)",
         "What one controller does to it changes what the other, observers and callers read.",
         ("tests/decoding/test_faults.py",),
@@ -1663,8 +1665,8 @@ MUTATIONS = (
     Mutation(
         "forced tokens go past the limit",
         BATCH,
-        "self._constraints.forced(index, row.tokens, row.limit - len(row.tokens))",
-        "self._constraints.forced(index, row.tokens, row.limit)",
+        "self._constraints.forced(n, row.tokens, row.limit - len(row.tokens))",
+        "self._constraints.forced(n, row.tokens, row.limit)",
         "Texts are longer than max_new_tokens.",
         ("tests/decoding/test_constraints.py",),
     ),
@@ -1742,9 +1744,9 @@ MUTATIONS = (
     ),
     Mutation(
         "hidden state of a tree by the number of accepted tokens",
-        BATCH,
-        "last = result.accepted if result.path is None else _columns(result.path)[rows, result.accepted]",
-        "last = result.accepted",
+        VERIFIER,
+        "        last = _columns(self._path).gather(1, last[:, None])[:, 0]\n",
+        "        pass\n",
         "Heads draft from the hidden state of a rejected sibling, and are accepted less often.",
         ("tests/decoding/test_hidden_states.py",),
     ),

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.batch import Row
 from specdec_core.decoding.beams.block import TreeBlock
 from specdec_core.decoding.beams.drafting import BeamRecorder, log_probs
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.row import Row
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import NumericsError, Outcome, StepReport

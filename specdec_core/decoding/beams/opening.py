@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specdec_core.decoding.batch import Row
 from specdec_core.decoding.beams.batch import BeamBatch
 from specdec_core.decoding.beams.drafting import BeamGamma, BeamRecorder, DraftSearch
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
 from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import (
     BatchInfo,
@@ -93,7 +93,7 @@ def open_beams(
         hidden_layers=hidden_layers,
     )
     rows_info = BatchInfo(len(copies), spread.max_gamma, tuple(n for n in room for _ in range(beams)), greedy=True)
-    proposer = Proposer(drafter, rows_gamma, None, recorder, context.with_loop(spread), rows_info, context.guard)
+    proposer = Proposer(drafter, rows_gamma, recorder, context.with_loop(spread), rows_info, context.guard)
     return BeamBatch(prompts, copies, session, proposer, recorder, to_probs, candidates)
 
 

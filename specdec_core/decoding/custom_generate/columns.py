@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteriaList
 
-from specdec_core.decoding.batch import Row
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
+from specdec_core.decoding.row import Row
 from specdec_core.interface import StepReport
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -22,19 +23,25 @@ from specdec_core.decoding.arguments import (
     make_drafter,
     make_gamma,
     make_lenience,
+    make_rule,
     require_no_drafts,
     settings_or_default,
 )
-from specdec_core.decoding.batch import Row
+from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
-from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.loop import LoopContext, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.metrics import Metrics
-from specdec_core.decoding.result import BatchResult
+from specdec_core.decoding.row import Row
+from specdec_core.decoding.steps import steps_of
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.interface import ConfigError, Drafter, GenerationSettings, ModelError, SamplingSettings
+from specdec_core.interface import ConfigError, Drafter, ModelError, SamplingSettings, SessionInfo
 from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.sampling.generators import RowGenerators
+from specdec_core.sampling.logits import LogitsToProbs
+from specdec_core.verification import SpeculativeSampling
 
 
 def generate_with(
@@ -115,13 +122,11 @@ class GenerateWith:
         self._drafter = drafter
         self._tokenizer = tokenizer
         self._draft_sampling = draft_sampling
-        self._options: dict[str, Any] = {
-            "gamma": make_gamma(gamma),
-            "lenience": make_lenience(lenience),
-            "rule": rule,
-            "strict": strict,
-            "plugin_timeout": checked_timeout(plugin_timeout),
-        }
+        self._gamma = make_gamma(gamma)
+        self._lenience = make_lenience(lenience)
+        self._rule = rule
+        self._strict = strict
+        self._plugin_timeout = checked_timeout(plugin_timeout)
         self._lock = Lock()
         self._known: dict[tuple[int, torch.device], tuple[LoadedModel, Drafter | None]] = {}
         self.metrics = Metrics()
@@ -172,7 +177,7 @@ class GenerateWith:
             arguments=model_kwargs,
             hidden=hidden,
         )
-        columns, metrics = _CallDecoder(loaded, drafter, call, self._draft_sampling, self._options).decode()
+        columns, metrics = self._decode(loaded, drafter, call)
         with self._lock:
             self.metrics += metrics
         if call.streamer is not None:
@@ -194,6 +199,55 @@ class GenerateWith:
                 self._known[key] = loaded, drafter
             return self._known[key]
 
+    def _decode(self, target: LoadedModel, drafter: Drafter | None, call: Call) -> tuple[Columns, Metrics]:
+        """Decode what a call asks for; return the columns, and the figures."""
+        config, count = call.config, len(call.rows)
+        sampled, dictionary = bool(config.do_sample), bool(config.return_dict_in_generate)
+        scores, logits = (dictionary and bool(one) for one in (config.output_scores, config.output_logits))
+        prepared = call.processors, call.padding, call.ids.device
+        to_probs = PreparedProcessors(*prepared, do_sample=sampled, prove=True, keep=scores or logits)
+        drafts = (
+            PreparedProcessors(*prepared, do_sample=sampled)
+            if self._draft_sampling is None
+            else LogitsToProbs(self._draft_sampling)
+        )
+        rule = make_rule(self._rule, greedy=not sampled, lenience=self._lenience) or SpeculativeSampling()
+        # Greedy decoding leaves torch's generator alone, as plain `generate` does.
+        seeds = torch.randint(2**62, (count,)).tolist() if sampled else range(count)
+        rows = [Row(list(row), len(row), len(row) + call.max_new_tokens, "length") for row in call.rows]
+        sources = call.sources or call.rows
+
+        def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch]:
+            info = session_info(target, rows, sources, max_gamma_of(drafter, self._gamma, guard))
+            return info, open_batch(
+                LoopContext(drafts, RowGenerators(seeds), guard),
+                target,
+                rows,
+                info,
+                drafter,
+                self._gamma,
+                self._lenience,
+                to_probs=to_probs,
+                stops=StopRule(call.eos_ids),
+                rule=rule,
+                encoded=call.encoded,
+            )
+
+        pad_id = call.padding.pad_id if call.pads else None
+        columns = Columns(call.ids, call.criteria, pad_id, call.streamer, to_probs, scores=scores, logits=logits)
+        began = perf_counter()
+        steps = steps_of(
+            open_steps, sources, (), strict=self._strict, plugin_timeout=self._plugin_timeout, stacklevel=5
+        )
+        while True:
+            try:
+                report = next(steps)
+            except StopIteration as end:
+                batch: Batch = end.value[0]
+                seconds = perf_counter() - began
+                return columns, replace(batch.metrics.with_seconds(seconds), tokens=columns.tokens)
+            columns.add(rows, report)
+
     def _with_stop_strings(
         self, criteria: StoppingCriteriaList, strings: str | Sequence[str] | None
     ) -> StoppingCriteriaList:
@@ -206,63 +260,6 @@ class GenerateWith:
             )
         given = [strings] if isinstance(strings, str) else list(strings)
         return StoppingCriteriaList([*criteria, StopStringCriteria(self._tokenizer, given)])
-
-
-class _CallDecoder(Decoder):
-    """Decodes what one call of `generate` asks for."""
-
-    def __init__(
-        self,
-        target: LoadedModel,
-        drafter: Drafter | None,
-        call: Call,
-        draft_sampling: SamplingSettings | None,
-        options: dict[str, Any],
-    ) -> None:
-        config = call.config
-        sampled = bool(config.do_sample)
-        super().__init__(target, drafter, temperature=float(sampled), draft_sampling=draft_sampling, **options)
-        dictionary = bool(config.return_dict_in_generate)
-        scores, logits = (dictionary and bool(one) for one in (config.output_scores, config.output_logits))
-        prepared = call.processors, call.padding, call.ids.device
-        chosen = PreparedProcessors(*prepared, do_sample=sampled, prove=True, keep=scores or logits)
-        self._to_probs = chosen
-        if draft_sampling is None:
-            self._draft_to_probs = PreparedProcessors(*prepared, do_sample=sampled)
-        self._encoded = call.encoded
-        self._call = call
-        self._begun = [Row(list(row), len(row), len(row) + call.max_new_tokens, "length") for row in call.rows]
-        self._columns = Columns(
-            call.ids,
-            call.criteria,
-            call.padding.pad_id if call.pads else None,
-            call.streamer,
-            chosen,
-            scores=scores,
-            logits=logits,
-        )
-
-    def decode(self) -> tuple[Columns, Metrics]:
-        """Decode to the end; return the columns, and the figures."""
-        call = self._call
-        # Greedy decoding leaves torch's generator alone, as plain `generate` does.
-        count = len(call.rows)
-        seeds = torch.randint(2**62, (count,)).tolist() if call.config.do_sample else range(count)
-        settings = GenerationSettings(max_new_tokens=call.max_new_tokens)
-        run = self._run(call.sources or call.rows, settings, (), seeds, None, {}, stacklevel=6)
-        while True:
-            try:
-                report = next(run)
-            except StopIteration as end:
-                result: BatchResult = end.value
-                return self._columns, replace(result.metrics, tokens=self._columns.tokens)
-            self._columns.add(self._begun, report)
-
-    def _rows(self, ids: Sequence[Sequence[int]], settings: GenerationSettings) -> list[Row]:  # noqa: ARG002
-        return self._begun
-
-    def _stop_rule(self, settings: GenerationSettings) -> StopRule:  # noqa: ARG002
-        return StopRule(self._call.eos_ids)
 
 
 def _output(call: Call, columns: Columns, metrics: Metrics, *, encoder_decoder: bool) -> Any:

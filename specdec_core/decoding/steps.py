@@ -1,0 +1,71 @@
+"""The loop over the steps of a batch: observers, warnings, time limits and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Protocol, TypeVar
+
+from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.observers import Observer
+from specdec_core.decoding.watch import watched
+from specdec_core.interface import SessionInfo, StepReport
+
+
+class Steps(Protocol):
+    """A batch that is decoded step by step: `Batch` or `BeamBatch`."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every sequence has ended."""
+
+    def step(self) -> StepReport:
+        """Take a step; return the report."""
+
+    def close(self) -> None:
+        """Free what the batch holds."""
+
+
+S = TypeVar("S", bound=Steps)
+
+
+def steps_of(
+    open_batch: Callable[[PluginGuard], tuple[SessionInfo, S]],
+    prompts: Sequence[Sequence[int]],
+    observers: Sequence[Observer],
+    *,
+    strict: bool,
+    plugin_timeout: float | None,
+    stacklevel: int,
+) -> Generator[StepReport, None, tuple[S, PluginGuard]]:
+    """Yield the reports of a batch's steps, and close it at the end, or where the caller leaves.
+
+    Args:
+        open_batch: Opens the batch; returns what drafters know about it, too.
+        prompts: The token ids of its prompts, for observers.
+        observers: Called at the beginning and after every step.
+        strict: Raise when a plugin fails.
+        plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
+        stacklevel: Of warnings, as for `warnings.warn`; 1 is the caller of this.
+
+    Returns:
+        The batch, and the guard with what plugins did wrong.
+    """
+    with watched(plugin_timeout) as watch:
+        guard = PluginGuard(strict=strict, watch=watch)
+        with watch.interrupting():
+            info, batch = open_batch(guard)
+        try:
+            for observer in observers:
+                observer.on_start(info, prompts)
+            while not batch.done:
+                with watch.interrupting():
+                    report = batch.step()
+                guard.warn(stacklevel + 1)
+                for observer in observers:
+                    observer.on_step(report)
+                yield report
+        finally:
+            with watch.interrupting():
+                batch.close()
+    guard.warn(stacklevel + 1)
+    return batch, guard
