@@ -28,6 +28,7 @@ LIGHT = (
     "specdec_core.theory",
     "specdec_core.execution",
     "specdec_core.study",
+    "specdec_core.testing",
     "specdec_core.cli.main",
     "specdec_drafters.plugin",
     "specdec_plugins.plugin",
@@ -35,12 +36,13 @@ LIGHT = (
 )
 
 
-def test_listing_and_validating_import_no_torch():
+def test_listing_and_validating_import_neither_torch_nor_pytest():
     code = f"""
 import importlib, sys
 for name in {LIGHT}:
     importlib.import_module(name)
     assert "torch" not in sys.modules, name
+    assert "pytest" not in sys.modules, name
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,30 +1,23 @@
-"""`specdec check`: the conformance kit on an installed plugin."""
+"""`specdec check`: the conformance kit on an installed plugin, run by pytest."""
 
-import io
-import sys
-import textwrap
-from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 from typer import Argument, Option
 
-from specdec_core.cli.common import output_console
-from specdec_core.testing.limits import TIMEOUT, TOTAL_TIMEOUT
-from specdec_core.testing.selection import parse_assignments, parse_plugin
-
-if TYPE_CHECKING:
-    from specdec_core.testing import Check, KitReport, Result
-
-_STYLES = {"passed": "green", "failed": "bold red", "skipped": "dim", "expected": "yellow", "optional": "yellow"}
-_NAME_WIDTH, _ABOUT_AT = 27, 44
-"""Width of the names of checks, and the column of what stands beside the outcome."""
+from specdec_core.interface import PluginKind
+from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.study.config.overrides import set_dotted
+from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.testing.registration import KINDS, TIMEOUT
 
 
 def check(
     plugin: Annotated[str, Argument(help="Kind and name, e.g. drafter:prompt-copy.", metavar="KIND:NAME")],
+    pytest_options: Annotated[
+        list[str] | None, Argument(help="Options of pytest, e.g. -x or --pdb.", metavar="-- PYTEST_OPTION")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         Option("--set", help="A setting of the plugin, e.g. min_match=2; can be repeated.", metavar="KEY=VALUE"),
@@ -32,29 +25,29 @@ def check(
     only: Annotated[
         list[str] | None, Option(help="Run only this check; can be repeated.", metavar="CHECK")
     ] = None,
+    keyword: Annotated[
+        str, Option("-k", help='Run the checks whose names match, e.g. "lossless and not trees".', metavar="NAMES")
+    ] = "",
     require: Annotated[
         list[str] | None, Option(help="Make this optional check count; can be repeated.", metavar="CHECK")
     ] = None,
     quick: Annotated[
         bool, Option("--quick", help="Leave out the slow checks, and try fewer texts and samples in the others.")
     ] = False,
-    verbose: Annotated[
-        bool, Option("--verbose", "-v", help="Show every failure in full, optional checks included.")
-    ] = False,
     timeout: Annotated[
         float, Option(min=0, help="Stop a check that takes longer; 0 for no limit.", metavar="SECONDS")
     ] = TIMEOUT,
     total_timeout: Annotated[
         float, Option(min=0, help="Run no further checks after this time; 0 for no limit.", metavar="SECONDS")
-    ] = TOTAL_TIMEOUT,
+    ] = 600.0,
     seed: Annotated[int, Option(help="Seed of all random numbers.")] = 0,
     device: Annotated[str, Option(help="Device of the targets that it is checked on: cpu or cuda.")] = "cpu",
 ) -> None:
     """Run the conformance kit on an installed plugin: small named checks, on targets with six token ids.
 
-    A check that fails reports what it did, what came back and what it expected. Checks that fail with the same
-    cause are named together. Optional checks count only with --require. If the plugin is slow, checks try fewer
-    texts and samples, and the end says which. To run the same checks under pytest: pytest --specdec KIND:NAME.
+    A check that fails reports what it did, what came back and what it expected. Of checks that fail with the same
+    cause, the first is shown in full. Optional checks count only with --require. If the plugin is slow, checks try
+    fewer texts and samples, and the end says which. Pytest runs the checks and takes its own options after `--`.
 
     Exit codes: 0 nothing failed; 1 a check failed, or was not run for lack of time; 2 there is no such plugin,
     setting, check or device; 130 stopped with Ctrl-C.
@@ -64,123 +57,51 @@ def check(
     ```
     specdec check drafter:prompt-copy
     specdec check drafter:prompt-copy --set min_match=2 --only lossless
-    specdec check drafter:prompt-copy --quick
+    specdec check drafter:prompt-copy --quick -k "lossless or greedy" -- -x
     specdec check gamma:fixed --set gamma=3
     ```
     """
-    kind, name = parse_plugin(plugin, "specdec check")
-    listing = _Listing(verbose=verbose)
-    from specdec_core.testing import KitReport, named, run_checks
+    kind, name = _parse_plugin(plugin)
+    given = _parse_assignments(settings or ())
+    from specdec_core.models.packages import require as require_package
 
-    subject = named(kind, name, parse_assignments(settings or ()), seed=seed, device=device)
-    try:
-        with redirect_stdout(listing.printed):
-            report = run_checks(
-                subject,
-                select=only or (),
-                require=require or (),
-                quick=quick,
-                timeout=timeout,
-                total_timeout=total_timeout,
-                on_start=listing.start,
-                on_result=listing.add,
-            )
-    except KeyboardInterrupt:
-        listing.end(KitReport(tuple(listing.results)))
-        raise
-    listing.end(report)
-    if not report.passed:
-        raise typer.Exit(1)
+    require_package("pytest", "specdec check", "specdec-core[kit]")
+    from specdec_core.testing import named
+    from specdec_core.testing.pytest_plugin import Suite
+
+    subject = named(kind, name, given, seed=seed, device=device)
+    suite = Suite(
+        subject,
+        only=only or (),
+        require=require or (),
+        quick=quick,
+        timeout=timeout,
+        total_timeout=total_timeout,
+    )
+    code = suite.run([*(["-k", keyword] if keyword else []), *(pytest_options or ())])
+    if code:
+        raise typer.Exit(code)
 
 
-class _Listing:
-    """Prints a line for each check, the name as soon as it runs, and the failures at the end.
-
-    Attributes:
-        results: The results so far.
-        printed: Takes what the plugin prints, which would break the lines.
-    """
-
-    def __init__(self, *, verbose: bool) -> None:
-        self.results: list[Result] = []
-        self.printed = _Printed()
-        self._verbose = verbose
-        self._runs = False
-        self._console = output_console()
-        self._console.file = sys.stdout  # also while the standard output is redirected
-
-    def start(self, one: "Check") -> None:
-        """Print the name of the check that runs now."""
-        self._runs = True
-        self._console.print(Text(f"{one.name:<{_NAME_WIDTH}}"), end="")
-        self._console.file.flush()
-
-    def add(self, result: "Result") -> None:
-        """Print the outcome beside the name."""
-        self.results.append(result)
-        self._runs = False
-        line = Text(f"{result.outcome:<9}", style=_STYLES[result.outcome])
-        line.append(f"{result.seconds:5.1f}   ", style="none")
-        self._console.print(line, end="")
-        # What an optional check is for, and why one was skipped or failed, is never cut.
-        short = result.outcome == "passed" and result.required and not self._verbose
-        self._console.print(_beside(self._console, _about(result), one_line=short), markup=False, soft_wrap=True)
-
-    def end(self, report: "KitReport") -> None:
-        """Print the failures, what limits the verdict, and the number of checks with each outcome."""
-        if self._runs:
-            self._console.print("stopped")
-        for text in (*report.told(verbose=self._verbose), *report.notes(), *self.printed.notes()):
-            first, newline, rest = text.partition("\n")
-            self._console.print(f"\n{first}", style="bold", markup=False, soft_wrap=True)
-            if newline:
-                self._console.print(rest, markup=False, soft_wrap=True)
-        counts = [f"{n} {outcome}" for outcome, n in report.counts.items() if n]
-        counts += [f"{len(report.not_run)} not run"] * bool(report.not_run)
-        seconds = sum(one.seconds for one in report.results)
-        self._console.print(f"\n{', '.join(counts) or 'no check ended'} in {seconds:.0f} s", markup=False)
+def _parse_plugin(text: str) -> tuple[PluginKind, str]:
+    """Parse `kind:name`."""
+    kind, _, name = text.partition(":")
+    if not name:
+        raise ConfigError(f"specdec check {text}: expected KIND:NAME, e.g. drafter:{kind or 'prompt-copy'}.")
+    if kind not in KINDS:
+        raise ConfigError(f"specdec check {text}: " + unknown_name("kind of plugin", kind, KINDS))
+    return kind, name
 
 
-def _about(result: "Result") -> str:
-    """Return what stands beside an outcome: what was checked, or why it does not count."""
-    purpose = f"optional, {result.check.purpose}" if not result.required else ""
-    if result.outcome == "optional":
-        return f"failed; {purpose}; see --verbose"
-    if result.outcome in ("skipped", "expected"):
-        return f"{result.message} ({purpose})" if purpose else result.message
-    return f"{result.check.summary} ({purpose})" if purpose else result.check.summary
-
-
-def _beside(console: Console, text: str, *, one_line: bool) -> str:
-    """Return text that is wrapped or cut beside the outcome; as it is where nobody looks at the width."""
-    if not console.is_terminal:
-        return text
-    width = max(console.width - _ABOUT_AT, 20)
-    if one_line:
-        return textwrap.shorten(text, width, placeholder=" ...")
-    indent = " " * _ABOUT_AT
-    return f"\n{indent}".join(textwrap.wrap(text, width, break_long_words=False))
-
-
-class _Printed(io.TextIOBase):
-    """Counts the lines that a plugin prints, and keeps the first."""
-
-    def __init__(self) -> None:
-        self._lines, self._first = 0, ""
-
-    def write(self, text: str) -> int:
-        """Take some text."""
-        if not self._lines:
-            self._first = (self._first + text)[:200]
-        self._lines += text.count("\n")
-        return len(text)
-
-    def notes(self) -> list[str]:
-        """Return what was printed, if anything was."""
-        first = self._first.strip().partition("\n")[0]
-        if not first:
-            return []
-        return [
-            f"printed by the plugin: {self._lines} line(s), the first {first!r}. Standard output is for results, "
-            "such as those of --json: use the module `logging`."
-        ]
+def _parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse settings of the form `key=value`, with a dotted key and a YAML value."""
+    settings: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text}: expected key=value, e.g. min_match=2.")
+        try:
+            set_dotted(settings, key.strip(), parse_value(value, f"--set {text}"))
+        except ConfigError as error:
+            raise ConfigError(f"--set {error}") from None
+    return settings

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from specdec_core._lazy import lazy_attributes
 from specdec_core.testing.registration import Check, CheckFailure, check, checks_for
-from specdec_core.testing.report import KitReport, Result
-from specdec_core.testing.runner import run_checks
 from specdec_core.testing.subject import DrafterSubject, Subject
 from specdec_core.testing.subjects import named, subject_of
 
@@ -23,16 +21,13 @@ __all__ = [
     "DrafterKit",
     "DrafterSubject",
     "GammaKit",
-    "KitReport",
     "LenienceKit",
-    "Result",
     "RuleKit",
     "Subject",
     "check",
     "checks_for",
     "named",
     "parametrize_with_checks",
-    "run_checks",
     "subject_of",
 ]
 

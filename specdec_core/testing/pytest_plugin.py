@@ -1,124 +1,162 @@
-"""The pytest plugin: `pytest --specdec drafter:recent` checks an installed plugin without a test file.
-
-Importing it imports no torch. It does nothing in sessions without the option.
-"""
+"""Runs the checks of one plugin under pytest, without a test file: what `specdec check` does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any, cast
 
 import pytest
 
-from specdec_core._version import installed_version
-from specdec_core.interface.errors import SpecdecError
-from specdec_core.testing.limits import TIMEOUT
-from specdec_core.testing.registration import Check, checks_for, require_known
-from specdec_core.testing.selection import parse_plugin, parse_settings
+from specdec_core.testing.registration import checks_for, require_known
+from specdec_core.testing.runner import findings_of, run_check
 from specdec_core.testing.subject import Subject
-from specdec_core.testing.subjects import named
+
+# The settings and tests of the folder in which the command runs have nothing to do with the plugin.
+_OPTIONS = (
+    *("-c", os.devnull, "--rootdir", os.curdir, "--noconftest"),
+    *("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:warnings", "--assert=plain"),
+    *("--no-header", "-rN", "-o", "verbosity_test_cases=1", "-o", "console_output_style=classic"),
+)
+_EXIT_CODES: dict[int, int] = {
+    pytest.ExitCode.OK: 0,
+    pytest.ExitCode.TESTS_FAILED: 1,
+    pytest.ExitCode.INTERNAL_ERROR: 1,
+}
+_FILE_WIDTH = "140"
+"""Columns of what is written to a file."""
+_NAME_WIDTH, _SUMMARY_AT = 26, 46
+"""Width of the names of checks, and the column at which their summaries begin."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options."""
-    group = parser.getgroup("specdec", "specdec: conformance of plugins")
-    group.addoption(
-        "--specdec",
-        action="append",
-        default=[],
-        metavar="KIND:NAME",
-        help="Check an installed plugin, e.g. drafter:recent. Other tests run only if they are named.",
-    )
-    group.addoption(
-        "--specdec-settings",
-        default="",
-        metavar="YAML",
-        help="Its settings as in a study, e.g. '{window: 8}'.",
-    )
-    group.addoption(
-        "--specdec-require",
-        action="append",
-        default=[],
-        metavar="CHECK",
-        help="An optional check that counts; can be repeated.",
-    )
-    group.addoption(
-        "--specdec-timeout",
-        type=float,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help="Stop a check that takes longer; 0 for no limit. The limits of pytest-timeout apply as well.",
-    )
-    group.addoption("--specdec-device", default="cpu", metavar="DEVICE", help="Device of the kit's targets.")
+class Suite:
+    """The checks of a plugin, as a plugin of pytest.
 
+    Args:
+        subject: The plugin under test.
+        only: Names of the checks to run; all by default.
+        require: Names of optional checks that count.
+        quick: Leave out the slow checks that `only` does not name, and try fewer texts and samples in the others.
+        timeout: Seconds that each check may compute; 0 for no limit.
+        total_timeout: Seconds after which no further check begins; 0 for no limit.
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Collect no test files unless some are named."""
-    if config.getoption("--specdec") and config.args_source is not pytest.Config.ArgsSource.ARGS:
+    Raises:
+        ConfigError: There is no check with a given name.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        only: Collection[str],
+        require: Collection[str],
+        quick: bool,
+        timeout: float,
+        total_timeout: float,
+    ) -> None:
+        require_known(subject.kind, only, "--only")
+        require_known(subject.kind, require, "--require")
+        self._subject = subject.in_short() if quick else subject
+        self._terms: dict[str, Any] = {"require": require, "timeout": timeout}
+        chosen = [one for one in checks_for(subject.kind) if not only or one.name in only]
+        self._left_out = [one.name for one in chosen if quick and one.slow and one.name not in only]
+        self._checks = {one.name: one for one in chosen if one.name not in self._left_out}
+        self._total_timeout, self._began = total_timeout, monotonic()
+        self._interrupted = 130
+
+    def run(self, options: Sequence[str]) -> int:
+        """Run the checks, print what they find, and return an exit code of `specdec check`.
+
+        Args:
+            options: Further options of pytest.
+        """
+        with pytest.MonkeyPatch.context() as patch:
+            if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+                patch.setenv("COLUMNS", _FILE_WIDTH)
+            code = pytest.main([*_OPTIONS, *options], plugins=[self])
+        return self._interrupted if code == pytest.ExitCode.INTERRUPTED else _EXIT_CODES.get(code, 2)
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Collect no files."""
+        if config.args_source is pytest.Config.ArgsSource.ARGS:
+            raise pytest.UsageError(f"specdec check: expected options of pytest; given {' '.join(config.args)}")
         config.args = []
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """Add a test for each check."""
+        runs = {name: partial(run_check, one, self._subject, **self._terms) for name, one in self._checks.items()}
+        items += session.genitems(_Checks.from_parent(session, name=self._subject.kind, runs=runs))
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Report the version of specdec when plugins are checked."""
-    if not config.getoption("--specdec"):
-        return None
-    return f"specdec: {installed_version()}"
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """End the run when the time for all checks is over."""
+        session = item.session
+        rest = [other.name for other in session.items[session.items.index(item) + 1 :]]
+        if rest and 0 < self._total_timeout < monotonic() - self._began:
+            limit = f"all checks together may take {self._total_timeout:g} s"
+            session.shouldfail = f"not run, since {limit}: {', '.join(rest)}"
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Note which signal stopped the run."""
+        self._interrupted = getattr(excinfo.value, "exit_code", self._interrupted)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport, config: pytest.Config) -> object:
+        """Put the time and the summary of a check beside its outcome. Failures of one cause count once."""
+        if report.when != "call":
+            return None
+        name, outcome = report.nodeid, "xfailed" if hasattr(report, "wasxfail") else str(report.outcome)
+        beside = "" if report.skipped else self._checks[name].summary  # pytest adds why it was skipped
+        first = findings_of(self._subject).first_of(name)
+        if first != name:
+            outcome, beside = "same cause", f"as {first}"
+        terminal = config.get_terminal_writer()
+        if terminal.hasmarkup:
+            beside = textwrap.shorten(beside, max(terminal.fullwidth - _SUMMARY_AT, 20), placeholder=" ...")
+        word = f"{outcome:<11}{report.duration:5.1f}   {beside}".rstrip()
+        return outcome, outcome[0], " " * (_NAME_WIDTH - len(name)) + word
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what limits the verdict: what was shortened and left out."""
+        shortened = findings_of(self._subject).shortened
+        notes = [f"  {what}: {', '.join(names)}" for what, names in shortened.items()]
+        if notes:
+            notes.insert(0, f"\nshortened: fewer texts and samples, since {self._subject.effort.why}")
+        if self._left_out:
+            notes.append(f"\nleft out by the quick run: {', '.join(self._left_out)}")
+        for note in notes:
+            terminalreporter.write_line(note)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(
-    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
-) -> None:
-    """Add a test for each check of each named plugin."""
-    try:
-        for plugin in config.getoption("--specdec"):
-            subject = _subject(plugin, config)
-            collector = _Conformance.from_parent(session, name=plugin, nodeid=plugin, subject=subject)
-            items.extend(session.genitems(collector))
-    except SpecdecError as error:
-        raise pytest.UsageError(str(error)) from None
+class _Checks(pytest.Collector):
+    """Collects the checks.
 
+    Args:
+        runs: The body of the test of each.
+    """
 
-def _subject(plugin: str, config: pytest.Config) -> Subject:
-    kind, name = parse_plugin(plugin, "--specdec")
-    settings = parse_settings(config.getoption("--specdec-settings"), "--specdec-settings")
-    subject = named(kind, name, settings, device=config.getoption("--specdec-device"))
-    require_known(kind, config.getoption("--specdec-require"), "--specdec-require")
-    return subject
-
-
-class _Conformance(pytest.Collector):
-    """The checks of one plugin."""
-
-    def __init__(self, *, subject: Subject, **node: Any) -> None:
+    def __init__(self, *, runs: Mapping[str, Callable[[], None]], **node: Any) -> None:
         super().__init__(**node)
-        self.subject = subject
+        self._runs = runs
 
     def collect(self) -> Iterator[pytest.Item]:
-        require = self.config.getoption("--specdec-require")
-        for check in checks_for(self.subject.kind):
-            required = check.required or check.name in require
-            yield cast(
-                "pytest.Item",
-                _CheckItem.from_parent(
-                    self, name=check.name, check=check, subject=self.subject, required=required
-                ),
-            )
+        for name, run in self._runs.items():
+            yield cast("pytest.Item", _CheckTest.from_parent(self, name=name, nodeid=name, run=run))
 
 
-class _CheckItem(pytest.Item):
-    """One check of one plugin."""
+class _CheckTest(pytest.Item):
+    """The test of one check."""
 
-    def __init__(self, *, check: Check, subject: Subject, required: bool, **node: Any) -> None:
+    def __init__(self, *, run: Callable[[], None], **node: Any) -> None:
         super().__init__(**node)
-        self._check, self._subject, self._required = check, subject, required
+        self._run = run
 
     def runtest(self) -> None:
-        from specdec_core.testing.kits import report_to_pytest
-
-        timeout = self.config.getoption("--specdec-timeout")
-        report_to_pytest(self._check, self._subject, None, required=self._required, timeout=timeout)
+        self._run()
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
         return self.path, None, self.nodeid

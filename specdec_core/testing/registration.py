@@ -13,6 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 from specdec_core.interface import PluginKind
 from specdec_core.interface.errors import ConfigError, unknown_name
 
+TIMEOUT = 60.0
+"""Seconds that a check may compute."""
+
 SkipReason: TypeAlias = Callable[[Any], str | None]
 """Returns why a check does not apply to a subject; None where it applies."""
 
@@ -38,6 +41,9 @@ _MODULES: dict[PluginKind, tuple[str, ...]] = {
     "rule": ("specdec_core.testing.checks.plugin_spec", "specdec_core.testing.checks.rules"),
 }
 """The modules with the checks of each kind, in the order in which they run."""
+
+KINDS = tuple(_MODULES)
+"""The kinds of plugins that have checks."""
 
 _CHECKS: dict[PluginKind, dict[str, Check]] = {kind: {} for kind in _MODULES}
 _KIT = Path(__file__).parent

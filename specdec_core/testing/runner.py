@@ -1,161 +1,142 @@
-"""Runs checks, with or without pytest."""
+"""Runs a check as the body of a pytest test. Every way to use the kit comes here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from time import perf_counter
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pytest
 
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.interface.errors import is_failure
 from specdec_core.testing.causes import cause_of
-from specdec_core.testing.limits import TIMEOUT, TOTAL_TIMEOUT, Limits
-from specdec_core.testing.registration import Check, CheckFailure, checks_for, format_error, require_known
-from specdec_core.testing.report import KitReport, Result
+from specdec_core.testing.registration import TIMEOUT, Check, CheckFailure, format_error
 from specdec_core.testing.subject import Subject
 
+_AFTER_A_TIMEOUT = 0.1
+"""The part of its limit that a check gets after one that was stopped: it likely calls the same function."""
+_TIMEOUTS = 3
+"""How many checks in a row are stopped before the others are skipped."""
 
-def run_checks(
-    subject: Subject,
-    *,
-    select: Iterable[str] = (),
-    expected_failures: Mapping[str, str] | None = None,
-    require: Iterable[str] = (),
-    quick: bool = False,
-    timeout: float | None = TIMEOUT,
-    total_timeout: float | None = TOTAL_TIMEOUT,
-    on_start: Callable[[Check], object] | None = None,
-    on_result: Callable[[Result], object] | None = None,
-) -> KitReport:
-    """Run the checks of a subject's kind.
 
-    Args:
-        subject: The plugin under test.
-        select: Names of the checks to run; all by default.
-        expected_failures: Names of checks that are known to fail, each with the reason. One that passes counts as
-            failed, so that the list stays true.
-        require: Names of optional checks that count.
-        quick: Leave out the slow checks, and try fewer texts and samples in the others.
-        timeout: Seconds that each check may take; one that takes longer fails. None or 0 for no limit.
-        total_timeout: Seconds that all may take; what is left then is not run. None or 0 for no limit.
-        on_start: Called with each check before it runs.
-        on_result: Called with each result as soon as it is known.
+@dataclass
+class Findings:
+    """What the checks of a subject have found so far.
 
-    Raises:
-        ConfigError: There is no check with a given name.
+    Attributes:
+        timeouts: How many checks in a row were stopped by their limits.
+        causes: For each cause of a failure, the checks that failed with it.
+        shortened: For each note on what was not tried, for lack of time, the checks that have it.
     """
-    expected, selected, required = expected_failures or {}, set(select), set(require)
-    for names, where in ((selected, "select"), (expected, "expected_failures"), (required, "require")):
-        require_known(subject.kind, names, where)
-    if quick:
-        subject = subject.in_short()
-    chosen = [one for one in checks_for(subject.kind) if not selected or one.name in selected]
-    left_out = [one.name for one in chosen if quick and one.slow and one.name not in selected]
-    limits = Limits(timeout or None, total_timeout or None)
-    results, not_run = [], []
-    for one in chosen:
-        if one.name in left_out:
-            continue
-        seconds, is_rest = limits.of_the_next()
-        if limits.stopped:
-            not_run.append(one.name)
-            continue
-        if on_start is not None:
-            on_start(one)
-        is_required = one.required or one.name in required
-        result = run_check(one, subject, expected.get(one.name), required=is_required, timeout=seconds)
-        if is_rest and result.timed_out:
-            not_run.append(one.name)  # it did not get the time of a check
-            limits.spent()
-            continue
-        if result.outcome != "skipped":
-            limits.learn(timed_out=result.timed_out)
-        results.append(result)
-        if on_result is not None:
-            on_result(result)
-    why = subject.effort.why if any(one.shortened for one in results) else ""
-    return KitReport(tuple(results), tuple(left_out), tuple(not_run), limits.stopped, why)
+
+    timeouts: int = 0
+    causes: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    shortened: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def first_of(self, name: str) -> str:
+        """Return the check that was the first to fail with the cause of another, or with its own."""
+        return next((names[0] for names in self.causes.values() if name in names), name)
+
+
+def findings_of(subject: Subject) -> Findings:
+    """Return what the checks of a subject have found so far."""
+    return subject.once("findings", Findings)
 
 
 def run_check(
     check: Check,
     subject: Subject,
-    expected: str | None = None,
     *,
-    required: bool,
+    expected_failures: Mapping[str, str] | None = None,
+    require: Collection[str] = (),
     timeout: float | None = TIMEOUT,
-) -> Result:
-    """Run a check.
+) -> None:
+    """Run a check as the body of a pytest test, without a traceback of the kit.
+
+    It passes, fails with a message, is skipped, or fails as expected (`pytest.xfail`). The first failure of each
+    cause is shown in full; later ones name the check that has it. After some checks in a row that did not end, the
+    others of the subject are skipped.
 
     Args:
         check: The check.
         subject: The plugin under test.
-        expected: Why it is known to fail; None if it is not.
-        required: Whether it counts.
-        timeout: Seconds that it may take; None or 0 for no limit.
+        expected_failures: Names of checks that are known to fail, each with the reason. One that passes fails, so
+            that the list stays true.
+        require: Names of optional checks that count.
+        timeout: Seconds that the check may compute; one that takes longer fails. None or 0 for no limit.
     """
-    start = perf_counter()
+    __tracebackhide__ = True
+    found, name = findings_of(subject), check.name
+    if found.timeouts >= _TIMEOUTS:
+        pytest.skip(f"{_TIMEOUTS} checks in a row did not end; `-k {name}` runs it")
     subject.notes.clear()
-    result = _outcome(check, subject, timeout)
-    result = replace(
-        result,
-        seconds=perf_counter() - start,
-        required=required,
-        shortened="; ".join(dict.fromkeys(subject.notes)),
-    )
+    failure = _failure(check, subject, (timeout or 0) * (_AFTER_A_TIMEOUT if found.timeouts else 1))
+    if subject.notes:
+        note = "; ".join(dict.fromkeys(subject.notes))
+        found.shortened[note].append(name)
+        sys.stdout.write(f"shortened, since {subject.effort.why}: {note}\n")
+    expected = (expected_failures or {}).get(name)
+    if failure is not None and expected is not None:
+        pytest.xfail(expected)
+    if failure is not None and not check.required and name not in require:
+        pytest.xfail(f"optional, {check.purpose}: {failure}")
+    found.timeouts = found.timeouts + 1 if isinstance(failure and failure.__cause__, TimeLimitExceeded) else 0
+    if failure is not None:
+        found.causes[cause_of(failure)].append(name)
+        first = found.first_of(name)
+        if first != name:
+            pytest.fail(
+                f"{name}: the same cause as {first}, which is shown in full. `-k {name}` shows this one.",
+                pytrace=False,
+            )
+        pytest.fail(f"{name}: {check.summary}\n\n{failure}", pytrace=False)
     if expected is not None:
-        if result.outcome == "failed":
-            return replace(result, outcome="expected", message=expected)
-        if result.outcome == "passed":
-            message = f"it passed, but was expected to fail: {expected}\nRemove it from expected_failures."
-            return replace(result, outcome="failed", message=message)
-    if result.outcome == "failed" and not required:
-        return replace(result, outcome="optional")
-    return result
+        message = f"it passed, but was expected to fail: {expected}\nRemove it from expected_failures."
+        pytest.fail(f"{name}: {check.summary}\n\n{message}", pytrace=False)
 
 
-def _outcome(check: Check, subject: Subject, timeout: float | None) -> Result:
+def _failure(check: Check, subject: Subject, timeout: float) -> CheckFailure | None:
+    """Run a check and return its failure, with the plugin's exception as its cause; None if it passed."""
     import torch
 
     from specdec_core.testing.harness.state import restored_globals
     from specdec_core.testing.harness.tiny_target import discard_modified
 
-    with restored_globals():
-        torch.set_num_threads(1)  # tiny models are several times slower on two
-        result = _run(check, subject, timeout)
-    discard_modified()
-    return result
-
-
-def _run(check: Check, subject: Subject, timeout: float | None) -> Result:
     did = f"ran the check {check.name!r}: {check.summary}"
     try:
-        with time_limit(timeout, f"the check {check.name!r} of {subject.label}"):
+        with restored_globals(), time_limit(timeout, f"the check {check.name!r} of {subject.label}"):
+            torch.set_num_threads(1)  # tiny models are several times slower on two
             return _applied(check, subject)
     except TimeLimitExceeded as stopped:
         failure = CheckFailure(
             stopped.did or did,
             f"{stopped}. It was stopped here:\n{format_error(stopped)}",
             "an end",
-            "If it is slow rather than stuck, give it more time: `--timeout SECONDS` of `specdec check`, "
-            "`--specdec-timeout SECONDS` of pytest, `timeout` in a kit class or of `run_checks`.",
+            "If it is slow rather than stuck, give it more time: `--timeout SECONDS` of `specdec check`, or "
+            "`timeout` of a kit class or of `parametrize_with_checks`.",
         )
-        return Result(check, "failed", str(failure), cause=cause_of(stopped), timed_out=True)
+        failure.__cause__ = stopped
+        return failure
     except BaseException as error:
         if not is_failure(error):
             raise
         failure = CheckFailure(did, format_error(error), "no exception")
-        return Result(check, "failed", str(failure), cause=cause_of(error))
+        failure.__cause__ = error
+        return failure
+    finally:
+        discard_modified()
 
 
-def _applied(check: Check, subject: Subject) -> Result:
-    """Run a check within its limit."""
+def _applied(check: Check, subject: Subject) -> CheckFailure | None:
+    """Run a check within its limit. Skip it where it does not apply."""
     try:
         reason = check.skip_reason(subject)
         if reason is not None:
-            return Result(check, "skipped", reason)
+            pytest.skip(reason)
         check.run(subject)
     except CheckFailure as failure:
         failure.hint = failure.hint or subject.advice(failure)
-        return Result(check, "failed", str(failure), cause=cause_of(failure))
-    return Result(check, "passed")
+        return failure
+    return None

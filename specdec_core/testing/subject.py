@@ -146,10 +146,6 @@ class Subject:
         """Return which function of the author must change, and how; None if the failure does not tell."""
         return None
 
-    def first_with(self, cause: str, name: str) -> str:
-        """Return the check that first failed with a cause: the one of this name, unless another did before."""
-        return self.once(("cause", cause), lambda: name)
-
     def build(self, base: type[T], *arguments: object, where: str = "") -> T:
         """Build the plugin.
 

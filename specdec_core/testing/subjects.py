@@ -15,12 +15,13 @@ from specdec_core.testing.controller_subject import GammaSubject, LenienceSubjec
 from specdec_core.testing.rule_subject import RuleSubject
 from specdec_core.testing.subject import DrafterSubject, Subject
 
-_SUBJECTS: dict[PluginKind, type[Subject]] = {
+SUBJECTS: dict[PluginKind, type[Subject]] = {
     "drafter": DrafterSubject,
     "gamma": GammaSubject,
     "lenience": LenienceSubject,
     "rule": RuleSubject,
 }
+"""The subject of each kind of plugin that has checks."""
 
 
 def subject_of(kind: PluginKind, make: Callable[..., Any], **attributes: Any) -> Subject:
@@ -29,9 +30,9 @@ def subject_of(kind: PluginKind, make: Callable[..., Any], **attributes: Any) ->
     Raises:
         ConfigError: There are no checks for this kind; or as for `Subject`.
     """
-    if kind not in _SUBJECTS:
-        raise ConfigError(unknown_name("kind of plugin with checks", kind, _SUBJECTS))
-    return _SUBJECTS[kind](make, **attributes)
+    if kind not in SUBJECTS:
+        raise ConfigError(unknown_name("kind of plugin with checks", kind, SUBJECTS))
+    return SUBJECTS[kind](make, **attributes)
 
 
 def named(
@@ -91,7 +92,7 @@ def _missing(error: ValidationError, model: type[PluginConfig], settings: Mappin
 
 
 def _how_to_set(kind: PluginKind, name: str, missing: Sequence[str]) -> list[str]:
-    """Return how to give settings, in each of the ways to run the kit."""
+    """Return how to give settings, on the command line and in a kit class."""
     if not missing:
         return []
     model = default_registry().spec(kind, name).config
@@ -104,8 +105,7 @@ def _how_to_set(kind: PluginKind, name: str, missing: Sequence[str]) -> list[str
     return [
         f"In specdec check {kind}:{name} give it with",
         *options,
-        f"in a kit class with\n  settings = {{{keys}}}",
-        f"and under pytest with\n  pytest --specdec {kind}:{name} --specdec-settings '{{{keys}}}'",
+        f"and in a kit class with\n  settings = {{{keys}}}",
     ]
 
 

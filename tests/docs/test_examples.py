@@ -29,7 +29,8 @@ from specdec_core.decoding import TraceObserver
 from specdec_core.interface import TokenTree
 from specdec_core.registry import Registry
 from specdec_core.study import load_study, run_model
-from specdec_core.testing import DrafterSubject, run_checks, subject_of
+from specdec_core.testing import DrafterSubject, subject_of
+from tests.conformance import failures
 from tests.docs.pages import ROOT, blocks
 from tests.drafters.support import info_for, request_for
 from tests.installed import site as distributions  # noqa: F401
@@ -123,7 +124,7 @@ def test_drafters_of_the_tutorial_draft_trees(make, name):
 def test_a_drafter_of_the_tutorial_conforms(registry, make, name):
     capabilities = registry.spec("drafter", name).capabilities
     subject = DrafterSubject(lambda target: make("drafter", name, target), capabilities)
-    assert not [(one.check.name, one.message) for one in run_checks(subject).failures]
+    assert not failures(subject)
 
 
 @pytest.mark.slow
@@ -186,10 +187,7 @@ def test_the_lenience_controller_is_strict_at_first(make):
 
 def test_the_rule_deviates_as_it_reports(make):
     floor = make("rule", {"name": "floor", "share": 0.5})
-    report = run_checks(
-        subject_of("rule", lambda: floor), select=["deviation-declared", "lossless-greedy", "decodes"]
-    )
-    assert report.passed, str(report)
+    assert not failures(subject_of("rule", lambda: floor), "deviation-declared", "lossless-greedy", "decodes")
     decoder = Decoder(small_target("cpu"), TableDrafter(VOCAB), gamma=make("gamma", 3), rule=floor, strict=True)
     assert decoder.generate([PROMPT], LENGTH).metrics.deviation > 0
 
@@ -230,9 +228,8 @@ def test_messages_on_the_page_are_those_of_the_program(distributions, tmp_path, 
     assert command[:2] == ["specdec", "new"]
     assert CliRunner().invoke(app, command[1:]).stdout == scaffold
     subject = DrafterSubject(lambda target: OneMore(PluginConfig(), target))
-    (result,) = run_checks(subject, select=("budget-respected",)).results
-    told = re.sub(r"\(\S+:\d+\)", "(one_more.py:7)", result.message)
-    assert f"{result.check.name}: {result.check.summary}\n\n{told}\n" == failure
+    (result,) = failures(subject, "budget-respected")
+    assert re.sub(r"\(\S+:\d+\)", "(one_more.py:7)", result.message) + "\n" == failure
     monkeypatch.setenv("COLUMNS", "500")
     distributions.install("specdec-future", "specdec_future", "", requires="specdec-core>=2,<3")
     assert CliRunner().invoke(app, ["plugins"]).stdout.splitlines()[-1] + "\n" == other_version

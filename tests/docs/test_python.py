@@ -19,8 +19,9 @@ from specdec_core.record import read_record
 from specdec_core.record.recorder import forced_pass
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.study import replay
-from specdec_core.testing import DrafterSubject, run_checks
+from specdec_core.testing import DrafterSubject
 from specdec_core.theory.intervals import ratio_interval
+from tests.conformance import failures, quick_names
 from tests.docs.pages import PAGES, ROOT, blocks, name, outputs
 from tests.serving.vllm_runner import Runner, vllm_config
 
@@ -79,8 +80,8 @@ def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
 
 def test_the_example_of_the_page_on_state_passes_the_kit():
     drafter = runpy.run_path(str(EXAMPLES / "shared_ngrams.py"))["SharedNgrams"]
-    report = run_checks(DrafterSubject(lambda target: drafter(PluginConfig(), target)), quick=True)
-    assert not report.failures, str(report)
+    subject = DrafterSubject(lambda target: drafter(PluginConfig(), target)).in_short()
+    assert not failures(subject, *quick_names("drafter"))
 
 
 def test_the_example_of_the_page_on_trees_drafts_trees(capsys):

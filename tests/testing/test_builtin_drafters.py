@@ -9,7 +9,7 @@ import pytest
 from specdec_core import default_registry
 from specdec_core.testing import DrafterSubject, checks_for
 from specdec_core.testing.harness.tiny_target import tiny_target
-from specdec_core.testing.kits import report_to_pytest
+from specdec_core.testing.runner import run_check
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
 
 ALL = [(name, encoder) for name in DRAFTERS for encoder in (False, True)]
@@ -83,7 +83,7 @@ def subjects(catalogues, device):
 @pytest.mark.parametrize("check", QUICK, ids=lambda check: check.name)
 @pytest.mark.parametrize("drafter", DEFAULT, ids=_id)
 def test_a_drafter_conforms(subjects, drafter, check):
-    report_to_pytest(check, subjects[drafter], None, required=check.required)
+    run_check(check, subjects[drafter])
 
 
 @pytest.mark.slow
@@ -92,14 +92,14 @@ def test_a_drafter_conforms(subjects, drafter, check):
 )
 @pytest.mark.parametrize("drafter", DEFAULT, ids=_id)
 def test_a_drafter_conforms_where_it_takes_longer(subjects, drafter, check):
-    report_to_pytest(check, subjects[drafter], None, required=check.required)
+    run_check(check, subjects[drafter])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", checks_for("drafter"), ids=lambda check: check.name)
 @pytest.mark.parametrize("drafter", OTHERS, ids=_id)
 def test_a_drafter_conforms_on_the_other_target(subjects, drafter, check):
-    report_to_pytest(check, subjects[drafter], None, required=check.required)
+    run_check(check, subjects[drafter])
 
 
 def test_a_drafter_of_each_plugin_conforms_by_default():

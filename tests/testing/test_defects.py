@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from specdec_core.interface import Capabilities
-from specdec_core.testing import checks_for, run_checks, subject_of
-from specdec_core.testing.runner import run_check
+from specdec_core.testing import checks_for, subject_of
+from tests.conformance import failures, outcomes, quick_names
 from tests.testing import defects
 from tests.testing.defects import DEFECTS, HEALTHY, side_effects
 from tests.testing.defects.healthy import Branching, Cached, Hidden
@@ -34,18 +34,13 @@ def subject(kind, make, **capabilities):
     return subject_of(kind, make, capabilities=declared)
 
 
-def check_of(kind, name):
-    (found,) = [check for check in checks_for(kind) if check.name == name]
-    return found
-
-
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_a_planted_defect_is_caught(kind, name):
     defect = DEFECTS[kind][name]
     for caught_by in defect.caught_by:
-        result = run_check(check_of(kind, caught_by), subject(kind, defect.make), required=True)
+        (result,) = outcomes(subject(kind, defect.make), caught_by, require=[caught_by])
         assert result.outcome == "failed", f"{caught_by} {result.outcome} {result.message}"
-        # The check itself must report the failure: the runner's report of an unexpected exception does not count.
+        # The check itself must report the failure: the report of an unexpected exception does not count.
         report = {line.partition(":")[0]: line.partition(":")[2].strip() for line in result.message.splitlines()}
         assert all(report[part] for part in ("did", "got", "expected")), result.message
         assert not report["did"].startswith("ran the check"), result.message
@@ -55,36 +50,31 @@ def test_a_planted_defect_is_caught(kind, name):
 def test_a_lasting_change_is_caught_after_other_checks(kind, name):
     defect = DEFECTS[kind][name]
     tested = subject(kind, defect.make)
-    run_checks(tested, select=EARLIER[kind])
-    report = run_checks(tested, select=defect.caught_by)
-    assert {one.check.name for one in report.failures} == set(defect.caught_by), str(report)
+    outcomes(tested, *EARLIER[kind])
+    assert {one.name for one in failures(tested, *defect.caught_by)} == set(defect.caught_by)
 
 
 def test_the_default_device_is_restored():
-    run_check(
-        check_of("drafter", "zero-budget"), subject("drafter", side_effects.ComputesElsewhere), required=True
-    )
+    outcomes(subject("drafter", side_effects.ComputesElsewhere), "zero-budget")
     assert torch.get_default_device() == torch.device("cpu")
 
 
 @pytest.mark.parametrize(("kind", "make"), SHORT_PARAMS)
 def test_a_plugin_without_a_defect_passes_in_short(kind, make):
-    report = run_checks(subject(kind, make, encoder_decoder=False), quick=True)
-    assert report.passed, str(report)
+    short = subject(kind, make, encoder_decoder=False).in_short()
+    assert not failures(short, *quick_names(kind))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), HEALTHY_PARAMS)
 def test_a_plugin_without_a_defect_passes(kind, make):
-    report = run_checks(subject(kind, make, encoder_decoder=False))
-    assert report.passed, str(report)
+    assert not failures(subject(kind, make, encoder_decoder=False))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", HEALTHY["drafter"])
 def test_a_drafter_without_a_defect_passes_behind_an_encoder(make):
-    report = run_checks(subject("drafter", make, decoder_only=False))
-    assert report.passed, str(report)
+    assert not failures(subject("drafter", make, decoder_only=False))
 
 
 @pytest.mark.parametrize("kind", DEFECTS)

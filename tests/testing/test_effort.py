@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from specdec_core import DeterministicDrafter, PluginConfig
-from specdec_core.testing import DrafterSubject, checks_for, run_checks, subject_of
+from specdec_core.testing import DrafterSubject, subject_of
 from specdec_core.testing.effort import Effort, visible_error
 from specdec_core.testing.harness import session_driver
-from specdec_core.testing.kits import report_to_pytest
+from specdec_core.testing.runner import findings_of
+from tests.conformance import failures, outcomes
 from tests.testing.defects import healthy
 
 CALLS: list[int] = []
@@ -24,12 +25,12 @@ class Counting(DeterministicDrafter):
 def count(monkeypatch):
     """Return a function that runs checks with a drafter that seems to take some time, and counts its calls."""
 
-    def run(seconds_for_rows, *select):
+    def run(seconds_for_rows, *names):
         monkeypatch.setattr(session_driver, "seconds_of_a_call", lambda *given: seconds_for_rows(given[2]))
         CALLS.clear()
-        report = run_checks(DrafterSubject(lambda target: Counting(PluginConfig(), target)), select=select)
-        assert report.passed, str(report)
-        return len(CALLS), report
+        subject = DrafterSubject(lambda target: Counting(PluginConfig(), target))
+        assert not failures(subject, *names)
+        return len(CALLS), subject.effort.why, findings_of(subject).shortened
 
     return run
 
@@ -37,32 +38,30 @@ def count(monkeypatch):
 NAMES = ("all-accepted", "many-steps", "lossless")
 
 
-def test_a_slow_drafter_is_called_less_and_the_report_says_so(count):
-    full, report = count(lambda rows: 1e-4, *NAMES)
-    assert not report.why_shortened
-    assert not any(one.shortened for one in report.results)
-    few, report = count(lambda rows: 0.05 * rows, *NAMES)
+def test_a_slow_drafter_is_called_less_and_the_notes_say_so(count):
+    full, _, shortened = count(lambda rows: 1e-4, *NAMES)
+    assert not shortened
+    few, why, shortened = count(lambda rows: 0.05 * rows, *NAMES)
     assert few * 0.05 < 60
     assert few < full / 10
-    assert all(one.shortened for one in report.results)
-    assert report.why_shortened == "a call takes about 0 s and 0.05 s for each row"
-    text = str(report)
-    assert "shortened: fewer texts and samples, since a call takes about 0 s and 0.05 s for each row" in text
+    assert {name for names in shortened.values() for name in names} == set(NAMES)
+    assert why == "a call takes about 0 s and 0.05 s for each row"
+    text = str(list(shortened))
     assert "2 of 4 steps" in text
     assert "at most 64 of 16,000 samples, which show errors that move 44% of the probability (not 3%)" in text
 
 
 def test_a_drafter_that_takes_as_long_for_many_rows_keeps_its_samples(count):
-    _, report = count(lambda rows: 0.05, "lossless", "many-steps")
-    assert "4,000 of 16,000" in str(report)
-    assert "rows of a batch" not in str(report)
-    assert report.why_shortened == "a call takes about 0.05 s"
+    _, why, shortened = count(lambda rows: 0.05, "lossless", "many-steps")
+    assert "4,000 of 16,000" in str(shortened)
+    assert "rows of a batch" not in str(shortened)
+    assert why == "a call takes about 0.05 s"
 
 
 def test_a_very_slow_drafter_is_tried_on_one_target(count):
-    few, report = count(lambda rows: 0.2 * rows, "zero-budget", "many-steps")
+    few, _, shortened = count(lambda rows: 0.2 * rows, "zero-budget", "many-steps")
     assert few < 50
-    assert all("1 of 2 targets" in one.shortened for one in report.results)
+    assert all("1 of 2 targets" in note for note in shortened)
 
 
 def test_what_cannot_be_timed_is_tried_in_full():
@@ -80,21 +79,11 @@ def test_controllers_are_timed_as_well(monkeypatch, kind, make):
     assert not subject.effort.short
     slow = subject_of(kind, make)
     monkeypatch.setattr(type(slow), "_timed_effort", lambda self: Effort.of_controller(0.05))
-    report = run_checks(slow, select=["deterministic", "inputs-unchanged"])
-    assert [one.shortened for one in report.results] == ["12 of 60 steps of a batch", "8 of 40 steps of a batch"]
-    assert report.passed
-
-
-def test_a_quick_run_tries_less_and_leaves_slow_checks_out():
-    report = run_checks(subject_of("lenience", healthy.Strict), quick=True)
-    assert report.passed
-    assert report.left_out == ("spec-imports-no-torch", "probability-bound")
-    assert "left out by the quick run: spec-imports-no-torch, probability-bound" in str(report)
-
-
-def test_a_slow_check_that_is_selected_is_not_left_out():
-    report = run_checks(subject_of("lenience", healthy.Strict), quick=True, select=["probability-bound"])
-    assert [one.outcome for one in report.results] == ["passed"]
+    assert not failures(slow, "deterministic", "inputs-unchanged")
+    assert findings_of(slow).shortened == {
+        "12 of 60 steps of a batch": ["deterministic"],
+        "8 of 40 steps of a batch": ["inputs-unchanged"],
+    }
 
 
 @pytest.mark.parametrize(("samples", "error"), [(16_000, "3%"), (4_000, "6%"), (64, "44%"), (4, "100%")])
@@ -111,7 +100,6 @@ def test_calls_are_told_from_rows():
 def test_under_pytest_what_was_shortened_is_printed(monkeypatch, capsys):
     subject = subject_of("gamma", healthy.Following)
     monkeypatch.setattr(type(subject), "_timed_effort", lambda self: Effort.of_controller(0.05))
-    (check,) = [one for one in checks_for("gamma") if one.name == "deterministic"]
-    report_to_pytest(check, subject, None, required=True)
+    outcomes(subject, "deterministic")
     told = "shortened, since a call takes about 0.05 s: 12 of 60 steps of a batch\n"
     assert capsys.readouterr().out == told

@@ -14,13 +14,11 @@ from specdec_core.testing import (
     checks_for,
     named,
     parametrize_with_checks,
-    run_checks,
     subject_of,
 )
 from specdec_core.testing import registration as checking
-from specdec_core.testing import runner as running
 from specdec_core.testing.registration import Check, check
-from specdec_core.testing.runner import run_check
+from tests.conformance import failures, outcome_of, outcomes
 from tests.testing.defects import healthy
 from tests.toys import CountingDrafter
 
@@ -46,7 +44,7 @@ def failing(_):
 
 
 def made(run, name="one", *, required=True, skip_reason=lambda _: None):
-    return Check(name, "drafter", run.__doc__, run, required, skip_reason)
+    return Check(name, "drafter", run.__doc__, run, required, skip_reason, "for fun")
 
 
 class TestACheck:
@@ -133,10 +131,11 @@ def test_a_failure_says_what_was_done_what_came_back_and_what_was_expected():
     ("run", "given", "outcome", "message"),
     [
         (passing, {}, "passed", ""),
-        (failing, {}, "failed", "got:      this"),
+        (failing, {}, "failed", "one: Does not hold.\n\ndid:      did it\ngot:      this"),
         (passing, {"skip_reason": lambda _: "one row only"}, "skipped", "one row only"),
-        (failing, {"required": False}, "optional", "got:      this"),
-        (failing, {"expected": "known since May"}, "expected", "known since May"),
+        (failing, {"required": False}, "xfailed", "optional, for fun: did:      did it\ngot:      this"),
+        (failing, {"required": False, "require": ["one"]}, "failed", "got:      this"),
+        (failing, {"expected": "known since May"}, "xfailed", "known since May"),
         (
             passing,
             {"expected": "known since May"},
@@ -147,12 +146,11 @@ def test_a_failure_says_what_was_done_what_came_back_and_what_was_expected():
     ],
 )
 def test_outcomes(run, given, outcome, message):
-    expected = given.pop("expected", None)
-    one = made(run, **given)
-    result = run_check(one, subject(), expected, required=one.required)
+    terms = {"expected_failures": {"one": given.pop("expected")}} if "expected" in given else {}
+    terms["require"] = given.pop("require", ())
+    result = outcome_of(made(run, **given), subject(), **terms)
     assert result.outcome == outcome
     assert message in result.message
-    assert result.seconds >= 0
 
 
 def test_an_error_within_a_check_is_a_failure_of_that_check():
@@ -160,49 +158,26 @@ def test_an_error_within_a_check_is_a_failure_of_that_check():
         """Holds."""
         raise KeyError("lost")
 
-    result = run_check(made(broken), subject(), required=True)
+    result = outcome_of(made(broken), subject())
     assert result.outcome == "failed"
     assert "KeyError: 'lost'" in result.message
 
 
-@pytest.fixture
-def two_checks(monkeypatch):
-    both = (made(passing, "fine"), made(failing, "wrong", required=False))
-    monkeypatch.setattr(running, "checks_for", lambda kind: both)
-    monkeypatch.setattr(checking, "checks_for", lambda kind: both)
+def test_an_expected_failure_is_not_the_first_of_its_cause():
+    one = subject()
+    assert outcome_of(made(failing), one, expected_failures={"one": "known"}).outcome == "xfailed"
+    assert "did:" in outcome_of(made(failing, "two"), one).message
+    assert "the same cause as two" in outcome_of(made(failing, "three"), one).message
 
 
-@pytest.mark.usefixtures("two_checks")
-def test_a_report_has_a_result_a_check():
-    report = run_checks(subject())
-    assert [one.outcome for one in report.results] == ["passed", "optional"]
-    assert report.passed
-    assert report.outcome("wrong") == "optional"
-    assert report.counts == {"passed": 1, "failed": 0, "skipped": 0, "expected": 0, "optional": 1}
-
-
-@pytest.mark.usefixtures("two_checks")
-def test_an_optional_check_counts_where_it_is_required():
-    report = run_checks(subject(), require=["wrong"])
-    assert not report.passed
-    assert "wrong: Does not hold.\ndid:      did it" in str(report)
-
-
-@pytest.mark.usefixtures("two_checks")
-def test_checks_are_selected():
-    assert [one.check.name for one in run_checks(subject(), select=["fine"]).results] == ["fine"]
-
-
-@pytest.mark.parametrize("where", ["select", "expected_failures", "require"])
-def test_a_check_that_does_not_exist(where):
-    given = {"budget-respcted": "why"} if where == "expected_failures" else ["budget-respcted"]
-    with pytest.raises(ConfigError, match=rf"{where}: unknown drafter check.*Did you mean 'budget-respected'"):
-        run_checks(subject(), **{where: given})
+@pytest.mark.parametrize(("where", "names"), [("expected_failures", {"lossles": "why"}), ("require", ["lossles"])])
+def test_a_check_that_does_not_exist(where, names):
+    with pytest.raises(ConfigError, match=rf"{where}: unknown drafter check.*Did you mean 'lossless'"):
+        parametrize_with_checks("drafter", Plain, **{where: names})
 
 
 def test_a_drafter_that_raises_is_shown_with_its_own_lines_only():
-    report = run_checks(subject(Raising), select=["budget-respected"])
-    (one,) = report.failures
+    (one,) = failures(subject(Raising), "budget-respected")
     assert "RuntimeError: this drafter is tired" in one.message
     assert 'raise RuntimeError("this drafter is tired")' in one.message
     assert "specdec_core/testing" not in one.message
@@ -213,7 +188,7 @@ def test_a_drafter_that_cannot_be_made():
     def make(target):
         raise OSError("no weights here")
 
-    (one,) = run_checks(DrafterSubject(make), select=["zero-budget"]).failures
+    (one,) = failures(DrafterSubject(make), "zero-budget")
     assert "built the drafter for the decoder-only target with 6 token ids" in one.message
     assert "OSError: no weights here" in one.message
     assert "needs some for that vocabulary" in one.message
@@ -223,12 +198,12 @@ def test_a_drafter_that_says_why_it_cannot_be_made():
     def make(target):
         raise ConfigError("table.txt: there is no such file.")
 
-    (one,) = run_checks(DrafterSubject(make), select=["zero-budget"]).failures
+    (one,) = failures(DrafterSubject(make), "zero-budget")
     assert "got:      table.txt: there is no such file.\nexpected: a Drafter" in one.message
 
 
 def test_what_is_made_is_no_drafter():
-    (one,) = run_checks(DrafterSubject(lambda target: "drafter"), select=["zero-budget"]).failures
+    (one,) = failures(DrafterSubject(lambda target: "drafter"), "zero-budget")
     assert "got:      str: 'drafter'" in one.message
     assert "make must be a function that takes a TargetInfo and returns a Drafter" in one.message
 
@@ -265,7 +240,7 @@ class UnbegunLenience(healthy.Lenient):
 )
 def test_what_makes_it_cannot_be_called(kind, make, got):
     one = subject_of(kind, make)
-    (failure,) = run_checks(one, select=["global-state-unchanged"]).failures
+    (failure,) = failures(one, "global-state-unchanged")
     assert f"got:      {got}\nexpected: make is {one.make_must_be}" in failure.message
     assert "hint" not in failure.message
 
@@ -283,7 +258,7 @@ def test_a_class_may_be_what_makes_it():
     ],
 )
 def test_what_does_not_call_its_base_class(kind, make, got, call):
-    (failure,) = run_checks(subject_of(kind, make), select=["global-state-unchanged"]).failures
+    (failure,) = failures(subject_of(kind, make), "global-state-unchanged")
     assert f"got:      a {make.__name__} without {got}\n" in failure.message
     assert f"hint:     In {make.__name__}.__init__ call {call}." in failure.message
 
@@ -295,16 +270,17 @@ def test_a_drafter_that_cannot_be_made_is_tried_once():
         tries.append(target)
         raise OSError("no weights here")
 
-    run_checks(DrafterSubject(make), select=["zero-budget", "budget-respected", "ragged-rows"])
+    failures(DrafterSubject(make), "zero-budget", "budget-respected", "ragged-rows")
     assert len(tries) == 1
 
 
 class TestCapabilities:
     def test_say_which_checks_apply(self):
         one_row = subject(capabilities=Capabilities(max_batch=1))
-        report = run_checks(one_row, select=["ragged-rows", "rows-independent", "budget-respected", "max-batch"])
-        assert report.outcome("ragged-rows") == report.outcome("rows-independent") == "skipped"
-        assert report.outcome("budget-respected") == report.outcome("max-batch") == "passed"
+        names = ["ragged-rows", "rows-independent", "budget-respected", "max-batch"]
+        found = {one.name: one.outcome for one in outcomes(one_row, *names)}
+        assert found["ragged-rows"] == found["rows-independent"] == "skipped"
+        assert found["budget-respected"] == found["max-batch"] == "passed"
 
     @pytest.mark.parametrize("encoder_decoder", [True, False])
     def test_say_which_targets_are_tried(self, encoder_decoder):

@@ -14,8 +14,9 @@ import pytest
 from specdec_core import DeterministicDrafter, PluginConfig
 from specdec_core import _time_limit as limiting
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
-from specdec_core.testing import DrafterSubject, run_checks, subject_of
-from specdec_core.testing.limits import Limits
+from specdec_core.testing import DrafterSubject, subject_of
+from specdec_core.testing.runner import findings_of
+from tests.conformance import outcomes
 from tests.testing.defects import healthy
 
 SHORT = 0.05
@@ -193,65 +194,63 @@ class EndlessInTheBeginning(Endless):
         endless()
 
 
-def run(kind, **given):
-    return run_checks(DrafterSubject(lambda target: kind(PluginConfig(), target)), timeout=10 * SHORT, **given)
+def run(kind, *names, **terms):
+    return outcomes(DrafterSubject(lambda target: kind(PluginConfig(), target)), *names, **terms)
+
+
+def stopped(kind, *names):
+    return run(kind, *names, timeout=10 * SHORT)
 
 
 @pytest.mark.parametrize("kind", [Endless, OneListForAllRows, EndlessInTheBeginning])
 def test_a_check_that_does_not_end_fails_where_it_was(kind):
-    report = run(kind, select=["zero-budget", "budget-respected"])
-    one = report.results[0]
-    assert (one.outcome, one.timed_out) == ("failed", True)
+    one, other = stopped(kind, "zero-budget", "budget-respected")
+    assert one.outcome == other.outcome == "failed"
     assert re.search("no end after .* s of computing", one.message)
     assert f'File "{__file__}"' in one.message
     assert "--timeout SECONDS" in one.message
-    assert not report.not_run
-    assert len(list(report.told())) == 1
+    assert "the same cause as zero-budget" in other.message
 
 
 def test_what_was_asked_of_it_is_told():
-    (one,) = run(Endless, select=["zero-budget"]).results
+    (one,) = stopped(Endless, "zero-budget")
     assert "requested [4] tokens after [[2, 3, 5, 2, 3]]" in one.message
 
 
 def test_a_list_that_all_rows_share_and_that_grows_is_too_long():
-    report = run_checks(
-        DrafterSubject(lambda target: LongOne(PluginConfig(), target)),
-        select=["zero-budget", "many-steps", "lossless"],
-    )
-    assert [one.outcome for one in report.results] == ["failed"] * 3
-    assert not any(one.timed_out for one in report.results)
-    assert re.search(r"\d+ tokens were proposed for row 0; its budget was", report.results[1].message)
+    results = run(LongOne, "zero-budget", "many-steps", "lossless")
+    assert [one.outcome for one in results] == ["failed"] * 3
+    assert "no end" not in str(results)
+    assert re.search(r"\d+ tokens were proposed for row 0; its budget was", results[0].message)
 
 
-def test_after_three_checks_that_do_not_end_the_rest_is_not_run():
-    report = run(Endless)
-    assert [one.outcome for one in report.results if one.outcome != "skipped"] == ["failed"] * 3
-    assert report.stopped == "3 checks in a row did not end"
-    assert "lossless" in report.not_run
-    assert not report.passed
-    assert "not run, since 3 checks in a row did not end: trees-respected, max-batch, " in str(report)
-
-
-def test_when_the_time_for_all_is_over_the_rest_is_not_run():
-    report = run(Endless, total_timeout=SHORT)
-    assert report.stopped == "all checks together may take 0.05 s"
-    assert not report.failures
-    assert not report.passed
-    assert "zero-budget" in report.not_run
-
-
-def test_a_check_that_only_got_the_rest_of_the_time_is_not_run():
-    report = run(Endless, select=["zero-budget"], total_timeout=SHORT)
-    assert str(report).strip() == "not run, since all checks together may take 0.05 s: zero-budget"
+def test_after_three_checks_that_do_not_end_the_others_are_skipped():
+    names = ("zero-budget", "budget-respected", "ids-in-range", "many-steps", "lossless")
+    results = stopped(Endless, *names)
+    assert [one.outcome for one in results] == ["failed"] * 3 + ["skipped"] * 2
+    assert "3 checks in a row did not end; `-k lossless` runs it" in results[-1].message
 
 
 def test_a_check_that_ends_gives_the_next_ones_their_time_back():
-    limits = Limits(60, None)
-    limits.learn(timed_out=True)
-    assert limits.of_the_next() == (6, False)
-    limits.learn(timed_out=False)
-    assert limits.of_the_next() == (60, False)
+    subject = DrafterSubject(lambda target: Endless(PluginConfig(), target))
+    outcomes(subject, "zero-budget", timeout=10 * SHORT)
+    assert findings_of(subject).timeouts == 1
+    assert [one.outcome for one in outcomes(subject, "hidden-states-declared")] == ["passed"]
+    assert findings_of(subject).timeouts == 0
+
+
+def test_a_check_that_does_not_apply_gives_nothing_back():
+    subject = DrafterSubject(lambda target: Endless(PluginConfig(), target))
+    outcomes(subject, "zero-budget", timeout=10 * SHORT)
+    assert [one.outcome for one in outcomes(subject, "reset-forgets")] == ["skipped"]
+    assert findings_of(subject).timeouts == 1
+
+
+def test_failures_that_are_expected_skip_no_others():
+    names = ("zero-budget", "budget-respected", "ids-in-range", "many-steps")
+    subject = DrafterSubject(lambda target: Endless(PluginConfig(), target))
+    results = outcomes(subject, *names, timeout=SHORT, expected_failures=dict.fromkeys(names, "it is stuck"))
+    assert [one.outcome for one in results] == ["xfailed"] * 4
 
 
 def test_a_controller_that_does_not_end():
@@ -259,6 +258,6 @@ def test_a_controller_that_does_not_end():
         def open(self, batch):
             endless()
 
-    report = run_checks(subject_of("gamma", Waiting), select=["deterministic"], timeout=SHORT)
-    assert "called open()" in report.results[0].message
-    assert report.results[0].timed_out
+    (result,) = outcomes(subject_of("gamma", Waiting), "deterministic", timeout=SHORT)
+    assert "called open()" in result.message
+    assert "no end after" in result.message

@@ -11,7 +11,9 @@ import torch
 
 from specdec_core import AutoregressiveDrafter, DeterministicDrafter, Drafter, PluginConfig
 from specdec_core.interface import Capabilities, Dense, DraftSession, GammaSession, PointMass, Proposal
-from specdec_core.testing import DrafterSubject, run_checks, subject_of
+from specdec_core.testing import DrafterSubject, subject_of
+from specdec_core.testing.runner import findings_of
+from tests.conformance import failures, quick_names
 from tests.testing.defects import healthy
 
 
@@ -148,9 +150,16 @@ class CannotBegin(Raises):
         raise OSError("no file")
 
 
-def run(kind, *select, **given):
-    can = Capabilities(needs_hidden_states=kind.needs_hidden_states, encoder_decoder=False)
-    return run_checks(DrafterSubject(lambda target: kind(PluginConfig(), target), can), select=select, **given)
+def drafter_of(kind, *, needs_hidden=None):
+    needs = kind.needs_hidden_states if needs_hidden is None else needs_hidden
+    can = Capabilities(needs_hidden_states=needs, encoder_decoder=False)
+    return DrafterSubject(lambda target: kind(PluginConfig(), target), can)
+
+
+def told(subject, *names):
+    """Run checks and return the messages that are shown in full, and the number of failures."""
+    failed = failures(subject, *names)
+    return [one.message for one in failed if "the same cause as" not in one.message], len(failed)
 
 
 def line_of(function):
@@ -176,7 +185,7 @@ def line_of(function):
 def test_what_is_returned_wrongly_is_told_with_the_function_and_what_it_must_return(kind, function, got, returns):
     own = getattr(kind.Session if function == "propose" else kind, function)
     name = own.__qualname__
-    (one,) = run(kind, "q-sums-to-one").failures
+    (one,) = failures(drafter_of(kind), "q-sums-to-one")
     assert got in one.message
     assert f"{name} (" in one.message
     assert f"{line_of(own)}) must return" in one.message
@@ -186,7 +195,7 @@ def test_what_is_returned_wrongly_is_told_with_the_function_and_what_it_must_ret
 
 @pytest.mark.parametrize("kind", [ReturnsNone, Outside, ProposesNone, QOfOnes])
 def test_it_is_told_in_the_decoding_loop_as_well(kind):
-    (one,) = run(kind, "lossless").failures
+    (one,) = failures(drafter_of(kind), "lossless")
     assert re.search(r"hint: +\S+ \(.*test_messages.py:\d+\) must return", one.message)
     assert "Traceback" not in one.message
 
@@ -203,7 +212,7 @@ def test_it_is_told_in_the_decoding_loop_as_well(kind):
     ],
 )
 def test_hidden_states_that_are_missing(kind, told):
-    (one,) = run(kind, "zero-budget").failures
+    (one,) = failures(drafter_of(kind), "zero-budget")
     assert told in one.message
 
 
@@ -219,9 +228,8 @@ def test_hidden_states_that_are_missing(kind, told):
     ],
 )
 def test_what_raises_is_a_failure_with_the_lines_of_the_author_alone(kind, told):
-    report = run(kind, "zero-budget", "lossless")
-    assert [one.outcome for one in report.results] == ["failed"] * 2
-    for one in report.failures:
+    for name in ("zero-budget", "lossless"):
+        (one,) = failures(drafter_of(kind), name)
         assert told in one.message
         assert f'File "{__file__}"' in one.message
         assert "specdec_core/" not in one.message
@@ -238,41 +246,29 @@ def test_what_raises_is_a_failure_with_the_lines_of_the_author_alone(kind, told)
     ],
 )
 def test_one_mistake_gives_one_message(kind):
-    report = run(kind, quick=True)
-    assert len(report.failures) > 30
-    (message,) = report.told()
-    assert re.search(rf"\n\n{len(report.failures) - 1} more checks failed with the same cause: ", message)
+    subject = drafter_of(kind).in_short()
+    (message,), failed = told(subject, *quick_names("drafter"))
+    assert failed > 30
     assert message.count("did:") == 1
-
-
-def test_all_are_told_in_full_if_asked():
-    report = run(TooMany, "zero-budget", "many-steps", "drafts-tokens")
-    assert [text.partition(":")[0] for text in report.told(verbose=True)] == [
-        "zero-budget",
-        "drafts-tokens",
-        "many-steps",
-    ]
 
 
 def test_a_mistake_that_shows_in_several_states_gives_one_message():
     names = ("all-accepted", "none-accepted", "many-steps", "long-drafts")
-    (message,) = run(KeepsCount, *names).told()
-    assert "3 more checks failed with the same cause: none-accepted, long-drafts, many-steps" in message
+    subject = drafter_of(KeepsCount)
+    messages, failed = told(subject, *names)
+    assert (len(messages), failed) == (1, 4)
+    assert list(findings_of(subject).causes.values()) == [
+        ["all-accepted", "none-accepted", "long-drafts", "many-steps"]
+    ]
 
 
 def test_two_mistakes_give_two_messages():
     class Both(TooMany):
         needs_hidden_states = True
 
-    subject = DrafterSubject(lambda target: Both(PluginConfig(), target), Capabilities(encoder_decoder=False))
-    report = run_checks(subject, select=["zero-budget", "budget-respected", "hidden-states-declared"])
-    assert [text.partition(":")[0] for text in report.told()] == ["zero-budget", "hidden-states-declared"]
-
-
-def test_the_report_groups_as_well():
-    text = str(run(TooMany, "zero-budget", "many-steps"))
-    assert text.count("did:") == 1
-    assert "1 more check failed with the same cause: many-steps" in text
+    names = ("zero-budget", "budget-respected", "hidden-states-declared")
+    messages, _ = told(drafter_of(Both, needs_hidden=False), *names)
+    assert [text.partition(":")[0] for text in messages] == ["zero-budget", "hidden-states-declared"]
 
 
 class Wrong(healthy.Following):
@@ -287,8 +283,7 @@ class Wrong(healthy.Following):
 
 
 def test_a_controller_that_answers_nothing():
-    report = run_checks(subject_of("gamma", Wrong))
-    (message,) = report.told()
+    (message,), _ = told(subject_of("gamma", Wrong))
     assert f"See Wrong.Session.gamma (tests/testing/{line_of(Wrong.Session.gamma)})." in message
     assert "expected: 1 int(s), one per row" in message
 
@@ -301,20 +296,6 @@ class Leaving(healthy.Following):
 
 
 def test_a_controller_that_ends_the_process():
-    report = run_checks(subject_of("gamma", Leaving))
-    (message,) = report.told()
+    (message,), _ = told(subject_of("gamma", Leaving))
     assert "SystemExit: enough" in message
     assert f'File "{__file__}"' in message
-
-
-class TestOptionalChecks:
-    def test_that_fail_say_what_they_are_for(self):
-        report = run(type("Silent", (DeterministicDrafter,), {"draft": lambda *_: []}), "drafts-tokens")
-        (one,) = report.results
-        assert (one.outcome, one.required) == ("optional", False)
-        assert one.check.purpose == "to know that the other checks had drafts to look at"
-
-    def test_that_are_required_are_not_optional(self):
-        silent = type("Silent", (DeterministicDrafter,), {"draft": lambda *_: []})
-        (one,) = run(silent, "drafts-tokens", require=["drafts-tokens"]).results
-        assert (one.outcome, one.required) == ("failed", True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.testing import named, run_checks
+from specdec_core.testing import named
+from tests.conformance import failures, outcomes
 from tests.installed import site  # noqa: F401  (a fixture)
 
 PLUGIN = """
@@ -42,16 +43,15 @@ NAMES = ("spec-imports-no-torch", "spec-matches-class", "hidden-states-declared"
 
 @pytest.fixture
 def announced(site):  # noqa: F811
-    def install(select=NAMES, **otherwise):
+    def install(**otherwise):
         site.install("specdec-mine", "toy_mine", PLUGIN.format(**(FITTING | otherwise)))
-        return run_checks(named("drafter", "mine"), select=select)
+        return named("drafter", "mine")
 
     return install
 
 
 def test_a_spec_that_fits(announced):
-    report = announced()
-    assert [one.outcome for one in report.results] == ["passed"] * 3, str(report)
+    assert [one.outcome for one in outcomes(announced(), *NAMES)] == ["passed"] * 3
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_a_spec_that_fits(announced):
 def test_a_spec_that_does_not_fit(announced, otherwise, check, message, tmp_path, monkeypatch):
     (tmp_path / "torch.py").touch()  # a new process would take seconds to import the true one
     monkeypatch.syspath_prepend(str(tmp_path))
-    select = NAMES if check == "spec-imports-no-torch" else NAMES[1:]  # else, nothing needs a process
-    (failure,) = announced(select, **otherwise).failures
-    assert failure.check.name == check
+    names = NAMES if check == "spec-imports-no-torch" else NAMES[1:]  # else, nothing needs a process
+    (failure,) = failures(announced(**otherwise), *names)
+    assert failure.name == check
     assert message in failure.message
 
 
 def test_checks_of_specs_are_skipped_without_one():
     from specdec_core.testing import DrafterSubject
 
-    report = run_checks(DrafterSubject(lambda target: None), select=NAMES[:2])
-    assert [one.outcome for one in report.results] == ["skipped"] * 2
+    results = outcomes(DrafterSubject(lambda target: None), *NAMES[:2])
+    assert [one.outcome for one in results] == ["skipped"] * 2

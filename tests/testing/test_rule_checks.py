@@ -11,8 +11,9 @@ import torch
 
 from specdec_core import default_registry
 from specdec_core.interface import AcceptanceRule, RuleConfig, TokenRuleConfig
-from specdec_core.testing import CheckFailure, RuleKit, checks_for, named, run_checks, subject_of
+from specdec_core.testing import CheckFailure, RuleKit, checks_for, named, subject_of
 from specdec_core.verification import accept, accept_greedy, accept_greedy_allowed
+from tests.conformance import failures, outcomes
 
 BUILT_IN = {
     "token": {},
@@ -145,19 +146,18 @@ LAWS = ("lossless", "replay-as-declared", "deviation-declared")
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_rule_that_ships_conforms(name, device):
     # One process can tell for all plugins of a distribution whether listing them imports torch.
-    select = [check.name for check in checks_for("rule") if check.name not in ("spec-imports-no-torch", *LAWS)]
-    report = run_checks(named("rule", name, BUILT_IN[name], device=device), select=select)
-    assert report.passed, str(report)
+    names = [check.name for check in checks_for("rule") if check.name not in ("spec-imports-no-torch", *LAWS)]
+    assert not failures(named("rule", name, BUILT_IN[name], device=device), *names)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_law_of_a_rule_that_ships_is_as_declared(name, device):
-    report = run_checks(named("rule", name, BUILT_IN[name], device=device), select=LAWS)
-    assert report.passed, str(report)
+    results = outcomes(named("rule", name, BUILT_IN[name], device=device), *LAWS)
+    assert not [one for one in results if one.outcome == "failed"]
     exact = name in ("token", "block", "rejection")
-    assert report.outcome("lossless") == ("passed" if exact else "skipped")
-    assert report.outcome("replay-as-declared") == ("passed" if exact else "skipped")
+    found = {one.name: one.outcome for one in results}
+    assert found["lossless"] == found["replay-as-declared"] == ("passed" if exact else "skipped")
 
 
 def test_every_rule_that_ships_is_checked():
@@ -167,7 +167,7 @@ def test_every_rule_that_ships_is_checked():
 @pytest.mark.parametrize(("defect", "config", "name"), DEFECTS, ids=lambda one: getattr(one, "__name__", one))
 def test_a_defect_is_found_by_the_check_for_it(defect, config, name, monkeypatch):
     monkeypatch.delenv("SPECDEC_TEST", raising=False)
-    (result,) = run_checks(subject_of("rule", lambda: defect(config())), select=[name]).results
+    (result,) = outcomes(subject_of("rule", lambda: defect(config())), name)
     assert result.outcome == "failed", result
     assert "got:" in result.message
 
