@@ -51,6 +51,7 @@ SMALLER = {
     r"^measure ": "--tokens 16 --max-new-tokens 8 --gamma 2 --rows 1 --timings 1",
     r"^tune examples/": "--set prompts.limit=2 --set generation.max_new_tokens=4 --set repeats=1 --finalists 1"
     " --set 'runs=[{drafter: prompt-copy, grid: {gamma: [1, 2]}}]'",
+    r"^check .* -- ": "-k budget-respected",  # an option of pytest
     r"^check drafter": "--only budget-respected",
     r"^check gamma": "--only gamma-per-row",
     r"^train ngram .*--ids": "",
