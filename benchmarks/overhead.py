@@ -155,7 +155,7 @@ INNER_PARTS: list[Part] = [
     (LogitsToProbs, "__call__", "standardising"),
     (SpeculativeSampling, "sample", "acceptance"),
     (SpeculativeSampling, "greedy", "acceptance"),
-    (Batch, "_commit", "committing"),
+    (Batch, "_append" if hasattr(Batch, "_outcome") else "_commit", "committing"),  # the other in older checkouts
     (Proposer, "propose", "asking the drafter"),
     (Batch, "step", "rest of the step"),
 ]
