@@ -27,8 +27,9 @@ from _against import (
 )
 from _common import interleaved, memory_bandwidth, random_llama, ratios, spread, weight_bytes
 
+from specdec_core.costs import measured_costs
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
+from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
 from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, compile_model, inflate, load_model
 from specdec_core.models.device import available_memory
@@ -214,7 +215,7 @@ def time_drafts(options: argparse.Namespace, name: str, mode: str) -> dict[str, 
     gamma = CyclingGamma(plan.longest, np.random.default_rng(0))
     decoder = Decoder(target, RepeatLastToken(target.info()), gamma=gamma, temperature=0, strict=True)
     reports = watch_steps(decoder, prompts_for(target, 8), gamma=plan.longest, timings=3 * plan.repeats)
-    seconds = Medians.of(reports).verify_times(plan.longest)
+    seconds = measured_costs(reports, plan.longest).verify
     floor = weight_bytes(target.model) / bandwidth(options.device)
     return {
         "parameters": target.model.num_parameters(),

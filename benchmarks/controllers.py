@@ -31,6 +31,7 @@ from transformers.utils import logging as hf_logging
 
 from drafters import DRAFTERS
 from specdec_core import default_registry
+from specdec_core.costs import step_seconds
 from specdec_core.decoding import Decoder, Metrics, TraceObserver, make_drafter
 from specdec_core.interface import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
@@ -38,7 +39,7 @@ from specdec_core.study import run_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_core.study.config.study import BASELINE
-from specdec_core.theory import oracle_seconds, step_seconds
+from specdec_core.theory import oracle_seconds
 
 
 def main() -> None:

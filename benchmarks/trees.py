@@ -33,7 +33,7 @@ from specdec_core.interface import (
     TokenTree,
 )
 from specdec_core.measurement.file import MeasureSettings
-from specdec_core.measurement.ranks import Siblings, measure_ranks
+from specdec_core.measurement.rank_acceptance import Siblings, measure_ranks
 from specdec_core.models import LoadedModel, inflate, load_model, pack
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig

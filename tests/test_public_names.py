@@ -26,6 +26,7 @@ LIGHT = (
     "specdec_core.registry",
     "specdec_core.models.requirements",
     "specdec_core.theory",
+    "specdec_core.costs",
     "specdec_core.execution",
     "specdec_core.study",
     "specdec_core.testing",

@@ -26,7 +26,7 @@ from specdec_core.study import MAX_RUNS, Comparison, load_study
 from specdec_core.study import compare as run_comparison
 
 if TYPE_CHECKING:
-    from specdec_core.replay import Machine
+    from specdec_core.costs import Machine
 
 
 def compare(

@@ -26,7 +26,6 @@ from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models.resolve import model_folder
-from specdec_core.replay import machine_of
 from specdec_core.study import BASELINE, Run, Study, Task, load_study
 from specdec_core.study.config.prompts import read_chat_template, read_prompts
 from specdec_core.study.config.schema import PromptsConfig
@@ -355,10 +354,10 @@ def _show(found: Record, output: Path, study: Path | None) -> None:
             f"{name}{texts} of {prompts}{missing}, {tokens}, temperature {header.sampling.temperature:g}",
             soft_wrap=True,
         )
-    if (machine := machine_of(found)) is not None:
-        noise = machine.noise()
+    if (times := found.header.times) is not None:
+        noise = times.machine.target.noise
         known = "" if noise is None else f", known to ±{noise:.1%}"
-        console.print(f"T(k) of {machine.device}{known}", soft_wrap=True)
+        console.print(f"T(k) of {times.device}{known}", soft_wrap=True)
     size = sum(file.stat().st_size for file in found.path.rglob("*") if file.is_file())
     console.print(f"written: {output} ({_size(size)})", soft_wrap=True)
     console.print(

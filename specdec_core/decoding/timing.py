@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from statistics import fmean, median
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -22,7 +20,6 @@ from specdec_core.interface import (
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.sampling.generators import row_seed
-from specdec_core.theory.intervals import relative_spread, relative_spread_of_mean
 
 
 class CyclingGamma(GammaController):
@@ -128,98 +125,3 @@ def watch_steps(
                 break
         steps.close()
     return reports[turn:]  # the first turn warms up
-
-
-@dataclass(frozen=True)
-class Medians:
-    """Median seconds of steps, by the draft lengths that occurred.
-
-    Attributes:
-        draft: The drafter.
-        verify: The target's forward pass, acceptance, and waiting for both, T(k).
-        rest: Everything else.
-        draft_spread: How well `draft` is known: half the 95% interval of each over its value.
-        verify_spread: The same for `verify`.
-    """
-
-    draft: Mapping[int, float]
-    verify: Mapping[int, float]
-    rest: float
-    draft_spread: Mapping[int, float] = field(default_factory=dict)
-    verify_spread: Mapping[int, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        reports: Sequence[StepReport],
-        min_count: int = 3,
-        draft_average: Callable[[Sequence[float]], float] = median,
-    ) -> Medians:
-        """Return the medians of some steps, by the longest draft that was proposed.
-
-        A step in which the drafter proposed nothing only times the target.
-
-        Args:
-            reports: Steps, some of them without a draft.
-            min_count: Lengths that occurred less often are left out, except 0.
-            draft_average: What to return of the drafter's times. Their mean is what seconds add up from: drafts of
-                one length may take very different times, as those of a chain do, and a median tells of one kind.
-        """
-        draft: dict[int, list[float]] = {}
-        verify: dict[int, list[float]] = {}
-        for report in reports:
-            k = max(report.outcome.drafted)
-            verify.setdefault(k, []).append(report.verify_seconds)
-            draft.setdefault(k, []).append(report.draft_seconds if k else 0.0)
-        often = [k for k in draft if k == 0 or len(draft[k]) >= min_count]
-        rest = [one.step_seconds - one.verify_seconds - one.draft_seconds for one in reports]
-        return cls(
-            {k: draft_average(draft[k]) for k in often},
-            {k: median(verify[k]) for k in often},
-            max(0.0, median(rest)),
-            spreads({k: draft[k] for k in often}, draft_average),
-            spreads({k: verify[k] for k in often}),
-        )
-
-    def lacks(self, gamma: int) -> bool:
-        """Whether there is a length up to gamma that did not occur."""
-        return not all(k in self.verify for k in range(gamma + 1))
-
-    def verify_times(self, gamma: int) -> tuple[float, ...]:
-        """Return T(k) for k = 0, 1, ... gamma; lengths that did not occur are interpolated."""
-        return filled(self.verify, gamma)
-
-
-def spreads(
-    timings: Mapping[int, Sequence[float]], average: Callable[[Sequence[float]], float] = median
-) -> dict[int, float]:
-    """Return how well the average of the timings of each draft length is known.
-
-    Args:
-        timings: Seconds by draft length.
-        average: Their median, or their mean (`statistics.fmean`).
-
-    Returns:
-        Half the 95% interval of the average over the average, of lengths that were timed twice and take time.
-    """
-    relative = relative_spread_of_mean if average is fmean else relative_spread
-    found = {k: relative(values) for k, values in timings.items() if average(values) > 0}
-    return {k: spread for k, spread in found.items() if spread is not None}
-
-
-def filled_spreads(known: Mapping[int, float], gamma: int) -> tuple[float, ...]:
-    """Return the spreads of 0, 1, ... gamma; those of lengths that did not occur are between those of others."""
-    places = sorted(known)
-    return tuple(map(float, np.interp(range(gamma + 1), places, [known[k] for k in places]))) if places else ()
-
-
-def filled(known: Mapping[int, float], gamma: int) -> tuple[float, ...]:
-    """Interpolate and extrapolate known values to 0, 1, ... gamma."""
-    places = sorted(known)
-    values = np.interp(np.arange(gamma + 1), places, [known[place] for place in places])
-    if len(places) > 1 and places[-1] < gamma:
-        last, before = places[-1], places[-2]
-        # More work never takes less time: a negative slope is noise and is not extrapolated.
-        slope = max(0.0, (known[last] - known[before]) / (last - before))
-        values[last:] = known[last] + slope * np.arange(gamma + 1 - last)
-    return tuple(map(float, values))

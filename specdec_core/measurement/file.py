@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from specdec_core.costs import Forecast, StepCosts, forecast
+from specdec_core.costs.step_costs import Seconds
+from specdec_core.costs.workload import requested_seconds
 from specdec_core.interface.errors import ConfigError, reading, unknown_name
 from specdec_core.interface.files import writing_file
 from specdec_core.interface.inputs import open_input
@@ -18,8 +21,6 @@ if TYPE_CHECKING:
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 """A share, from 0 to 1."""
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A time in seconds."""
 
 
 class MeasureSettings(BaseModel):
@@ -105,20 +106,29 @@ class Acceptance(_Part):
     """Share of drafts that reach each position up to gamma, accepted or not; the cost of drafting and verifying
     depends on it."""
 
+    def rates(self, gamma: int) -> tuple[float, ...]:
+        """Return the probability that each position up to gamma adds a token if those before it did.
 
-class StepSeconds(_Part):
-    """Median seconds of a step on this machine, by the length k = 0, 1, ... gamma of its draft."""
+        This is the acceptance rate times the probability that a token is proposed: section 3 knows no empty
+        drafts, and a token that is not proposed counts as rejected.
+        """
+        proposed = self.proposed or (1.0,) * gamma
+        rates = tuple(rate * there for rate, there in zip(self.by_position, proposed, strict=False))[:gamma]
+        return rates + (0.0,) * (gamma - len(rates))
 
-    draft: Annotated[tuple[Seconds, ...], Field(min_length=1)]
-    """Drafting k tokens; the first is 0."""
-    verify: Annotated[tuple[Seconds, ...], Field(min_length=1)]
-    """Verifying k tokens, T(k): the target's forward pass over k + 1 positions."""
-    step: Annotated[tuple[Seconds, ...], Field(min_length=1)]
-    """The whole step, including the framework's overhead."""
-    draft_spread: tuple[Annotated[float, Field(ge=0)], ...] = ()
-    """How well each of `draft` is known: half its 95% interval over its value."""
-    verify_spread: tuple[Annotated[float, Field(ge=0)], ...] = ()
-    """The same for `verify`."""
+    def mean_seconds(self, step: tuple[float, ...], batch_size: int = 1) -> tuple[float, ...]:
+        """Return the mean seconds of a step in which 0, 1, ... gamma tokens are requested.
+
+        A drafter that proposes fewer shortens the step. In a batch the longest draft counts; sequences are assumed
+        to be independent.
+
+        Args:
+            step: Seconds of a step whose longest draft has 0, 1, ... gamma tokens.
+            batch_size: Number of sequences.
+        """
+        gamma = len(step) - 1
+        reach = [1 - (1 - share) ** batch_size for share in (self.drafted or (1.0,) * gamma)]
+        return requested_seconds(step, reach[:gamma])
 
 
 class DrafterMeasurement(_Part):
@@ -130,20 +140,43 @@ class DrafterMeasurement(_Part):
     """Its settings, including its name."""
     acceptance: tuple[Acceptance, ...]
     """One for each temperature and lenience."""
-    seconds: StepSeconds
-    """Times of its steps."""
+    seconds: StepCosts
+    """Times of its steps on this machine, by the length k = 0, 1, ... gamma of their draft."""
     c: Seconds
     """Time of the drafter for one token over that of a target call without a draft (Definition 3.7): the least
     squares fit of k * c to the time of drafting k tokens, over the lengths that occurred."""
     draft_sampling: dict[str, Any] | None = None
     """Its own sampling settings; None if it uses those of the target."""
-    timed: tuple[int, ...] = ()
-    """Draft lengths that occurred often enough to be timed; the times of the others are interpolated."""
 
     def at(self, temperature: float, lenience: float = 1.0) -> Acceptance | None:
         """Return the acceptance at these settings, or None if it was not measured."""
         found = [one for one in self.acceptance if (one.temperature, one.lenience) == (temperature, lenience)]
         return found[0] if found else None
+
+    def forecast(
+        self,
+        acceptance: Acceptance,
+        batch_size: int = 1,
+        *,
+        c_hat: float = 0.0,
+        gamma: int | None = None,
+        max_gamma: int = 1000,
+    ) -> Forecast:
+        """Return the forecast at the settings at which its acceptance was measured.
+
+        Args:
+            acceptance: One of its acceptances.
+            batch_size: Number of prompts that were decoded together while its steps were timed.
+            c_hat: Ratio of arithmetic operations.
+            gamma: A gamma to include.
+            max_gamma: The largest gamma to consider, up to the longest draft that was measured.
+        """
+        step = self.seconds.step
+        rates = acceptance.rates(len(step) - 1) or (acceptance.alpha,)
+        seconds = acceptance.mean_seconds(step, batch_size)
+        return forecast(
+            rates[0], self.c, c_hat=c_hat, gamma=gamma, max_gamma=max_gamma, rates=rates, seconds=seconds
+        )
 
 
 class Measurement(_Part):

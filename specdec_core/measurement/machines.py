@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from specdec_core.costs import Machine, StepCosts
 from specdec_core.interface.errors import ConfigError
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, read_measurement
-from specdec_core.replay import Machine
+from specdec_core.measurement.file import Measurement, read_measurement
 from specdec_core.study.config.recorded import settings_key
 from specdec_core.theory.intervals import relative_spread
 
@@ -44,35 +44,30 @@ def machine_of(found: Measurement, name: str) -> Machine:
         found: A measurement of at least one drafter.
         name: Name of the machine.
     """
-    lengths = range(min(len(one.seconds.verify) for one in found.drafters))
-    by_key = {settings_key(one.settings, one.draft_sampling): one.seconds for one in found.drafters}
-    return Machine(
-        name,
-        found.device,
-        verify=tuple(median(one.verify[k] for one in _timed(k, found.drafters)) for k in lengths),
-        overhead=median(_overhead(one) for one in found.drafters),
-        draft={key: one.draft for key, one in by_key.items()},
-        verify_spread=tuple(_spread(k, _timed(k, found.drafters)) for k in lengths),
-        draft_spread={key: one.draft_spread for key, one in by_key.items()},
+    each = [one.seconds for one in found.drafters]
+    by_length = [_timed(k, each) for k in range(min(len(one.verify) for one in each))]
+    target = StepCosts(
+        verify=tuple(median(one.verify[k] for one in timed) for k, timed in enumerate(by_length)),
+        overhead=median(one.overhead for one in each),
+        verify_spread=tuple(_spread(k, timed) for k, timed in enumerate(by_length)),
     )
+    drafters = {
+        settings_key(one.settings, one.draft_sampling): target.with_drafter(
+            one.seconds.draft, one.seconds.draft_spread
+        )
+        for one in found.drafters
+    }
+    return Machine(name, found.device, target, drafters, found.batch_size)
 
 
-def _timed(k: int, drafters: Sequence[DrafterMeasurement]) -> list[StepSeconds]:
-    """Return the times with the drafters that produce drafts of k tokens, or with all where none does."""
-    own = [one.seconds for one in drafters if k in one.timed]
-    return own or [one.seconds for one in drafters]
+def _timed(k: int, every: Sequence[StepCosts]) -> list[StepCosts]:
+    """Return the costs with the drafters that produce drafts of k tokens, or with all where none does."""
+    return [one for one in every if k in one.timed] or list(every)
 
 
-def _spread(k: int, timed: Sequence[StepSeconds]) -> float | None:
+def _spread(k: int, timed: Sequence[StepCosts]) -> float | None:
     """Return how well T(k) is known: what drafters disagree by, or with a single one what its timings do."""
     if len(timed) == 1:
         return timed[0].verify_spread[k] if timed[0].verify_spread else None
     values = [one.verify[k] for one in timed]
     return relative_spread(values) if median(values) else None
-
-
-def _overhead(one: DrafterMeasurement) -> float:
-    """Return what a step took outside of both models; the same at every length."""
-    seconds = one.seconds
-    rows = zip(seconds.step, seconds.verify, seconds.draft, strict=True)
-    return max(0.0, median(step - verify - draft for step, verify, draft in rows))

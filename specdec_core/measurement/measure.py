@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
+from specdec_core.costs import StepCosts, measured_costs
 from specdec_core.decoding import Decoder, Prompt, make_drafter
-from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, watch_steps
-from specdec_core.interface import Drafter, TrainingObserver
+from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
+from specdec_core.interface import Drafter, StepReport, TrainingObserver
 from specdec_core.interface.errors import ConfigError, PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.estimate import estimate
@@ -25,10 +25,10 @@ from specdec_core.measurement.file import (
     Measurement,
     MeasureSettings,
 )
-from specdec_core.measurement.ranks import Siblings, measure_ranks
+from specdec_core.measurement.rank_acceptance import Siblings, measure_ranks
 from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import take_samples
-from specdec_core.measurement.timing import Timing, synchronized, timing_of
+from specdec_core.measurement.synchronized import synchronized
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry
@@ -77,8 +77,8 @@ def measure(
         observer: Receives the progress.
         before: An unfinished measurement to resume.
         keep: Called with the measurement so far whenever a drafter is finished.
-        times_only: Measure no acceptance, only the times of steps as expectations need them: the mean of the
-            drafter's instead of their median, and T(k) of the draft lengths that occur, without artificial drafts.
+        times_only: Measure no acceptance, only the times of steps, and T(k) of the draft lengths that occur alone,
+            without artificial drafts.
 
     Returns:
         The measurement, and why each failed drafter was abandoned, by name.
@@ -137,17 +137,15 @@ def _measure_drafter(
             measured = _with_ranks(measured, context, entry, drafter, rows, observer.advance)
         acceptance += measured
     observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
-    average = fmean if times_only else median
-    timing = measure_times(context, entry, drafter, observer.advance, average, artificial=not times_only)
+    costs = measure_times(context, entry, drafter, observer.advance, artificial=not times_only)
     own = entry.draft_sampling
     return DrafterMeasurement(
         name=entry.name,
         settings=entry.settings,
         acceptance=tuple(acceptance),
-        seconds=timing.seconds,
-        c=timing.c,
+        seconds=costs,
+        c=costs.c,
         draft_sampling=None if own is None else own.model_dump(mode="json"),
-        timed=timing.timed,
     )
 
 
@@ -222,10 +220,9 @@ def measure_times(
     entry: DrafterEntry,
     drafter: Drafter,
     advance: Callable[[int], None] = lambda _: None,
-    draft_average: Callable[[Sequence[float]], float] = median,
     *,
     artificial: bool = True,
-) -> Timing:
+) -> StepCosts:
     """Return the times of steps with this drafter, at the highest temperature.
 
     Args:
@@ -233,29 +230,28 @@ def measure_times(
         entry: The entry of the drafter.
         drafter: The loaded drafter.
         advance: Called with the number of steps so far.
-        draft_average: What to return of the drafter's times of one length.
         artificial: Whether to measure T(k) of draft lengths that it does not produce with artificial drafts;
             otherwise it is interpolated.
 
     Raises:
         PluginError: If the drafter fails.
     """
-    gamma = context.settings.gamma
+    settings = context.settings
+    costs_of = partial(measured_costs, gamma=settings.gamma, min_count=min(3, settings.timings))
     alone = synchronized(drafter, context.target.device)
-    medians = _medians(context, alone, entry.draft_sampling, advance, draft_average)
-    others = None
-    if artificial and medians.lacks(gamma):
-        others = _medians(context, RepeatLastToken(context.target.info()))
-    return timing_of(medians, gamma, others)
+    steps = _timed_steps(context, alone, entry.draft_sampling, advance)
+    costs = costs_of(steps)
+    if artificial and len(costs.timed) <= settings.gamma:
+        costs = costs_of(steps, others=_timed_steps(context, RepeatLastToken(context.target.info())))
+    return costs
 
 
-def _medians(
+def _timed_steps(
     context: MeasureContext,
     drafter: Drafter,
     draft_sampling: SamplingSettings | None = None,
     advance: Callable[[int], None] = lambda _: None,
-    draft_average: Callable[[Sequence[float]], float] = median,
-) -> Medians:
+) -> Sequence[StepReport]:
     settings = context.settings
     drafter.reset()  # what acceptance was measured on
     decoder = Decoder(
@@ -267,7 +263,7 @@ def _medians(
         strict=True,
         plugin_timeout=context.plugin_timeout,
     )
-    reports = watch_steps(
+    return watch_steps(
         decoder,
         context.prompts,
         gamma=settings.gamma,
@@ -277,7 +273,6 @@ def _medians(
         seed=settings.seed,
         advance=advance,
     )
-    return Medians.of(reports, min_count=min(3, settings.timings), draft_average=draft_average)
 
 
 def _empty(context: MeasureContext, entries: Sequence[DrafterEntry]) -> Measurement:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from specdec_core.measurement.file import Acceptance, DrafterMeasurement, StepSeconds
-from specdec_core.measurement.forecast import PositionTest, compare_positions, forecast_drafter
+from specdec_core.costs import StepCosts
+from specdec_core.measurement.file import Acceptance, DrafterMeasurement
+from specdec_core.measurement.positions import PositionTest, compare_positions
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 
@@ -32,7 +33,7 @@ def drafter_report(measured: DrafterMeasurement, batch_size: int, tokens: int) -
         parts += [Text("Acceptance by depth and rank in a tree:"), for_terminal(_ranks(acceptance))]
     parts += [
         Text("Steps with a draft of k tokens:"),
-        for_terminal(_seconds(measured.seconds, measured.timed)),
+        for_terminal(_seconds(measured.seconds)),
         *(Prose(remark) for remark in _remarks(measured, tokens)),
         Text(),
     ]
@@ -41,15 +42,15 @@ def drafter_report(measured: DrafterMeasurement, batch_size: int, tokens: int) -
 
 def _cost(measured: DrafterMeasurement) -> str:
     """Return c as text, or why it is unknown."""
-    if _never_timed(measured.timed):
+    if _never_timed(measured.seconds):
         return "c is unknown: too few drafts to time (increase --timings)"
     shown = number(measured.c, 3)
     return f"c {shown}" if shown.startswith("<") else f"c = {shown}"
 
 
-def _never_timed(timed: tuple[int, ...]) -> bool:
-    """Return whether drafts were too rare to time any; earlier files do not say which lengths were timed."""
-    return bool(timed) and max(timed) == 0
+def _never_timed(seconds: StepCosts) -> bool:
+    """Return whether drafts were too rare to time any."""
+    return seconds.timed == (0,)
 
 
 def _rates(measured: DrafterMeasurement, batch_size: int) -> ReportTable:
@@ -68,7 +69,7 @@ def _rates(measured: DrafterMeasurement, batch_size: int) -> ReportTable:
     )
     rows = []
     for one in measured.acceptance:
-        expected = forecast_drafter(measured, one, batch_size)
+        expected = measured.forecast(one, batch_size)
         never = not any(one.proposed or (1.0,))
         cells = (
             f"{one.temperature:g}",
@@ -107,10 +108,10 @@ def _positions(acceptance: tuple[Acceptance, ...]) -> ReportTable:
     return ReportTable(tuple(columns), tuple(rows), unknown="no draft was that long")
 
 
-def _seconds(seconds: StepSeconds, timed: tuple[int, ...]) -> ReportTable:
-    lengths = (str(k) if k in timed else f"({k})" for k in range(len(seconds.step)))
+def _seconds(seconds: StepCosts) -> ReportTable:
+    lengths = (str(k) if k in seconds.timed else f"({k})" for k in range(len(seconds.step)))
     baseline = seconds.verify[0]
-    unknown = _never_timed(timed)
+    unknown = _never_timed(seconds)
 
     def milliseconds(values: Sequence[float]) -> list[str]:
         return [UNKNOWN if unknown and k else number(1000 * value, 2) for k, value in enumerate(values)]
@@ -139,7 +140,7 @@ def _remarks(measured: DrafterMeasurement, tokens: int) -> Iterator[str]:
             yield f"{at}: {_position_remark(compared)}"
         if one.tokens < tokens:
             yield f"{at}: {one.tokens:,} of {tokens:,} tokens; each prompt has one text at this temperature."
-    missing = [str(k) for k in range(len(measured.seconds.step)) if k not in measured.timed]
+    missing = [str(k) for k in range(len(measured.seconds.step)) if k not in measured.seconds.timed]
     if missing:
         yield f"(k): drafts of {', '.join(missing)} tokens rarely occurred; T(k) is that of artificial drafts."
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+from specdec_core.costs import Machine, StepCosts
+from specdec_core.costs.step_costs import Seconds, Spread
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 FinishReason: TypeAlias = Literal["eos", "stop", "length", "context"]
 """Why a text ended: at an end of sequence, a stop string, the length limit, or the end of the target's context."""
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A time in seconds."""
 _TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -103,10 +103,16 @@ class VerifyTimes(_Part):
     """Sequences decoded together."""
     verify: Annotated[tuple[Annotated[Seconds, Field(gt=0)], ...], Field(min_length=1)]
     """The target's forward pass over k + 1 positions."""
-    verify_spread: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = ()
+    verify_spread: tuple[Spread, ...] = ()
     """How well each is known: half the 95% interval of the median over the median."""
     overhead: Seconds
     """A step outside of both models."""
+
+    @property
+    def machine(self) -> Machine:
+        """The machine that recorded, for expectations."""
+        target = StepCosts(verify=self.verify, overhead=self.overhead, verify_spread=self.verify_spread)
+        return Machine("recorded", self.device, target, batch_size=self.batch_size)
 
 
 class RecordHeader(_Part):

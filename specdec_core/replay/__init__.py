@@ -11,19 +11,16 @@ if TYPE_CHECKING:
     from specdec_core.replay.along import OwnTokensError
     from specdec_core.replay.drafter import DrafterReplay
     from specdec_core.replay.expectation import Replayed, expected_metrics
-    from specdec_core.replay.machine import Machine, machine_of
     from specdec_core.replay.odds import TextOdds
     from specdec_core.replay.refusals import check_replayable
 
 __all__ = [
     "DrafterReplay",
-    "Machine",
     "OwnTokensError",
     "Replayed",
     "TextOdds",
     "check_replayable",
     "expected_metrics",
-    "machine_of",
 ]
 
 lazy_attributes(
@@ -32,7 +29,6 @@ lazy_attributes(
         "specdec_core.replay.along": ("OwnTokensError",),
         "specdec_core.replay.drafter": ("DrafterReplay",),
         "specdec_core.replay.expectation": ("Replayed", "expected_metrics"),
-        "specdec_core.replay.machine": ("Machine", "machine_of"),
         "specdec_core.replay.odds": ("TextOdds",),
         "specdec_core.replay.refusals": ("check_replayable",),
     },

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specdec_core.costs import StepCosts
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.metrics import Metrics, StepTimes, Tally
 from specdec_core.interface import (
@@ -27,7 +28,6 @@ from specdec_core.interface import (
     PluginError,
     StepReport,
 )
-from specdec_core.replay.machine import Machine
 from specdec_core.replay.odds import TextOdds
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DrawnRun:
     Attributes:
         metrics: Counts and times, the mean of the R runs.
         steps: `[N, R]` float64, forward passes of the target for each text.
-        seconds: `[N, R]` float64, their seconds on the machine; zeros without one.
+        seconds: `[N, R]` float64, their seconds; zeros without costs.
         notes: What a reader of the results should know.
     """
 
@@ -61,8 +61,7 @@ def draw_runs(
     odds: Sequence[TextOdds],
     controller: GammaController,
     greedy: bool,
-    machine: Machine | None,
-    draft_seconds: Sequence[float],
+    costs: StepCosts | None,
     draws: int,
     seed: int,
     *,
@@ -76,7 +75,6 @@ def draw_runs(
     """
     if draws < 1:
         raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
-    times = _Times(machine, draft_seconds)
     every: list[Metrics] = []
     watches = False
     for text in odds:
@@ -84,7 +82,7 @@ def draw_runs(
         for draw in range(draws):
             # Of its own text, so that a text's runs do not depend on which others are replayed with it.
             generator = np.random.default_rng((seed, text.number, text.sample, draw))
-            run = _Run(text, accept, controller, greedy, times, generator)
+            run = _Run(text, accept, controller, greedy, costs, generator)
             every.append(run.metrics())
             watches = watches or run.watches
     shape = len(odds), draws
@@ -92,21 +90,6 @@ def draw_runs(
     seconds = np.array([one.seconds for one in every]).reshape(shape)
     notes = (_CONFIDENCE_NOTE,) if watches else ()
     return DrawnRun(_divided(Metrics.total(every), draws), steps, seconds, notes)
-
-
-class _Times:
-    """The times of a step on a machine; zeros without one."""
-
-    def __init__(self, machine: Machine | None, draft_seconds: Sequence[float]) -> None:
-        self._machine, self._draft = machine, draft_seconds
-
-    def of(self, asked: int, drafted: int) -> tuple[float, float, float]:
-        """Return the seconds in the drafter, in the target, and in all."""
-        if self._machine is None:
-            return 0.0, 0.0, 0.0
-        draft = self._draft[drafted] if asked else 0.0
-        verify = self._machine.verify[drafted]
-        return draft, verify, draft + verify + self._machine.overhead
 
 
 class _Run:
@@ -117,7 +100,7 @@ class _Run:
         accept: The acceptance of its tokens; one for each budget where its drafts depend on it.
         controller: Decides gamma.
         greedy: Whether the target decodes greedily.
-        times: The times of steps.
+        costs: The times of steps; None for zeros.
         generator: Draws the accepted tokens.
     """
 
@@ -127,10 +110,10 @@ class _Run:
         accept: Sequence[NDArray[np.float64]],
         controller: GammaController,
         greedy: bool,
-        times: _Times,
+        costs: StepCosts | None,
         generator: np.random.Generator,
     ) -> None:
-        self._text, self._controller, self._times, self._generator = text, controller, times, generator
+        self._text, self._controller, self._costs, self._generator = text, controller, costs, generator
         self._accept = accept
         self._tokens: list[int] = text.tokens.tolist()
         self._guard = PluginGuard(strict=True)
@@ -195,7 +178,9 @@ class _Run:
         committed = tuple(self._tokens[at : at + accepted + 1])
         ended = at + len(committed) == len(self._tokens)
         draft = (*committed[:accepted], *[_UNKNOWN] * (drafted - accepted))
-        in_drafter, in_target, whole = self._times.of(asked, drafted)
+        costs = self._costs
+        in_drafter = costs.draft[drafted] if costs and asked else 0.0
+        in_target = costs.verify[drafted] if costs else 0.0
         return StepReport(
             step=step,
             asked=(asked,),
@@ -203,7 +188,7 @@ class _Run:
             draft_tokens=(draft,),
             draft_seconds=in_drafter,
             verify_seconds=in_target,
-            step_seconds=whole,
+            step_seconds=in_drafter + in_target + (costs.overhead if costs else 0.0),
             deviation=(0.0,),
         )
 

@@ -14,6 +14,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from specdec_core.costs import StepCosts
 from specdec_core.decoding.watch import CallWatch, watched
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, SamplingSettings, TrainingObserver
 from specdec_core.models import LoadedModel
@@ -21,9 +22,9 @@ from specdec_core.models.device import describe_device
 from specdec_core.record.record import Record, RecordedText, RecordPart, SomeTexts
 from specdec_core.registry import Registry
 from specdec_core.replay.along import Along, ForcedDraft, ForcedText
+from specdec_core.replay.draft_costs import draft_seconds
 from specdec_core.replay.odds import TextOdds
 from specdec_core.replay.preparing import Preparation
-from specdec_core.replay.timing import draft_seconds
 
 BATCH_SIZE = 16
 """Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
@@ -175,13 +176,15 @@ class DrafterReplay:
         for number, text in enumerate(islice(whole, chosen[-1] + 1 if chosen else 0)):
             yield self._forced([text])[0], number in wanted
 
-    def draft_seconds(self, timings: int = 20) -> tuple[float, ...]:
-        """Return D(k), the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft.
+    def costs(self, target: StepCosts, timings: int = 20) -> StepCosts:
+        """Return the costs of steps with this drafter: T(k) and the overhead as given, and D(k).
 
-        They are measured on this machine, once, with drafts of all lengths in turn along the first texts, one text
-        at a time; see `specdec_core.replay.timing`.
+        D(k) is the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft. They are
+        measured on this machine, once, with drafts of all lengths in turn along the first texts, one text at a
+        time; see `specdec_core.replay.draft_costs`.
 
         Args:
+            target: The costs of the target's steps.
             timings: Number of timings of each length.
         """
         if self._timed is None:
@@ -190,12 +193,7 @@ class DrafterReplay:
             texts = ((texts[0], next(odds)) for texts in self._batches(1))
             with watched(self._timeout) as watch, watch.interrupting():
                 self._timed = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
-        return self._timed[0]
-
-    @property
-    def draft_spread(self) -> tuple[float, ...]:
-        """How well each D(k) is known: half its 95% interval over its value; empty before it is timed."""
-        return () if self._timed is None else self._timed[1]
+        return target.with_drafter(*self._timed)
 
     def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
         """Yield the texts, some at a time."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from specdec_core.costs import StepCosts
 from specdec_core.decoding.metrics import Metrics, StepTimes
 from specdec_core.interface import AcceptanceRule, ConfigError, FixedGamma, GammaController
 from specdec_core.replay.controllers import DrawnRun, draw_runs
-from specdec_core.replay.machine import Machine
 from specdec_core.replay.odds import TextOdds
 from specdec_core.theory.replay import ExpectedCounts, expected_counts
 
@@ -24,11 +24,11 @@ class Replayed:
     """What a run over recorded texts would count, one text at a time, in expectation given the texts.
 
     Attributes:
-        metrics: Expected counts, which are no whole numbers, and expected times if a machine was given. The time
-            of reading prompts is not in them.
+        metrics: Expected counts, which are no whole numbers, and expected times if costs were given. The time of
+            reading prompts is not in them.
         steps_by_text: `[N]` float64, expected forward passes of the target for each text.
         tokens_by_text: `[N]` int64, its tokens.
-        seconds_by_text: `[N]` float64, its expected seconds; None without a machine.
+        seconds_by_text: `[N]` float64, its expected seconds; None without costs.
         drawn: Standard error of the block efficiency that seeded draws of a controller's runs leave; None where
             the expectation is exact.
         notes: What a reader of the results should know.
@@ -48,8 +48,7 @@ def expected_metrics(
     *,
     rule: AcceptanceRule | None = None,
     greedy: bool = False,
-    machine: Machine | None = None,
-    draft_seconds: Sequence[float] = (),
+    costs: StepCosts | None = None,
     draws: int = 8,
     seed: int = 0,
 ) -> Replayed:
@@ -63,8 +62,7 @@ def expected_metrics(
         gamma: The number of tokens drafted in each step, or the controller that decides it.
         rule: The acceptance rule, which `check_replayable` lets pass; None for Algorithm 1.
         greedy: Whether the target decodes greedily, which controllers are told. All rules accept the same then.
-        machine: Gives the times of steps; None for counts alone.
-        draft_seconds: D(k) of the drafter on that machine.
+        costs: The times of steps with this drafter; None for counts alone.
         draws: Number of runs of each text that are drawn for a controller.
         seed: Seed of these draws.
 
@@ -84,19 +82,16 @@ def expected_metrics(
         )
     if greedy:
         rule = None
-    draft = tuple(draft_seconds) or ((0.0,) if not longest else ())
-    if machine is not None:
-        machine.check(longest, draft)
+    if costs is not None:
+        costs.check(longest)
     tokens = np.array(list(map(len, odds)))
     if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
-        runs = draw_runs(odds, gamma, greedy, machine, draft, draws, seed, rule=rule)
-        return _drawn(runs, tokens, machine is not None)
-    return _exact(expected_counts([one.law(longest, rule) for one in odds], longest), tokens, machine, draft)
+        runs = draw_runs(odds, gamma, greedy, costs, draws, seed, rule=rule)
+        return _drawn(runs, tokens, costs is not None)
+    return _exact(expected_counts([one.law(longest, rule) for one in odds], longest), tokens, costs)
 
 
-def _exact(
-    counts: ExpectedCounts, tokens: NDArray[np.int64], machine: Machine | None, draft: tuple[float, ...]
-) -> Replayed:
+def _exact(counts: ExpectedCounts, tokens: NDArray[np.int64], costs: StepCosts | None) -> Replayed:
     by_length = counts.steps_by_length.sum(axis=0)
     calls = float(counts.draft_calls.sum())
     steps = float(counts.steps.sum())
@@ -116,29 +111,27 @@ def _exact(
         "times": tuple(StepTimes(steps=value) for value in _trimmed(by_length)),  # type: ignore[arg-type]
     }
     seconds = None
-    if machine is not None:
-        seconds, times = _times(counts, machine, draft)
+    if costs is not None:
+        seconds, times = _times(counts, costs)
         values |= times
     return Replayed(Metrics(**values), counts.steps, tokens, seconds)
 
 
-def _times(
-    counts: ExpectedCounts, machine: Machine, draft: tuple[float, ...]
-) -> tuple[NDArray[np.float64], dict[str, Any]]:
+def _times(counts: ExpectedCounts, costs: StepCosts) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Return the expected seconds of each text, and the fields of `Metrics` that hold times."""
     width = counts.steps_by_length.shape[1]
-    verify, drafting = np.array(machine.verify[:width]), np.array(draft[:width])
+    verify, drafting = np.array(costs.verify[:width]), np.array(costs.draft[:width] or (0.0,))
     every = counts.steps_by_length + counts.first_length
     # A step that asked for nothing took nothing; one that asked and got nothing took D(0).
     idle = counts.steps_by_asked[:, :1] + counts.first_asked[:, :1]
     in_drafter = every @ drafting - idle[:, 0] * drafting[0]
     in_target = every @ verify
-    seconds = in_drafter + in_target + counts.steps * machine.overhead
+    seconds = in_drafter + in_target + counts.steps * costs.overhead
     timed = counts.steps_by_length.sum(axis=0)
     drafted = timed * drafting
     drafted[0] -= counts.steps_by_asked[:, 0].sum() * drafting[0]
     rows = zip(_trimmed(timed), drafted, timed * verify, strict=False)
-    times = tuple(StepTimes(n, own, other, own + other + n * machine.overhead) for n, own, other in rows)  # type: ignore[arg-type]
+    times = tuple(StepTimes(n, own, other, own + other + n * costs.overhead) for n, own, other in rows)  # type: ignore[arg-type]
     return seconds, {
         "seconds": float(seconds.sum()),
         "draft_seconds": float(in_drafter.sum()),

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from specdec_core.costs import Machine
     from specdec_core.interface import TrainingObserver
     from specdec_core.record import Record
-    from specdec_core.replay import Machine
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.report.verdict import Verdict
     from specdec_core.study.run.runner import StudyResult

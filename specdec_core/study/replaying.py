@@ -23,10 +23,10 @@ from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.recorded import part_for
 
 if TYPE_CHECKING:
+    from specdec_core.costs import Machine
     from specdec_core.interface import TrainingObserver
     from specdec_core.interface.target import TargetConfig
     from specdec_core.record import Record, RecordPart
-    from specdec_core.replay import Machine
     from specdec_core.study.run.runner import StudyResult
 
 _STUDY_FILES = (".yaml", ".yml")

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec_core._lazy import lazy_attributes
-from specdec_core.theory.cost import best_gamma, expected_tokens_by_position, improvement_at_cost, step_seconds
 from specdec_core.theory.oracle import fixed_seconds, oracle_seconds
 from specdec_core.theory.speed import (
     expected_tokens,
+    expected_tokens_by_position,
     improves,
     memory_reduction,
     min_improvement,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = [
     "acceptance_rate",
     "allowed_acceptance",
-    "best_gamma",
     "best_tree",
     "best_tree_at_cost",
     "block_acceptance",
@@ -55,7 +54,6 @@ __all__ = [
     "expected_tree_tokens",
     "fixed_seconds",
     "greedy_acceptance_rate",
-    "improvement_at_cost",
     "improves",
     "lenient_acceptance_rate",
     "lenient_deviation",
@@ -72,7 +70,6 @@ __all__ = [
     "oracle_tokens",
     "rejection_acceptance",
     "rejection_acceptance_rate",
-    "step_seconds",
     "token_acceptance",
     "transport_bound",
     "tree_improvement",

@@ -7,8 +7,9 @@ References:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from specdec_core.theory.ranges import check, check_gamma
+from specdec_core.theory.ranges import check, check_each, check_gamma
 
 
 def expected_tokens(alpha: float, gamma: float) -> float:
@@ -36,6 +37,32 @@ def expected_tokens(alpha: float, gamma: float) -> float:
     return math.expm1((gamma + 1) * math.log(alpha)) / (alpha - 1)
 
 
+def expected_tokens_by_position(rates: Sequence[float], gamma: int) -> float:
+    """Return the expected number of tokens of one step: 1 + sum_{i=1..gamma} prod_{j<=i} rates[j].
+
+    Args:
+        rates: Probability that the token at each position of a draft is accepted if those before it were, in [0,
+            1]. The last one holds for all later positions.
+        gamma: Tokens drafted per step, at least 0.
+
+    Returns:
+        The expected number of tokens, including the recovered or bonus token. With one rate it is equation (1).
+
+    Raises:
+        ValueError: If an argument is out of range, or there is no rate.
+
+    References:
+        Equation (1), section 3.1, without its assumption that the betas are identically distributed.
+    """
+    check_each("rates", rates, 1.0)
+    check_gamma(gamma)
+    tokens = reached = 1.0
+    for position in range(int(gamma)):
+        reached *= rates[min(position, len(rates) - 1)]
+        tokens += reached
+    return tokens
+
+
 def walltime_improvement(alpha: float, gamma: float, c: float) -> float:
     """Return the expected factor by which decoding gets faster: expected tokens / (gamma * c + 1).
 
@@ -49,7 +76,7 @@ def walltime_improvement(alpha: float, gamma: float, c: float) -> float:
 
     References:
         Theorem 3.8, section 3.3. It assumes that the target verifies gamma + 1 tokens in the time of one;
-        `improvement_at_cost` does not.
+        `specdec_core.costs.improvement_at_cost` does not.
     """
     check("c", c)
     return expected_tokens(alpha, gamma) / (gamma * c + 1)

@@ -15,18 +15,17 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeAlias
 
 from specdec_core.interface import TokenTree
-from specdec_core.theory.cost import step_seconds
-from specdec_core.theory.ranges import check_gamma
+from specdec_core.theory.ranges import check, check_each, check_gamma
 
 Rates: TypeAlias = Sequence[Sequence[float]]
 """For each depth, the probability that the child of each rank is the accepted one; the last row holds below."""
-VerifyCost: TypeAlias = Sequence[float] | Mapping[int, float] | None
-"""T(k) / T(0), as `step_seconds` takes it."""
+VerifyCost: TypeAlias = Sequence[float] | None
+"""T(k) / T(0) for k = 0, 1, ... nodes; None is the assumption of Theorem 3.8, 1."""
 
 
 def expected_tree_tokens(tree: TokenTree, rates: Rates) -> float:
@@ -117,12 +116,17 @@ def tree_improvement(tree: TokenTree, rates: Rates, c: float, verify_cost: Verif
         tree: The tree.
         rates: As for `expected_tree_tokens`.
         c: Cost coefficient (Definition 3.7), at least 0.
-        verify_cost: T(k) / T(0), as for `step_seconds`. By default 1, as Theorem 3.8 assumes.
+        verify_cost: T(k) / T(0) for each k up to the number of nodes. By default 1, as Theorem 3.8 assumes.
 
     Raises:
         ValueError: An argument is out of range.
     """
-    cost = step_seconds(c, len(tree), verify_cost)[-1] - c * len(tree)
+    check("c", c)
+    cost = 1.0
+    if verify_cost is not None:
+        check_each("verify_cost", verify_cost, above=True)
+        check_gamma(len(tree), len(verify_cost) - 1, "the last k of verify_cost", name="the number of nodes")
+        cost = verify_cost[len(tree)]
     return expected_tree_tokens(tree, rates) / (tree.depth * c + cost)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specdec_core.costs import Machine
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.file import (
     DrafterEntry,
@@ -17,7 +18,6 @@ from specdec_core.measurement.file import (
     write_measurement,
 )
 from specdec_core.measurement.machines import machine_of
-from specdec_core.replay import Machine
 from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.config.study import drafter_label
 
@@ -32,40 +32,7 @@ TIMINGS = 10
 """Timings of each draft length; the finalists are timed live in any case."""
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Seconds of the steps of candidates on a machine.
-
-    Attributes:
-        machine: Gives T(k) and the overhead of a step.
-        missing: Why the times of some drafters are not known, by `drafter_key`.
-        rows: Number of texts that were decoded together in these steps.
-        note: Why T(k) of the record was not used; None if it was, or there is none.
-    """
-
-    machine: Machine
-    missing: Mapping[str, str]
-    rows: int = 1
-    note: str | None = None
-
-    @property
-    def plain_speed(self) -> float:
-        """Tokens per second without a drafter, prompts not counted."""
-        return self.rows / (self.machine.verify[0] + self.machine.overhead)
-
-    def draft_seconds(self, run: Run) -> tuple[float, ...]:
-        """Return D(k) of a run's drafter.
-
-        Raises:
-            ConfigError: It is not known; with the reason.
-        """
-        key = drafter_key(run.drafter, run.draft_sampling)
-        if key not in self.machine.draft:
-            raise ConfigError(self.missing[key])
-        return self.machine.draft[key]
-
-
-def read_costs(path: Path, runs: Sequence[Run]) -> Costs:
+def read_costs(path: Path, runs: Sequence[Run]) -> Machine:
     """Read the times of drafters from a file that `specdec measure --output` wrote.
 
     Args:
@@ -78,7 +45,7 @@ def read_costs(path: Path, runs: Sequence[Run]) -> Costs:
     measurement = read_measurement(path)
     absent = f"{path} has no times of this drafter; `specdec measure STUDY --output FILE` measures all of a study."
     found = _costs(measurement, path.stem, runs, absent)
-    if not found.machine.draft:
+    if not found.drafters:
         names = ", ".join(one.name for one in measurement.drafters) or "none"
         raise ConfigError(f"{path} has the times of no candidate; it has those of {names}, with their settings.")
     return found
@@ -94,7 +61,7 @@ def measure_costs(
     observer: TrainingObserver,
     registry: Registry,
     pool: Pool | None = None,
-) -> Costs:
+) -> Machine:
     """Time the steps of all drafters of a task on this machine, or on the device of a pool.
 
     Args:
@@ -141,11 +108,11 @@ def measure_costs(
         measurement, failed = run(read_measurement(path) if path.is_file() else None)
     except ConfigError:  # it has the times of something else
         measurement, failed = run(None)
-    costs = _costs(
+    found = _costs(
         measurement, f"{'this machine' if pool is None else 'a worker'} ({measurement.device})", runs, ""
     )
     broken = ((key, failed[one.name]) for key, one in entries.items() if one.name in failed)
-    return replace(costs, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
+    return replace(found, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
 
 
 def entries_of(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
@@ -164,15 +131,11 @@ def entries_of(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
     return entries
 
 
-def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str) -> Costs:
+def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str) -> Machine:
     """Return what a measurement says of some runs."""
     if not measurement.drafters:
         raise ConfigError(f"{name}: no drafter could be timed.")
     machine = machine_of(measurement, name)
     wanted = dict.fromkeys(drafter_key(run.drafter, run.draft_sampling) for run in runs)
-    known = {key: machine.draft[key] for key in wanted if key in machine.draft}
-    return Costs(
-        replace(machine, draft=known),
-        {key: absent for key in wanted if key not in known},
-        measurement.batch_size,
-    )
+    known = {key: machine.drafters[key] for key in wanted if key in machine.drafters}
+    return replace(machine, drafters=known, missing={key: absent for key in wanted if key not in known})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_core.decoding.timing import Medians
+from specdec_core.costs import Machine, StepCosts
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.measurement.file import (
     DrafterEntry,
@@ -16,12 +16,11 @@ from specdec_core.measurement.file import (
     read_measurement,
     write_measurement,
 )
-from specdec_core.measurement.timing import timing_of
 from specdec_core.models.device import describe_device, parse_device
 from specdec_core.record.record import Record, RecordPart, SomeTexts
-from specdec_core.replay import DrafterReplay, Machine, machine_of
+from specdec_core.replay import DrafterReplay
 from specdec_core.study.config.recorded import settings_key
-from specdec_core.tune.costs import TIMINGS, Costs, entries_of
+from specdec_core.tune.costs import TIMINGS, entries_of
 
 if TYPE_CHECKING:
     from specdec_core.interface import TrainingObserver
@@ -84,7 +83,7 @@ def recorded_costs(
     target: LoadedModel | None,
     observer: TrainingObserver,
     registry: Registry,
-) -> Costs:
+) -> Machine:
     """Return T(k) of a record, and D(k) of drafters, which is timed here along its texts as in a replay.
 
     Args:
@@ -98,8 +97,8 @@ def recorded_costs(
         observer: Receives the progress.
         registry: Where plugins come from.
     """
-    machine, batch_size = _machine(record)
-    measurement = _begun(record, gamma, path)
+    machine = _machine(record)
+    measurement = _begun(record, machine, gamma, path)
     known = {settings_key(one.settings, one.draft_sampling): one for one in measurement.drafters}
     texts = SomeTexts(part, _enough(part, (TIMINGS + 1) * gamma * (gamma + 1)))
     missing: dict[str, str] = {}
@@ -119,28 +118,23 @@ def recorded_costs(
                 target=target,
                 plugin_timeout=study.plugin_timeout,
             )
-            known[key] = _measured(entry, machine, replay.draft_seconds(TIMINGS), replay.draft_spread)
+            known[key] = _measured(entry, replay.costs(machine.target, TIMINGS))
         except SpecdecError as error:
             missing[key] = f"its drafter failed: {error}"
             continue
         write_measurement(path, measurement.model_copy(update={"drafters": tuple(known.values())}))
-    return Costs(
-        replace(
-            machine,
-            name=f"this machine ({machine.device}; T(k) from the record)",
-            draft={key: one.seconds.draft for key, one in known.items()},
-            draft_spread={key: one.seconds.draft_spread for key, one in known.items()},
-        ),
-        missing,
-        batch_size,
+    return replace(
+        machine,
+        name=f"this machine ({machine.device}; T(k) from the record)",
+        drafters={key: one.seconds for key, one in known.items()},
+        missing=missing,
     )
 
 
-def _machine(record: Record) -> tuple[Machine, int]:
-    machine, times = machine_of(record), record.header.times
-    assert machine is not None, "the record has times"
-    assert times is not None
-    return machine, times.batch_size
+def _machine(record: Record) -> Machine:
+    times = record.header.times
+    assert times is not None, "the record has times"
+    return times.machine
 
 
 def _enough(part: RecordPart, tokens: int) -> tuple[int, ...]:
@@ -154,10 +148,9 @@ def _enough(part: RecordPart, tokens: int) -> tuple[int, ...]:
     return tuple(chosen)
 
 
-def _begun(record: Record, gamma: int, path: Path) -> Measurement:
+def _begun(record: Record, machine: Machine, gamma: int, path: Path) -> Measurement:
     """Return what an earlier tuning measured with these settings; without drafters if none did."""
     header = record.header
-    machine, batch_size = _machine(record)
     options = {
         "record": header.model_dump(mode="json", include={"fingerprint", "tokenizer", "times"}),
         "gamma": gamma,
@@ -166,7 +159,7 @@ def _begun(record: Record, gamma: int, path: Path) -> Measurement:
     new = Measurement(
         target=header.target.model,
         device=machine.device,
-        batch_size=batch_size,
+        batch_size=machine.batch_size,
         seed=0,
         sampling={},
         versions=header.versions,
@@ -180,20 +173,14 @@ def _begun(record: Record, gamma: int, path: Path) -> Measurement:
     return before if before.options == options else new
 
 
-def _measured(
-    entry: DrafterEntry, machine: Machine, draft: Sequence[float], spread: Sequence[float]
-) -> DrafterMeasurement:
+def _measured(entry: DrafterEntry, costs: StepCosts) -> DrafterMeasurement:
     """Return the times with a drafter in the form of `specdec measure`."""
     own = entry.draft_sampling
-    known = {k: one for k, one in enumerate(machine.verify_spread) if one is not None}
-    verify = dict(enumerate(machine.verify))
-    medians = Medians(dict(enumerate(draft)), verify, machine.overhead, dict(enumerate(spread)), known)
-    timing = timing_of(medians, len(draft) - 1)
     return DrafterMeasurement(
         name=entry.name,
         settings=entry.settings,
         acceptance=(),
-        seconds=timing.seconds,
-        c=timing.c,
+        seconds=costs,
+        c=costs.c,
         draft_sampling=None if own is None else own.model_dump(mode="json"),
     )

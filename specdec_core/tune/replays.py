@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from specdec_core.costs import Machine
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import Drafter
 from specdec_core.interface.errors import SpecdecError
@@ -17,7 +18,6 @@ from specdec_core.record.record import Record, RecordPart, SomeTexts
 from specdec_core.replay import DrafterReplay, check_replayable, expected_metrics
 from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.run.remote_replay import PooledReplay
-from specdec_core.tune.costs import Costs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -57,7 +57,7 @@ class Replays:
         record: The record.
         part: The part.
         runs: The candidates.
-        costs: The seconds of steps.
+        machine: The seconds of steps.
         target: The target, if it is loaded.
         folder: Base for relative paths in settings.
         registry: Where plugins come from.
@@ -71,7 +71,7 @@ class Replays:
         record: Record,
         part: RecordPart,
         runs: Sequence[Run],
-        costs: Costs,
+        machine: Machine,
         *,
         target: LoadedModel | None,
         folder: Path,
@@ -81,7 +81,7 @@ class Replays:
         pool: Pool | None = None,
     ) -> None:
         self._pool = pool
-        self._record, self._part, self._costs = record, part, costs
+        self._record, self._part, self._machine = record, part, machine
         self._target, self._folder, self._registry = target, folder, registry
         self._observer, self._timeout = observer, plugin_timeout
         self._drafters: dict[str, _Drafter] = {}
@@ -117,7 +117,7 @@ class Replays:
             check_replayable(rule=rule, lenience=lenience, greedy=greedy)
             gamma = make_gamma(run.gamma, self._registry)
             assert gamma is not None, "the baseline is no candidate"
-            self._costs.draft_seconds(run)
+            self._machine.costs(drafter_key(run.drafter, run.draft_sampling))
         except SpecdecError as error:
             self._refused[run.name] = str(error)
             return
@@ -173,10 +173,9 @@ class Replays:
                 drafter.gammas[name],
                 rule=drafter.rules[name],
                 greedy=self._part.header.sampling.greedy,
-                machine=self._costs.machine,
-                draft_seconds=self._costs.draft_seconds(drafter.run),
+                costs=self._machine.costs(drafter_key(drafter.run.drafter, drafter.run.draft_sampling)),
             )
         except SpecdecError as error:
             return str(error)
-        assert replayed.seconds_by_text is not None, "there is a machine"
-        return replayed.seconds_by_text / self._costs.rows  # which share each step
+        assert replayed.seconds_by_text is not None, "there are costs"
+        return replayed.seconds_by_text / self._machine.batch_size  # which share each step

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.replay.machine import TIME_AGAIN
+from specdec_core.costs.machine import TIME_AGAIN
 from specdec_core.study import BASELINE, Study
 from specdec_core.study.config.study import with_task
 from specdec_core.study.report.formats import UNKNOWN, number, with_spread

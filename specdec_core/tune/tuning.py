@@ -26,7 +26,7 @@ from specdec_core.study.run.recorded import part_for
 from specdec_core.study.run.recording import RecordOptions, record_tasks
 from specdec_core.tune.catalogue import default_study
 from specdec_core.tune.confirm import Choice, choose, expected, finals, time_finalists
-from specdec_core.tune.costs import Costs, measure_costs, read_costs
+from specdec_core.tune.costs import measure_costs, read_costs
 from specdec_core.tune.race import Race, RaceSettings, race
 from specdec_core.tune.recorded import recorded_costs, why_not_recorded
 from specdec_core.tune.replays import Replays
@@ -34,6 +34,7 @@ from specdec_core.tune.result import TunedTask, Tuning
 from specdec_core.tune.winner import folder_of, winning_study, write_study
 
 if TYPE_CHECKING:
+    from specdec_core.costs import Machine
     from specdec_core.interface import TrainingObserver
     from specdec_core.interface.target import TargetConfig
     from specdec_core.models import LoadedModel
@@ -163,10 +164,10 @@ class _Job:
         raced = self._races(study, tasks, opened, parts, machine)
         choices = self._choices(study, {name: one for name, (one, _) in raced.items()})
         found = [
-            TunedTask(name, one, costs.plain_speed, choices[name], costs.machine.noise(), costs.note)
-            for name, (one, costs) in raced.items()
+            TunedTask(name, one, _plain_speed(here), choices[name], here.target.noise, here.note)
+            for name, (one, here) in raced.items()
         ]
-        where = next(costs.machine.name for _, costs in raced.values())
+        where = next(here.name for _, here in raced.values())
         name = study.path.name if record is None else str(record)
         return self._written(study, name, where, found, left_out, output)
 
@@ -197,23 +198,23 @@ class _Job:
         record: Record,
         parts: Sequence[RecordPart],
         machine: Path | None,
-    ) -> dict[str | None, tuple[Race, Costs]]:
+    ) -> dict[str | None, tuple[Race, Machine]]:
         """Return the race of each task, and the seconds of steps that it used."""
-        found: dict[str | None, tuple[Race, Costs]] = {}
+        found: dict[str | None, tuple[Race, Machine]] = {}
         for number, alike in enumerate(_alike(tasks)):
             runs = list({run.name: run for one in alike for run in one.runs[1:]}.values())
             warmest = max(alike, key=lambda one: one.sampling.temperature)
             every = replace(warmest, runs=(*warmest.runs[:1], *runs))
             if machine is not None:
                 target = self._target(study, every, timed=False)
-                costs = read_costs(machine, runs)
+                here = read_costs(machine, runs)
             else:
                 part = parts[tasks.index(warmest)]
-                target, costs = self._measured(study, every, record, part, number)
+                target, here = self._measured(study, every, record, part, number)
             for one in alike:
                 with self._timed("race"):
                     part = parts[tasks.index(one)]
-                    found[one.name] = self._race(study, one, record, part, costs, target), costs
+                    found[one.name] = self._race(study, one, record, part, here, target), here
         return {one.name: found[one.name] for one in tasks}
 
     def _target(self, study: Study, task: Task, *, timed: bool) -> LoadedModel | None:
@@ -233,7 +234,7 @@ class _Job:
 
     def _measured(
         self, study: Study, task: Task, record: Record, part: RecordPart, number: int
-    ) -> tuple[LoadedModel | None, Costs]:
+    ) -> tuple[LoadedModel | None, Machine]:
         """Return the target if it is loaded, and the seconds of steps: T(k) of the record, or all timed here."""
         runs = task.runs[1:]
         gamma = max((_max_gamma(run, self.registry) for run in runs), default=1)
@@ -250,8 +251,8 @@ class _Job:
                 timing = partial(recorded_costs, record, part, study, runs)
             else:
                 timing = partial(measure_costs, study, task, pool=self.pool)
-            costs = timing(gamma, path, target=target, observer=self.observer, registry=self.registry)
-        return target, replace(costs, note=why)
+            here = timing(gamma, path, target=target, observer=self.observer, registry=self.registry)
+        return target, replace(here, note=why)
 
     def _race(
         self,
@@ -259,14 +260,14 @@ class _Job:
         task: Task,
         record: Record,
         part: RecordPart,
-        costs: Costs,
+        machine: Machine,
         target: LoadedModel | None,
     ) -> Race:
         replays = Replays(
             record,
             part,
             task.runs[1:],
-            costs,
+            machine,
             target=target,
             folder=study.folder,
             registry=self.registry,
@@ -334,6 +335,11 @@ def _alike(tasks: Sequence[Task]) -> list[list[Task]]:
         else:
             groups.append([task])
     return groups
+
+
+def _plain_speed(machine: Machine) -> float:
+    """Return the tokens per second without a drafter, prompts not counted."""
+    return machine.batch_size / machine.target.step[0]
 
 
 def _max_gamma(run: Run, registry: Registry) -> int:

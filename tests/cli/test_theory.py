@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from specdec_core.cli import main
 from specdec_core.cli.theory import theory_app
+from specdec_core.costs import StepCosts, best_gamma, improvement_at_cost
 from specdec_core.measurement.file import (
     Acceptance,
     DrafterMeasurement,
     Measurement,
-    StepSeconds,
     write_measurement,
 )
-from specdec_core.theory import best_gamma, improvement_at_cost, walltime_improvement
+from specdec_core.theory import walltime_improvement
 from specdec_core.theory.paper import data as paper
 
 
@@ -119,11 +119,7 @@ def measured(tmp_path):
                 ),
                 Acceptance(temperature=0, lenience=0.5, tokens=9, alpha=1, low=1, high=1, by_position=(1,)),
             ),
-            seconds=StepSeconds(
-                draft=(0, 0.001, 0.002, 0.003),
-                verify=(0.01, 0.011, 0.012, 0.013),
-                step=(0.01, 0.0125, 0.013, 0.017),
-            ),
+            seconds=StepCosts(draft=(0, 0.001, 0.002, 0.003), verify=(0.009, 0.0105, 0.01, 0.013), overhead=0.001),
             c=0.1,
         )
 
@@ -236,7 +232,7 @@ def test_measurements_that_do_not_say_it(theory, measured, tmp_path):
     assert "is not a measurement" in theory("speed", "--measured", other).stderr
     assert "there is no such file" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
     text = json.loads(file.read_text())
-    text["drafters"][0]["seconds"]["step"] = []
+    text["drafters"][0]["seconds"]["verify"] = []
     other.write_text(json.dumps(text))
     assert "is not a measurement" in theory("speed", "--measured", other, "--drafter", "transformer").stderr
 

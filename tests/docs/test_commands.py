@@ -19,8 +19,9 @@ import typer
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
+from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, write_measurement
+from specdec_core.measurement.file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.models import model_folder
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
 
@@ -84,7 +85,7 @@ SLOW = re.compile(
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
 OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
-SECONDS = StepSeconds(draft=(0.0,) * 9, verify=(1.0,) * 9, step=(1.0,) * 9)
+SECONDS = StepCosts(draft=(0.0,) * 9, verify=(1.0,) * 9, overhead=0.0)
 STUDY = """\
 target: builtin:target
 prompts: [import os]

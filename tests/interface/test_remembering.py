@@ -8,7 +8,7 @@ import pytest
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, PluginConfig, SamplingSettings, TargetInfo
-from specdec_core.measurement.timing import SynchronizedDrafter
+from specdec_core.measurement.synchronized import SynchronizedDrafter
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Hierarchy
 from specdec_drafters.hierarchical.config import HierarchicalConfig

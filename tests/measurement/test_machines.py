@@ -1,21 +1,18 @@
 """The machine of a file of `specdec measure`, for replays."""
 
-import math
-
 import pytest
 
+from specdec_core.costs import StepCosts
 from specdec_core.interface import ConfigError
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, write_measurement
+from specdec_core.measurement.file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.measurement.machines import read_machine
 from specdec_core.registry import default_registry
-from specdec_core.replay import Machine
 from specdec_core.study import load_study
 from specdec_core.study.config.recorded import drafter_key
 
 
 def drafter(name, draft, verify, **changed):
-    step = tuple(one + other + 0.25 for one, other in zip(draft, verify, strict=True))
-    seconds = StepSeconds(draft=draft, verify=verify, step=step)
+    seconds = StepCosts(draft=draft, verify=verify, overhead=0.25)
     return DrafterMeasurement(
         **{"name": name, "settings": {}, "acceptance": (), "seconds": seconds, "c": 0.1, **changed}
     )
@@ -45,11 +42,13 @@ def test_a_machine_has_the_times_of_its_file(tmp_path):
     )
     machine = read_machine(file)
     assert (machine.name, machine.device) == ("a100", "cuda:0 (one)")
-    assert machine.verify == (1.5, 3.0), "medians, up to the longest draft of all"
-    assert machine.overhead == pytest.approx(0.25)
-    assert machine.draft[drafter_key(copy.drafter, None)] == (0.0, 0.5, 1.0)
-    assert machine.draft[drafter_key(random.drafter, random.draft_sampling)] == (0.0, 0.125)
-    assert drafter_key(random.drafter, None) not in machine.draft
+    assert machine.target.verify == (1.5, 3.0), "medians, up to the longest draft of all"
+    assert machine.target.overhead == 0.25
+    copied = machine.costs(drafter_key(copy.drafter, None))
+    assert (copied.draft, copied.verify) == ((0.0, 0.5, 1.0), machine.target.verify)
+    assert machine.costs(drafter_key(random.drafter, random.draft_sampling)).draft == (0.0, 0.125)
+    with pytest.raises(ConfigError, match="a100 has no times of this drafter"):
+        machine.costs(drafter_key(random.drafter, None))
 
 
 def test_a_file_without_a_drafter_or_of_batches_is_refused(tmp_path):
@@ -66,16 +65,8 @@ def test_the_noise_is_what_timings_of_one_drafter_and_several_drafters_disagree_
         return made.model_copy(update={"seconds": made.seconds.model_copy(update={"verify_spread": spread})})
 
     def noise(*drafters):
-        return read_machine(write(tmp_path / "times.json", *drafters)).noise()
+        return read_machine(write(tmp_path / "times.json", *drafters)).target.noise
 
     assert noise(of("a", (2.0, 3.0), ())) is None
     assert noise(of("a", (2.0, 3.0), (0.5, 0.25))) == pytest.approx(0.375)
     assert noise(of("a", (2.0, 2.0), (0.5, 0.25)), of("b", (3.0, 2.0), (0.5, 0.25))) == pytest.approx(0.1)
-
-
-def test_the_noise_of_a_step_is_that_of_both_models():
-    machine = Machine("here", "cpu", (4.0, 4.0), verify_spread=(0.25, None))
-    assert machine.noise() == 0.25
-    assert machine.noise((4.0, 4.0), (0.5, 0.5)) == pytest.approx(math.hypot(1, 2) / 8)
-    assert machine.noise((0.0, 4.0)) == 0.25
-    assert Machine("here", "cpu", (4.0,)).noise() is None

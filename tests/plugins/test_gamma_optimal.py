@@ -8,15 +8,14 @@ import math
 import pytest
 from pydantic import ValidationError
 
+from specdec_core.costs import StepCosts
 from specdec_core.interface import ConfigError
 from specdec_core.measurement.file import (
     Acceptance,
     DrafterMeasurement,
     Measurement,
-    StepSeconds,
     write_measurement,
 )
-from specdec_core.measurement.forecast import seconds_by_gamma
 from specdec_core.study import load_study
 from specdec_core.theory import walltime_improvement
 from specdec_plugins.gamma.optimal import OptimalGamma, OptimalGammaConfig
@@ -51,8 +50,7 @@ def drafter(name, by_position=CHOSEN, step=(1.0, 1.2, 1.4, 1.6, 1.8), **more) ->
         )
         for (temperature, lenience), rates in by_position.items()
     ]
-    zeros = (0.0,) * len(step)
-    seconds = StepSeconds(draft=zeros, verify=zeros, step=step)
+    seconds = StepCosts(verify=step, overhead=0.0)
     return DrafterMeasurement(name=name, settings={}, acceptance=tuple(acceptance), seconds=seconds, c=0.2)
 
 
@@ -252,4 +250,4 @@ def test_in_a_batch_the_longest_draft_of_the_rows_takes_its_time(tmp_path):
     assert gamma_of(measured=alone) == 1
     assert gamma_of(measured=together) == 0
     found = OptimalGammaConfig(measured=together).measured
-    assert found.seconds == pytest.approx(seconds_by_gamma((1.0, 1.5), one.acceptance[0], 8))
+    assert found.seconds == pytest.approx(one.acceptance[0].mean_seconds((1.0, 1.5), 8))

@@ -80,7 +80,7 @@ def test_the_best_tree_follows_the_rates_and_the_costs():
 def test_a_measured_file_gives_rates_and_costs(tmp_path):
     rates = {"alpha": 0.6, "low": 0.5, "high": 0.7, "by_position": [0.6]}
     acceptance = {"temperature": 1.0, "lenience": 1.0, "tokens": 9, **rates}
-    seconds = {"draft": [0, 0.1], "verify": [2.0, 2.2], "step": [2.0, 2.4]}
+    seconds = {"draft": [0, 0.1], "verify": [2.0, 2.2], "overhead": 0.1}
     one = {"name": "small", "settings": {}, "acceptance": [acceptance], "seconds": seconds, "c": 0.05}
     about = {"target": "t", "device": "cpu", "batch_size": 1, "seed": 0, "sampling": {}, "versions": {}}
     file = {**about, "drafters": [one]}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     ConfigError,
@@ -21,15 +22,15 @@ from specdec_core.interface import (
     StepReport,
     TokenTree,
 )
-from specdec_core.replay import Machine, expected_metrics
+from specdec_core.replay import expected_metrics
 from specdec_core.testing.harness.replaying import recorded_texts
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from tests.catalogue import GAMMAS
 from tests.replay.support import PROMPT, all_texts, plain, replayed, small_target
 from tests.toys import CountingDrafter
 
-MACHINE = Machine("here", "cpu", (1.0, 1.1, 1.2, 1.3, 1.5), 0.05)
-DRAFT = (0.01, 0.1, 0.2, 0.3, 0.4)
+TARGET = StepCosts(verify=(1.0, 1.1, 1.2, 1.3, 1.5), overhead=0.05)
+COSTS = TARGET.with_drafter((0.01, 0.1, 0.2, 0.3, 0.4))
 
 
 class _Always(GammaController):
@@ -68,8 +69,8 @@ def odds():
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])
 def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(odds, gamma):
-    exact = expected_metrics(odds, gamma, machine=MACHINE, draft_seconds=DRAFT)
-    drawn = expected_metrics(odds, _Always(gamma), machine=MACHINE, draft_seconds=DRAFT, draws=200)
+    exact = expected_metrics(odds, gamma, costs=COSTS)
+    drawn = expected_metrics(odds, _Always(gamma), costs=COSTS, draws=200)
     assert drawn.metrics.tokens == exact.metrics.tokens
     assert drawn.drawn is not None
     difference = drawn.metrics.block_efficiency - exact.metrics.block_efficiency
@@ -89,7 +90,7 @@ def test_the_fixed_controller_is_computed_exactly(odds):
 
 
 def test_times_are_the_machines(odds):
-    found = expected_metrics(odds, 2, machine=MACHINE, draft_seconds=DRAFT)
+    found = expected_metrics(odds, 2, costs=COSTS)
     metrics = found.metrics
     # A step takes T(k), D(k) if it asked for a draft, and the overhead; the first of each text is not in `times`.
     for k, (verify, draft) in enumerate(zip((1.0, 1.1, 1.2), (0.0, 0.1, 0.2), strict=True)):
@@ -100,7 +101,7 @@ def test_times_are_the_machines(odds):
     first = len(odds) * (1.2 + 0.2 + 0.05)
     assert metrics.seconds == pytest.approx(sum(one.seconds for one in metrics.times) + first)
     assert metrics.seconds == pytest.approx(found.seconds_by_text.sum())
-    alone = expected_metrics(odds, 0, machine=MACHINE).metrics
+    alone = expected_metrics(odds, 0, costs=TARGET).metrics
     assert alone.seconds == pytest.approx(1.05 * alone.tokens)
 
 
@@ -113,7 +114,7 @@ def test_a_draft_that_is_empty_though_asked_for_takes_its_time():
 
     texts = recorded_texts(target, PROMPT, [(2, 3, 0, 2)], sampling, 4)
     odds = replayed(target, texts, sampling, Nothing(4), length=4).odds()
-    found = expected_metrics(odds, 2, machine=MACHINE, draft_seconds=DRAFT).metrics
+    found = expected_metrics(odds, 2, costs=COSTS).metrics
     assert found.draft_seconds == pytest.approx(3 * 0.01)  # the last place before the limit is not asked for
     assert found.draft_calls == 3
 
@@ -162,7 +163,7 @@ def test_confidence_is_what_a_controller_is_told_live():
 
 def test_reports_are_those_of_decoding(odds):
     controller = _Always(2)
-    expected_metrics(odds[:3], controller, machine=MACHINE, draft_seconds=DRAFT, draws=1)
+    expected_metrics(odds[:3], controller, costs=COSTS, draws=1)
     steps = iter(controller.reports)
     for text in odds[:3]:
         tokens: list[int] = []
@@ -193,8 +194,8 @@ def test_what_is_refused(odds):
         expected_metrics(odds, 7)
     with pytest.raises(ConfigError, match="trees"):
         expected_metrics(odds, Gamma(2, tree=TokenTree((-1, 0))))
-    with pytest.raises(ConfigError, match=r"D\(k\) of here is known for no k"):
-        expected_metrics(odds, 2, machine=MACHINE)
+    with pytest.raises(ConfigError, match=r"D\(k\) is known for no k"):
+        expected_metrics(odds, 2, costs=TARGET)
     with pytest.raises(ConfigError, match="no texts"):
         expected_metrics([], 2)
     broken = Gamma(2, 2.5)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, SamplingSettings
 from specdec_core.record.record import SomeTexts
@@ -70,6 +71,6 @@ def test_what_is_expected_of_a_text_does_not_depend_on_which_others_are_replayed
 def test_a_replay_may_be_repeated_and_timed(target, recorded):
     drafter = RememberingDrafter(6)
     first, second = replay(target, recorded, drafter), replay(target, recorded, drafter, batch_size=4)
-    assert len(first.draft_seconds(1)) == 4
+    assert len(first.costs(StepCosts(verify=(1.0,), overhead=0.0), 1).draft) == 4
     for one, other in zip(first.odds(), second.odds(), strict=True):
         np.testing.assert_array_equal(one.accept(), other.accept())

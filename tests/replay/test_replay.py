@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from specdec_core import default_registry
+from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     AutoregressiveDrafter,
@@ -46,6 +47,7 @@ from tests.replay.support import PROMPT, replayed, small_target
 from tests.toys import CountingDrafter, Lenience, SparseDrafter
 
 SAMPLED, GREEDY = SamplingSettings(), SamplingSettings(temperature=0)
+TARGET = StepCosts(verify=(1.0, 1.1, 1.2), overhead=0.05)
 
 
 def texts_of(
@@ -140,14 +142,16 @@ def test_timing_follows_the_text_and_tells_the_drafter_so(target):
     replay = replayed(target, texts, SAMPLED, drafter, 4, 40)
     replay.odds()
     drafter.asked.clear()
-    seconds = replay.draft_seconds(timings=3)
+    costs = replay.costs(TARGET, timings=3)
+    seconds = costs.draft
+    assert (costs.verify, costs.overhead) == (TARGET.verify, TARGET.overhead)
     assert len(seconds) == 5
     assert seconds[0] == 0
     assert all(value > 0 for value in seconds[1:])
     assert {row[0] for row in drafter.asked} == {1, 2, 3, 4}
-    assert replay.draft_seconds() is seconds
-    assert len(replay.draft_spread) == 5
-    assert all(spread > 0 for spread in replay.draft_spread)
+    assert replay.costs(TARGET).draft is seconds, "it is timed once"
+    assert len(costs.draft_spread) == 5
+    assert all(spread > 0 for spread in costs.draft_spread)
 
 
 def test_timing_a_hierarchy_runs_all_of_its_levels(target):
@@ -164,7 +168,7 @@ def test_timing_a_hierarchy_runs_all_of_its_levels(target):
     replay = replayed(target, texts_of(target, (30, 30)), SAMPLED, drafter, 3, 30)
     replay.odds()
     assert not below.calls  # q is that of the model in the middle
-    assert all(value > 0 for value in replay.draft_seconds(timings=3)[1:])
+    assert all(value > 0 for value in replay.costs(TARGET, timings=3).draft[1:])
     assert below.calls
 
 
@@ -177,10 +181,10 @@ def test_timing_a_drafter_that_offers_little():
             return super().draft(tokens, min(budget, tokens[-1] % 2))
 
     texts = texts_of(target, (60,))
-    seconds = replayed(target, texts, SAMPLED, One(6), 3, 60).draft_seconds(timings=4)
+    seconds = replayed(target, texts, SAMPLED, One(6), 3, 60).costs(TARGET, timings=4).draft
     assert len(seconds) == 4
     assert seconds[0] > 0
-    assert seconds[3] == pytest.approx(3 * seconds[1])
+    assert seconds[3] == pytest.approx(seconds[1] + 2 * max(0.0, seconds[1] - seconds[0]))
 
 
 def test_texts_that_could_have_gone_on_are_drafted_beyond_their_end(target):

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_rule
 from specdec_core.interface import ConfigError
 from specdec_core.record import read_record
 from specdec_core.registry import default_registry
-from specdec_core.replay import DrafterReplay, Machine, expected_metrics
+from specdec_core.replay import DrafterReplay, expected_metrics
 from specdec_core.study import Study, load_study, replay
 from specdec_core.study.config.recorded import (
     drafter_key,
@@ -38,7 +39,7 @@ RUNS = (
     {"drafter": "random", "grid": {"gamma": [1, 3]}},
     {"drafter": "again", "grid": {"gamma": [1, 2, 3]}},
 )
-MACHINE = Machine("here", "cpu (a small one)", verify=(1.0, 1.25, 1.5, 2.0), overhead=0.25)
+MACHINE = Machine("here", "cpu (a small one)", StepCosts(verify=(1.0, 1.25, 1.5, 2.0), overhead=0.25))
 
 
 class Progress(Recorder):
@@ -94,10 +95,11 @@ def replayed(record, registry, model_folder):
     return run
 
 
-def timed(study: Study, **drafts):
+def timed(study: Study, machine=MACHINE, **drafts):
     """A machine with the times of each drafter of a study, by name."""
     keys = {run.labels.drafter: drafter_key(run.drafter, run.draft_sampling) for run in study.runs[1:]}
-    return replace(MACHINE, draft={keys[name]: times for name, times in drafts.items()})
+    costs = {keys[name]: machine.target.with_drafter(times) for name, times in drafts.items()}
+    return replace(machine, drafters=costs)
 
 
 def test_greedy_counts_are_those_of_decoding(replayed, registry):
@@ -145,9 +147,10 @@ def test_a_grid_of_gammas_asks_the_drafter_once(replayed, again):
 
 def test_seconds_are_expected_on_the_machines_that_are_given(replayed, record, registry):
     study = replayed().study
+    fast = StepCosts(verify=(0.1,) * 4, overhead=0.25)
     machines = [
-        replace(timed(study, **{"prompt-copy": (0.0, 0.5, 0.5, 0.5), "random": (0.0,) * 4}), name="slow"),
-        replace(timed(study, **{"prompt-copy": (0.0, 0.0, 0.0, 0.0)}), name="fast", verify=(0.1,) * 4),
+        timed(study, replace(MACHINE, name="slow"), **{"prompt-copy": (0.0, 0.5, 0.5, 0.5), "random": (0.0,) * 4}),
+        timed(study, Machine("fast", MACHINE.device, fast), **{"prompt-copy": (0.0, 0.0, 0.0, 0.0)}),
     ]
     result = replayed(machines=machines)
     names = [task.name for task in result.study.tasks]
@@ -159,10 +162,9 @@ def test_seconds_are_expected_on_the_machines_that_are_given(replayed, record, r
             task = f"{name} on {machine.name}"
             config = study.tasks[0].runs[1].drafter
             odds = DrafterReplay(record, part, config, max_gamma=3, registry=registry).odds()
-            seconds = machine.draft[drafter_key(config, None)]
-            took = expected_metrics(odds, 2, machine=machine, draft_seconds=seconds).metrics.seconds
+            took = expected_metrics(odds, 2, costs=machine.costs(drafter_key(config, None))).metrics.seconds
             tokens = rows[task, "baseline"].counts.tokens
-            alone = tokens * (machine.verify[0] + machine.overhead)
+            alone = tokens * machine.target.step[0]
             row = rows[task, "prompt-copy-2"]
             assert rows[task, "baseline"].counts.seconds == pytest.approx(alone)
             assert row.speed.speedup == row.expected.speedup_expected_here == pytest.approx(alone / took)
@@ -258,8 +260,8 @@ def test_times_of_the_record_are_used_with_the_drafters_here(registry, model_fol
     ],
 )
 def test_no_speed_is_praised_beyond_the_noise_of_the_times(replayed, spread, said, unsaid):
-    free = timed(replayed().study, again=(0.0,) * 4)
-    machine = replace(free, verify=(1.0,) * 4, verify_spread=(spread,) * 4)
+    target = StepCosts(verify=(1.0,) * 4, overhead=0.25, verify_spread=(spread,) * 4)
+    machine = timed(replayed().study, Machine("here", "cpu", target), again=(0.0,) * 4)
     rows = summarise(replayed(RUNS[2], machines=[machine]))
     greedy = [row for row in rows if row.task == "greedy"]
     found = verdict(greedy)

@@ -6,14 +6,13 @@ import random
 
 import pytest
 
+from specdec_core.costs import best_gamma, step_seconds
 from specdec_core.interface import TokenTree
 from specdec_core.theory import (
-    best_gamma,
     best_tree,
     best_tree_at_cost,
     expected_tokens,
     expected_tree_tokens,
-    step_seconds,
     tree_improvement,
     walltime_improvement,
 )

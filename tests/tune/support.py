@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, StepSeconds, write_measurement
+from specdec_core.costs import StepCosts
+from specdec_core.measurement.file import DrafterMeasurement, Measurement, write_measurement
 
 STUDY = """\
 target: {folder}
@@ -52,11 +53,7 @@ def write_times(path, drafts, verify=(1.0, 1.0, 1.0, 1.0), overhead=0.0, batch_s
             name=name,
             settings=settings,
             acceptance=(),
-            seconds=StepSeconds(
-                draft=draft,
-                verify=verify,
-                step=tuple(t + d + overhead for t, d in zip(verify, draft, strict=True)),
-            ),
+            seconds=StepCosts(draft=draft, verify=verify, overhead=overhead),
             c=0.1,
         )
         for name, (settings, draft) in drafts.items()

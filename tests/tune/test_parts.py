@@ -170,14 +170,14 @@ def test_the_finals_hold_the_finalists_and_fewer_prompts(study):
 def test_times_are_found_by_the_settings_of_the_drafter(study, tmp_path):
     loaded = study(STUDY)
     drafts = {"x": (echo(2), (0.0, 0.1, 0.2)), "y": (echo(3), (0.0, 0.3, 0.6))}
-    costs = read_costs(write_times(tmp_path / "here.json", drafts, (1.0, 2.0, 3.0), 0.5), loaded.runs[1:])
-    assert costs.draft_seconds(loaded.runs[1]) == (0.0, 0.1, 0.2)
-    assert costs.draft_seconds(loaded.runs[-1]) == (0.0, 0.3, 0.6)
-    assert (costs.machine.name, costs.machine.verify, costs.machine.overhead) == ("here", (1.0, 2.0, 3.0), 0.5)
-    assert costs.plain_speed == pytest.approx(1 / 1.5)
+    machine = read_costs(write_times(tmp_path / "here.json", drafts, (1.0, 2.0, 3.0), 0.5), loaded.runs[1:])
+    first, last = (drafter_key(run.drafter, run.draft_sampling) for run in (loaded.runs[1], loaded.runs[-1]))
+    assert machine.costs(first).draft == (0.0, 0.1, 0.2)
+    assert machine.costs(last).draft == (0.0, 0.3, 0.6)
+    assert (machine.name, machine.target.verify, machine.target.overhead) == ("here", (1.0, 2.0, 3.0), 0.5)
     only = read_costs(write_times(tmp_path / "one.json", {"x": drafts["x"]}, (1.0, 2.0, 3.0)), loaded.runs[1:])
     with pytest.raises(ConfigError, match="no times of this drafter"):
-        only.draft_seconds(loaded.runs[-1])
+        only.costs(last)
 
 
 def test_lengths_are_timed_by_the_drafters_that_produce_them(study, tmp_path):
@@ -187,15 +187,13 @@ def test_lengths_are_timed_by_the_drafters_that_produce_them(study, tmp_path):
     )
     measurement = read_measurement(path)
     one, other = measurement.drafters
-    wrong = other.seconds.model_copy(update={"verify": (1.2, 50.0)})
-    drafters = (
-        one.model_copy(update={"timed": (0, 1)}),
-        other.model_copy(update={"seconds": wrong, "timed": (0,)}),
-    )
+    right = one.seconds.model_copy(update={"timed": (0, 1)})
+    wrong = other.seconds.model_copy(update={"verify": (1.2, 50.0), "timed": (0,)})
+    drafters = one.model_copy(update={"seconds": right}), other.model_copy(update={"seconds": wrong})
     write_measurement(path, measurement.model_copy(update={"drafters": drafters}))
-    costs = read_costs(path, study(STUDY).runs[1:])
-    assert costs.machine.verify == (pytest.approx(1.1), 2.0)
-    assert costs.machine.noise() == pytest.approx(0.1 / 1.1)
+    target = read_costs(path, study(STUDY).runs[1:]).target
+    assert target.verify == (pytest.approx(1.1), 2.0)
+    assert target.noise == pytest.approx(0.1 / 1.1)
 
 
 def test_own_sampling_settings_make_another_drafter(study):

@@ -15,6 +15,7 @@ from specdec_core.record.reader import read_record
 from specdec_core.registry import default_registry
 from specdec_core.replay import DrafterReplay, expected_metrics
 from specdec_core.study import load_study
+from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.run.recording import RecordOptions, record_study
 from specdec_core.tune import RaceSettings, TuneOptions, tune
 from specdec_core.tune.catalogue import default_study
@@ -46,19 +47,19 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
     part, runs = record.parts[0], loaded.runs[1:]
     drafts = {"echo": (echo(2), (0.0, 0.1, 0.2, 0.3)), "dear": (echo(3), (0.0, 5.0, 5.0, 5.0))}
     path = write_times(tmp_path / "times.json", drafts, (1.0, 1.1, 1.3, 1.4), overhead=0.25)
-    costs = read_costs(path, runs)
+    machine = read_costs(path, runs)
     registry = default_registry()
     replays = Replays(
-        record, part, runs, costs, target=None, folder=loaded.folder, registry=registry, observer=Seen()
+        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, observer=Seen()
     )
     order = [11, 3, 15, 0]
     found = replays([run.name for run in runs], order)
     texts = list(part)
     for run, gamma in zip(runs, (1, 2, 3, 2), strict=True):
-        draft_seconds = drafts["dear" if run.name == "three" else "echo"][1]
+        costs = machine.costs(drafter_key(run.drafter, run.draft_sampling))
         for place, number in enumerate(order):
             odds = DrafterReplay(record, OneText(part.header, texts[number]), run.drafter, max_gamma=3).odds()
-            alone = expected_metrics(odds, gamma, machine=costs.machine, draft_seconds=draft_seconds)
+            alone = expected_metrics(odds, gamma, costs=costs)
             assert found[run.name][place] == pytest.approx(alone.seconds_by_text[0])
     assert len(np.unique(found[runs[0].name])) > 1  # or the order would not matter
 
@@ -70,14 +71,14 @@ def test_candidates_are_replayed_with_their_rules(model_folder, tmp_path):
     loaded = load_study(path)
     record = record_study(loaded, tmp_path / "record", Seen(), RecordOptions())
     part, runs, registry = record.parts[0], loaded.runs[1:], default_registry()
-    costs = read_costs(write_times(tmp_path / "times.json", {"random": ({"name": "random"}, FREE)}), runs)
+    machine = read_costs(write_times(tmp_path / "times.json", {"random": ({"name": "random"}, FREE)}), runs)
     replays = Replays(
-        record, part, runs, costs, target=None, folder=loaded.folder, registry=registry, observer=Seen()
+        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, observer=Seen()
     )
     found = replays([run.name for run in runs], range(len(part)))
     odds = DrafterReplay(record, part, runs[0].drafter, max_gamma=3).odds()
     for run, rule in zip(runs, (None, make_rule("block", greedy=False)), strict=True):
-        alone = expected_metrics(odds, 3, rule=rule, machine=costs.machine, draft_seconds=FREE)
+        alone = expected_metrics(odds, 3, rule=rule, costs=machine.target.with_drafter(FREE))
         assert found[run.name] == pytest.approx(alone.seconds_by_text)
     token, block = found.values()
     assert (block <= token).all()

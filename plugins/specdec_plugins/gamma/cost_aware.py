@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field, model_validator
 
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig, StepReport
-from specdec_plugins.gamma.cost_aware_estimates import AcceptanceByPosition, StepTimes
+from specdec_plugins.gamma.cost_aware_estimates import AcceptanceByPosition, CostEstimates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ class CostAwareGamma(GammaController):
         size = batch.batch_size
         if size not in self._by_batch_size:
             config = self.config
-            times = StepTimes(config.max_gamma, config.decay_steps, config.seconds)
+            times = CostEstimates(config.max_gamma, config.decay_steps, config.seconds)
             self._by_batch_size[size] = _Costs(times, config.exploration)
         return _CostAwareSession(self._acceptance, self._by_batch_size[size], size, self.max_gamma)
 
@@ -100,7 +100,7 @@ class _Costs:
         budget: Time left for exploration, in steps without a draft; at most one is saved up.
     """
 
-    times: StepTimes
+    times: CostEstimates
     exploration: float
     budget: float = field(init=False)
 

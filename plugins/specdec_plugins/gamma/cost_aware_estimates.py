@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import sqrt
 from typing import TYPE_CHECKING
+
+from specdec_core.costs import interpolated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +82,7 @@ class AcceptanceByPosition:
         return list(accumulate(survivors))
 
 
-class StepTimes:
+class CostEstimates:
     """Estimates the time of a step by the length k of its longest draft, in units of a step without a draft.
 
     A step's time is (how busy the machine is) x (the cost of its draft). The first factor is common to all lengths
@@ -183,15 +185,14 @@ class StepTimes:
             weights,
         )
 
-    def _interpolate(self, lengths: list[int], values: list[float]) -> list[float]:
-        """Return the cost of k = 0, 1, ... max_gamma draft tokens, linear between the lengths that were timed."""
-        costs: list[float] = []
-        for (low, high), (left, right) in zip(pairwise(lengths), pairwise(values), strict=True):
-            slope = (right - left) / (high - low)
-            costs += [left + slope * n for n in range(high - low)]
+    def _interpolate(self, lengths: list[int], values: list[float]) -> tuple[float, ...]:
+        """Return the cost of k = 0, 1, ... max_gamma draft tokens.
+
+        A single step may be all that is known of a length, so beyond the longest the mean slope continues.
+        """
         last = lengths[-1]
         slope = max(self._slope, (values[-1] - values[0]) / last) if last else _PRIOR_TOKEN_COST
-        return costs + [values[-1] + slope * n for n in range(len(self._asked) - last)]
+        return interpolated(dict(zip(lengths, values, strict=True)), len(self._asked) - 1, slope)
 
     def _optimistic(self, lengths: list[int], values: list[float]) -> list[float]:
         """Return the least cost of k = 0, 1, ... max_gamma draft tokens: verifying more of them may be free."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from specdec_core.costs import best_gamma, step_seconds
 from specdec_core.interface import (
     BatchInfo,
     FixedGammaSession,
@@ -16,8 +17,7 @@ from specdec_core.interface import (
     GammaSession,
     PluginConfig,
 )
-from specdec_core.measurement import Measurement, Rate, rates_by_position, seconds_by_gamma
-from specdec_core.theory import best_gamma, step_seconds
+from specdec_core.measurement import Measurement, Rate
 from specdec_plugins.gamma.config import Cost, Count, read_measured
 
 if TYPE_CHECKING:
@@ -92,8 +92,8 @@ def _steps(measurement: Measurement, file: Path, choice: Mapping[str, Any]) -> d
     seconds = drafter.seconds.step
     return {
         "file": file,
-        "rates": rates_by_position(acceptance, len(seconds) - 1) or (0.0,),
-        "seconds": seconds_by_gamma(seconds, acceptance, measurement.batch_size),
+        "rates": acceptance.rates(len(seconds) - 1) or (0.0,),
+        "seconds": acceptance.mean_seconds(seconds, measurement.batch_size),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from specdec_core.costs import interpolated
 from specdec_core.interface import (
     BatchInfo,
     ConfigError,
@@ -121,9 +122,10 @@ class OptimalTreeGamma(GammaController):
         super().__init__(config)
         source = config if config.measured is None else config.measured
         assert source.rates is not None  # validated
-        self._tree = best_tree_at_cost(
-            source.rates, config.nodes, config.depth, source.c or 0.0, source.verify_cost
-        )
+        verify = None
+        if source.verify_cost is not None:
+            verify = interpolated(dict(enumerate(source.verify_cost)), config.nodes)
+        self._tree = best_tree_at_cost(source.rates, config.nodes, config.depth, source.c or 0.0, verify)
 
     @property
     def max_gamma(self) -> int:

@@ -9,13 +9,11 @@ from typing import Annotated
 import typer
 
 from specdec_core.cli.common import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.costs import Forecast, GammaForecast, forecast, step_seconds
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.file import read_measurement
-from specdec_core.measurement.forecast import forecast_drafter
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
-from specdec_core.theory import step_seconds
-from specdec_core.theory.forecast import Forecast, GammaForecast, forecast
 from specdec_core.theory.ranges import check_gamma
 
 _MAX_GAMMA = 100_000
@@ -120,9 +118,7 @@ def _measured(
     drafter, acceptance = measurement.choose(
         path, name, 1.0 if temperature is None else temperature, 1.0 if lenience is None else lenience
     )
-    return forecast_drafter(
-        drafter, acceptance, measurement.batch_size, c_hat=c_hat, gamma=gamma, max_gamma=max_gamma
-    )
+    return drafter.forecast(acceptance, measurement.batch_size, c_hat=c_hat, gamma=gamma, max_gamma=max_gamma)
 
 
 def _times(text: str) -> dict[int, float]:

@@ -8,7 +8,7 @@ tokens takes
 
 where T(k) is the target's time as measured over all runs of the task, D(k) the time of this run's drafter, and O
 the overhead of the framework. Acceptance is counted by position. Time outside these steps is fixed: set-up, and
-the first step of a batch, which reads the prompts. `specdec_core.theory.workload` turns both into a wall time.
+the first step of a batch, which reads the prompts. `specdec_core.costs.workload` turns both into a wall time.
 Importing this imports no torch.
 
 References:
@@ -24,8 +24,8 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from specdec_core.theory import step_seconds
-from specdec_core.theory.workload import Workload, reach_by_length, requested_seconds
+from specdec_core.costs import StepCosts, interpolated
+from specdec_core.costs.workload import Workload, reach_by_length, requested_seconds
 
 if TYPE_CHECKING:
     from specdec_core.decoding.metrics import Metrics, StepTimes
@@ -169,7 +169,9 @@ class Expectation:
     @property
     def here(self) -> float:
         """The expected speed-up of the drafts as they were."""
-        stepping = sum(time.steps * seconds for time, seconds in zip(self._run.times, self._seconds, strict=False))
+        stepping = sum(
+            time.steps * seconds for time, seconds in zip(self._run.times, self._costs.step, strict=False)
+        )
         return self._speedup(self._outside + stepping)
 
     def at(self, gamma: int) -> float:
@@ -186,7 +188,7 @@ class Expectation:
         if gamma == 0:
             return 1.0
         reach = reach_by_length([time.steps for time in self._run.times], self._run.steps_asked, gamma)
-        seconds = requested_seconds(self._seconds, reach)[gamma]
+        seconds = requested_seconds(self._costs.step, reach)[gamma]
         return self._speedup(self._workload.seconds(acceptance_by_position(self._run), gamma, seconds))
 
     @property
@@ -210,9 +212,9 @@ class Expectation:
     @property
     def verify_excess(self) -> float:
         """Verification time of this repeat over that of the same drafts in all runs of the study."""
-        usual = sum(time.steps * cost for time, cost in zip(self._run.times, self._verify, strict=False))
+        usual = sum(time.steps * took for time, took in zip(self._run.times, self._costs.verify, strict=False))
         took = sum(time.verify_seconds for time in self._run.times)
-        return took / (usual * self._unit) if usual else 1.0
+        return took / usual if usual else 1.0
 
     @property
     def _unit(self) -> float:
@@ -224,21 +226,19 @@ class Expectation:
         return self._run.seconds - sum(time.seconds for time in self._run.times)
 
     @cached_property
-    def _verify(self) -> tuple[float, ...]:
-        """T(k) / T(0), k = 0 ... K."""
-        return step_seconds(0.0, self._max_gamma, self._cost)
-
-    @cached_property
-    def _seconds(self) -> tuple[float, ...]:
-        """S(k), k = 0 ... K."""
-        times = self._run.times
-        steps = sum(time.steps for time in times)
-        own = sum(time.seconds - time.draft_seconds - time.verify_seconds for time in times) / max(1, steps)
-        each = (self._run.draft_seconds_per_call or 0.0) / self._unit
-        known = draft_cost(self._run, self._baseline)
-        drafting = [known.get(k, k * each) for k in range(self._max_gamma + 1)]
-        return tuple(
-            self._unit * (verify + draft) + own for verify, draft in zip(self._verify, drafting, strict=True)
+    def _costs(self) -> StepCosts:
+        """The costs of steps with drafts of up to K tokens; c per token where no draft was timed."""
+        run, unit = self._run, self._unit
+        steps = sum(time.steps for time in run.times)
+        own = sum(time.seconds - time.draft_seconds - time.verify_seconds for time in run.times) / max(1, steps)
+        drafting = {0: 0.0, **draft_cost(run, self._baseline)}
+        if not any(drafting):
+            drafting[1] = (run.draft_seconds_per_call or 0.0) / unit
+        verify, draft = (interpolated(known, self._max_gamma) for known in (self._cost, drafting))
+        return StepCosts(
+            verify=tuple(unit * ratio for ratio in verify),
+            draft=tuple(unit * ratio for ratio in draft),
+            overhead=max(0.0, own),
         )
 
     def _speedup(self, seconds: float) -> float:

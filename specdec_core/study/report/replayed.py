@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.replay.machine import TIME_AGAIN
+from specdec_core.costs.machine import TIME_AGAIN
 from specdec_core.study.config.study import BASELINE
 
 if TYPE_CHECKING:

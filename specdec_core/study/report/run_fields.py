@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specdec_core.replay.machine import NOISY
+from specdec_core.costs.machine import NOISY
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ReplayedOn:
         speedup_low: Lower end of the interval of the expected speed-up; None without seconds.
         speedup_high: Its upper end.
         speedup_by_gamma: The expected speed-up with gamma = 0, 1, ...; empty without seconds.
-        noise: How well the seconds of a step are known, as a fraction; see `specdec_core.replay.Machine.noise`.
+        noise: How well the seconds of a step are known, as a fraction; see `specdec_core.costs.StepCosts.noise`.
             The intervals leave it out. None if it is not known, or without seconds.
     """
 

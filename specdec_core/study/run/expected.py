@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_core.costs import StepCosts
 from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.record import RecordedText, RecordPart
-from specdec_core.replay import DrafterReplay, Machine, Replayed, TextOdds, expected_metrics
+from specdec_core.replay import DrafterReplay, Replayed, TextOdds, expected_metrics
 from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.study.run.remote_replay import PooledReplay
 from specdec_core.theory.intervals import ratio_interval
@@ -31,35 +32,35 @@ class RecordedTexts:
     def __len__(self) -> int:
         return len(self._texts)
 
-    def alone(self, machine: Machine | None) -> Replayed:
-        """Return what the target counts without a drafter; without a machine, no times."""
-        return expected_metrics(self._texts, 0, machine=machine)
+    def alone(self, costs: StepCosts | None) -> Replayed:
+        """Return what the target counts without a drafter; without costs, no times."""
+        return expected_metrics(self._texts, 0, costs=costs)
 
-    def certain(self, replayed: Replayed, record: str, machine: Machine | None, where: str | None) -> ReplayedOn:
+    def certain(self, replayed: Replayed, record: str, costs: StepCosts | None, where: str | None) -> ReplayedOn:
         """Return what a run was replayed on, with the intervals of its numbers over texts.
 
         Args:
             replayed: The run.
             record: Name of the record.
-            machine: The machine whose times were given; None for none.
-            where: The name of that machine in results.
+            costs: The times of its steps; None for none.
+            where: The name of their machine in results.
         """
         steps, tokens = replayed.steps_by_text.tolist(), replayed.tokens_by_text.tolist()
         low, high = ratio_interval(tokens, steps, self.prompts) or (None, None)
         faster: tuple[float | None, float | None] = (None, None)
-        alone = self.alone(machine).seconds_by_text
+        alone = self.alone(costs).seconds_by_text
         if replayed.seconds_by_text is not None and alone is not None:
             own = replayed.seconds_by_text.tolist()
             faster = ratio_interval(alone.tolist(), own, self.prompts) or faster
         return ReplayedOn(
             *(record, len(tokens), len(set(self.prompts)), sum(tokens)),
-            machine=None if machine is None else where,
+            machine=None if costs is None else where,
             low=low,
             high=high,
             drawn=replayed.drawn,
             speedup_low=faster[0],
             speedup_high=faster[1],
-            noise=None if machine is None else machine.noise(),
+            noise=None if costs is None else costs.noise,
         )
 
 
@@ -94,48 +95,42 @@ class Drafted:
         self.replay = replay
         self._odds: Sequence[TextOdds] = replay.odds()
         self._longest, self._greedy, self._seed = longest, greedy, seed
-        self._speedups: dict[tuple[str, str | None], tuple[float, ...]] = {}
+        self._speedups: dict[tuple[StepCosts, str | None], tuple[float, ...]] = {}
 
     def expected(
         self,
         gamma: int | GammaController,
         rule: AcceptanceRule | None,
-        machine: Machine | None,
-        seconds: tuple[float, ...],
+        costs: StepCosts | None,
     ) -> Replayed:
         """Return what a run counts.
 
         Args:
             gamma: Tokens drafted in each step, or the controller.
             rule: The acceptance rule; None for Algorithm 1.
-            machine: Gives the times; None for counts alone.
-            seconds: D(k) of the drafter on that machine.
+            costs: The times of steps with this drafter; None for counts alone.
         """
         return expected_metrics(
             self._odds,
             gamma,
             rule=rule,
             greedy=self._greedy,
-            machine=machine,
-            draft_seconds=seconds,
+            costs=costs,
             seed=self._seed,
         )
 
-    def speedups(
-        self, texts: RecordedTexts, rule: AcceptanceRule | None, machine: Machine, seconds: tuple[float, ...]
-    ) -> tuple[float, ...]:
+    def speedups(self, texts: RecordedTexts, rule: AcceptanceRule | None, costs: StepCosts) -> tuple[float, ...]:
         """Return the expected speed-up with each gamma from 0 that was replayed and timed.
 
         Args:
             texts: The texts.
             rule: The acceptance rule; None for Algorithm 1.
-            machine: The machine.
-            seconds: D(k) there.
+            costs: The times of steps with this drafter.
         """
-        key = machine.name, None if rule is None else repr(rule.config)
+        key = costs, None if rule is None else repr(rule.config)
         if key not in self._speedups:
-            alone = texts.alone(machine).metrics.seconds
-            most = min(self._longest, len(machine.verify) - 1, len(seconds) - 1)
-            took = [self.expected(gamma, rule, machine, seconds).metrics.seconds for gamma in range(1, most + 1)]
+            alone = texts.alone(costs).metrics.seconds
+            most = min(self._longest, len(costs.step) - 1)
+            took = [self.expected(gamma, rule, costs).metrics.seconds for gamma in range(1, most + 1)]
             self._speedups[key] = (1.0, *(alone / one for one in took))
         return self._speedups[key]

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from specdec_core.costs import measured_costs
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.prompt import encode_prompt
-from specdec_core.decoding.timing import CyclingGamma, Medians, RepeatLastToken, filled_spreads, watch_steps
+from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
 from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
@@ -239,10 +240,10 @@ def verify_times(
         seed=generation.seed,
         advance=observer.advance,
     )
-    medians = Medians.of(reports, min_count=min(3, timings))
+    costs = measured_costs(reports, gamma, min_count=min(3, timings))
     return VerifyTimes(
         device=describe_hardware(target),
-        verify=medians.verify_times(gamma),
-        verify_spread=filled_spreads(medians.verify_spread, gamma),
-        overhead=medians.rest,
+        verify=costs.verify,
+        verify_spread=costs.verify_spread,
+        overhead=costs.overhead,
     )

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from specdec_core.cluster import Pool
+from specdec_core.costs import StepCosts
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.record import Record, RecordPart, read_record
 from specdec_core.record.record import SomeTexts
@@ -84,7 +85,6 @@ class PooledReplay:
         self._odds: list[TextOdds] | None = None
         self.notes: tuple[str, ...] = ()
         self.device = ""
-        self.draft_spread: tuple[float, ...] = ()
 
     def odds(self) -> Sequence[TextOdds]:
         """Return the acceptance along each text; see `DrafterReplay.odds`."""
@@ -94,14 +94,12 @@ class PooledReplay:
             self._odds = [one for odds, _ in found for one in odds]
         return self._odds
 
-    def draft_seconds(self) -> tuple[float, ...]:
-        """Return D(k), timed by one worker on a device of its own; see `DrafterReplay.draft_seconds`."""
-        job = (self._asked, self._chosen[: self._timed], list(self.odds()[: self._timed]))
-        ((seconds, self.draft_spread, self.device),) = self._pool.map(
-            _draft_seconds, [job], timed=True, gpus=self._gpus
-        )
-        timed: tuple[float, ...] = seconds
-        return timed
+    def costs(self, target: StepCosts) -> StepCosts:
+        """Return the costs of steps; one worker times D(k) on a device of its own. See `DrafterReplay.costs`."""
+        job = (self._asked, self._chosen[: self._timed], list(self.odds()[: self._timed]), target)
+        ((costs, self.device),) = self._pool.map(_costs, [job], timed=True, gpus=self._gpus)
+        found: StepCosts = costs
+        return found
 
 
 @dataclass(frozen=True)
@@ -165,8 +163,8 @@ def _odds(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextOdds], tuple
     return list(replay.odds()), replay.notes
 
 
-def _draft_seconds(
-    asked: _Asked, chosen: tuple[int, ...], odds: Sequence[TextOdds]
-) -> tuple[tuple[float, ...], tuple[float, ...], str]:
+def _costs(
+    asked: _Asked, chosen: tuple[int, ...], odds: Sequence[TextOdds], target: StepCosts
+) -> tuple[StepCosts, str]:
     replay = asked.replay(chosen, odds)
-    return replay.draft_seconds(_TIMINGS), replay.draft_spread, replay.device
+    return replay.costs(target, _TIMINGS), replay.device

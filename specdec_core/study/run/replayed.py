@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from specdec_core.cluster import Pool
+from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, PluginWarning, TrainingObserver
 from specdec_core.interface.errors import ConfigError
@@ -25,7 +26,7 @@ from specdec_core.models.device import describe_device
 from specdec_core.record import Record, RecordPart
 from specdec_core.record.target import recorded_tokenizer
 from specdec_core.registry import Registry, default_registry
-from specdec_core.replay import DrafterReplay, Machine, Replayed, check_replayable, machine_of
+from specdec_core.replay import DrafterReplay, Replayed, check_replayable
 from specdec_core.study.config.recorded import drafter_key
 from specdec_core.study.config.study import Run, Study, Task
 from specdec_core.study.report.quality import Output
@@ -43,8 +44,6 @@ _How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
 """The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
 _Runs: TypeAlias = tuple[dict[Run, _How], Drafted]
 """The runs of a drafter, and what it drafted."""
-_Times: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-"""D(k) of a drafter, and how well each is known."""
 _ONLY = 1
 """Number of the only repeat: an expectation needs no other."""
 
@@ -134,7 +133,12 @@ def _provenance(
             "texts": [len(part) for part in parts],
         },
         "machines": [
-            {"name": one.name, "verify": one.verify, "overhead": one.overhead, "draft": dict(one.draft)}
+            {
+                "name": one.name,
+                "verify": one.target.verify,
+                "overhead": one.target.overhead,
+                "draft": {drafter: costs.draft for drafter, costs in one.drafters.items()},
+            }
             for one in machines
         ],
     }
@@ -157,7 +161,8 @@ class _Session:
         self.pool = pool
         self.study, self.record, self.registry, self.observer = study, record, registry, observer
         self.timed_here = not machines
-        self.machines: Sequence[Machine | None] = machines or [machine_of(record)]
+        times = record.header.times
+        self.machines: Sequence[Machine | None] = machines or [None if times is None else times.machine]
         self.finished = Repeats() if journal is None else journal.finished
         self.failed: dict[RunKey, str] = {}
         self.name, self._journal = name, journal
@@ -228,10 +233,10 @@ class _TaskReplay:
         baseline, *_ = self._task.runs
         for own, machine in self._shown:
             if not self._session.done(own, baseline):
-                alone = self._texts.alone(machine)
-                self._add(
-                    own, baseline, machine, alone, self._certain(alone, machine), self._gaps(), self._outputs()
-                )
+                costs = None if machine is None else machine.target
+                alone = self._texts.alone(costs)
+                on = self._certain(alone, costs, machine)
+                self._add(own, baseline, machine, alone, on, self._gaps(), self._outputs())
         drafts = [self._begin(runs) for runs in _by_drafter(self._task) if not self._all_done(runs)]
         found: Iterable[_Runs | None] = (draft() for draft in drafts)
         if self._session.pool is not None and self._session.timed_here:
@@ -321,48 +326,47 @@ class _TaskReplay:
         for own, machine in self._shown:
             if self._session.done(own, run):
                 continue
-            (seconds, spread), notes = self._draft_seconds(run, machine, drafted, gamma.max_gamma)
-            timed = machine if seconds else None
-            replayed = drafted.expected(gamma, rule, timed, seconds)
-            on = self._certain(replayed, timed)
-            if timed is not None:
-                by_gamma = drafted.speedups(self._texts, rule, timed, seconds)
-                on = replace(on, speedup_by_gamma=by_gamma, noise=timed.noise(seconds, spread))
-            if timed is None and not isinstance(gamma, FixedGamma):
+            costs, notes = self._costs(run, machine, drafted, gamma.max_gamma)
+            replayed = drafted.expected(gamma, rule, costs)
+            on = self._certain(replayed, costs, machine)
+            if costs is not None:
+                on = replace(on, speedup_by_gamma=drafted.speedups(self._texts, rule, costs))
+            elif not isinstance(gamma, FixedGamma):
                 notes = (
                     *notes,
                     "its controller was told no seconds: one that learns from them decides otherwise.",
                 )
             self._add(own, run, machine, replayed, on, (*drafted.replay.notes, *replayed.notes, *notes))
 
-    def _draft_seconds(
+    def _costs(
         self, run: Run, machine: Machine | None, drafted: Drafted, gamma: int
-    ) -> tuple[_Times, tuple[str, ...]]:
-        """Return D(k) of a run's drafter on a machine, and what to note; none if no seconds can be expected."""
-        unknown: _Times = (), ()
+    ) -> tuple[StepCosts | None, tuple[str, ...]]:
+        """Return the costs of a run's steps on a machine, and what to note; None if no seconds can be expected."""
         if machine is None:
-            return unknown, ()
+            return None, ()
         notes: tuple[str, ...] = ()
         if self._session.timed_here:
-            seconds, spread = drafted.replay.draft_seconds(), drafted.replay.draft_spread
+            costs = drafted.replay.costs(machine.target)
             here = drafted.replay.device
             if not machine.device.startswith(here):
                 notes = (f"T(k) was recorded on {machine.device}; the drafter was timed here, on {here}.",)
         else:
             key = drafter_key(run.drafter, run.draft_sampling)
-            seconds, spread = machine.draft.get(key, ()), machine.draft_spread.get(key, ())
-            if not seconds:
+            if key not in machine.drafters:
                 none = f"{machine.name} has no times of this drafter, so no speeds are expected there."
-                return unknown, (none,)
+                return None, (none,)
+            costs = machine.drafters[key]
         try:
-            machine.check(gamma, seconds)
+            costs.check(gamma)
         except ConfigError as error:
-            return unknown, (f"no speeds are expected on {machine.name}: {error}",)
-        return (seconds, spread), notes
+            return None, (f"no speeds are expected on {machine.name}: {error}",)
+        return costs, notes
 
-    def _certain(self, replayed: Replayed, machine: Machine | None) -> ReplayedOn:
-        where = None if machine is None else machine.device if self._session.timed_here else machine.name
-        return self._texts.certain(replayed, self._session.name, machine, where)
+    def _certain(self, replayed: Replayed, costs: StepCosts | None, machine: Machine | None) -> ReplayedOn:
+        where = None
+        if machine is not None:
+            where = machine.device if self._session.timed_here else machine.name
+        return self._texts.certain(replayed, self._session.name, costs, where)
 
     def _add(
         self,

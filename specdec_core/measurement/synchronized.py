@@ -1,15 +1,12 @@
-"""Time steps by the length of their draft: T(k), the drafter's time, and c."""
+"""A drafter whose calls wait for the device, so that their time is its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from specdec_core.decoding.timing import Medians, filled, filled_spreads
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo
-from specdec_core.measurement.file import StepSeconds
 from specdec_core.models.device import synchronize
 
 
@@ -59,46 +56,3 @@ def synchronized(drafter: Drafter, device: torch.device) -> Drafter:
     if device.type == "cpu":
         return drafter
     return SynchronizedDrafter(drafter, lambda: synchronize(device))
-
-
-@dataclass(frozen=True)
-class Timing:
-    """The times of steps.
-
-    Attributes:
-        seconds: Times by draft length.
-        c: Cost coefficient (Definition 3.7).
-        timed: The draft lengths that occurred often enough to be timed.
-    """
-
-    seconds: StepSeconds
-    c: float
-    timed: tuple[int, ...]
-
-
-def timing_of(medians: Medians, gamma: int, others: Medians | None = None) -> Timing:
-    """Return the times for every length up to gamma; lengths that did not occur are interpolated.
-
-    Args:
-        medians: Of steps with this drafter.
-        gamma: The longest draft.
-        others: Of steps with other drafts; their T(k) is used for lengths that did not occur.
-    """
-    others = others or Medians({}, {}, 0.0)
-    draft = filled(medians.draft, gamma)
-    verified = filled({**others.verify, **medians.verify}, gamma)
-    step = tuple(one + other + medians.rest for one, other in zip(draft, verified, strict=True))
-    seconds = StepSeconds(
-        draft=draft,
-        verify=verified,
-        step=step,
-        draft_spread=filled_spreads(medians.draft_spread, gamma),
-        verify_spread=filled_spreads({**others.verify_spread, **medians.verify_spread}, gamma),
-    )
-    return Timing(seconds, _cost(medians), tuple(sorted(medians.draft)))
-
-
-def _cost(medians: Medians) -> float:
-    """The c that fits k * c to the time of drafting k tokens: least squares through the origin."""
-    squares = sum(k * k for k in medians.draft)
-    return sum(k * value for k, value in medians.draft.items()) / squares / medians.verify[0] if squares else 0.0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import fmean
 from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
-from specdec_core.decoding.timing import filled_spreads, spreads
+from specdec_core.costs.timed_steps import mean_seconds
 from specdec_core.decoding.watch import CallWatch
 from specdec_core.models.device import synchronize
 from specdec_core.replay.along import Along, ForcedText
@@ -33,8 +32,8 @@ def draft_seconds(
     Drafts of 1 to K tokens are asked for in turn, in a new random order each time. Each follows the text for as
     many tokens as would be accepted, a number drawn from the law of acceptance, and is free from there on, so that
     caches are rolled back as they are in decoding. The first step, which reads the prompt, is left out. Lengths
-    that did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0. It is the
-    mean that seconds add up from: drafts of a chain may take very different times, and no median would tell.
+    that did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0, and D(0) is
+    0 where that never happened. `specdec_core.costs.timed_steps` says why it is the mean.
 
     Args:
         texts: Texts with the drafter's acceptance along each; as many as are needed are read.
@@ -66,8 +65,7 @@ def draft_seconds(
             along.close()
         if steps >= (timings + 1) * max_gamma:
             break
-    means = {k: fmean(each) for k, each in found.items()}
-    return _filled(means, max_gamma), filled_spreads(spreads(found, fmean), max_gamma)
+    return mean_seconds({0: [0.0], **found}, max_gamma)
 
 
 def _step(
@@ -105,15 +103,3 @@ def _common(draft: Sequence[int], text: Sequence[int]) -> int:
             break
         same += 1
     return same
-
-
-def _filled(known: dict[int, float], longest: int) -> tuple[float, ...]:
-    """Return the values of 0, 1, ... `longest`; 0 for a draft of no tokens that never occurred."""
-    values = {0: 0.0, **known}
-    places = sorted(values)
-    filled = np.interp(np.arange(longest + 1), places, [values[place] for place in places])
-    last = places[-1]
-    if 0 < last < longest:
-        # Beyond the longest that occurred, each token adds what one added on average.
-        filled[last:] = values[last] * np.arange(last, longest + 1) / last
-    return tuple(map(float, filled))

@@ -2,14 +2,8 @@
 
 import pytest
 
-from specdec_core.theory import (
-    expected_tokens_by_position,
-    improvement_at_cost,
-    operations_increase,
-    step_seconds,
-    walltime_improvement,
-)
-from specdec_core.theory.forecast import forecast
+from specdec_core.costs import forecast, improvement_at_cost, step_seconds
+from specdec_core.theory import expected_tokens_by_position, operations_increase, walltime_improvement
 
 
 def test_every_gamma_has_what_the_formulas_give():

@@ -1,4 +1,10 @@
-"""The forecast of section 3 for a drafter, with each gamma; `specdec theory speed` prints it.
+"""The speed-up to expect, and the best gamma: Theorem 3.8, and what measured costs make of it.
+
+Theorem 3.8 (`specdec_core.theory.walltime_improvement`) assumes that the target verifies gamma + 1 positions in
+the time of one, T(k) = T(0), that every draft token is accepted with the same probability, and that nothing but
+the two models takes time. Here a step whose draft has k tokens takes `seconds[k]`, such as `StepCosts.step`, and
+the token at position i is accepted with probability `rates[i - 1]` if those before it were. With constant rates
+and seconds of `1 + k c` this is Theorem 3.8. Where the two differ, an assumption of the paper does not hold.
 
 References:
     Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding, arXiv 2211.17192,
@@ -10,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specdec_core.theory.cost import best_gamma, expected_tokens_by_position, improvement_at_cost
-from specdec_core.theory.ranges import check_gamma
+from specdec_core.theory.ranges import check_each, check_gamma
 from specdec_core.theory.speed import (
     expected_tokens,
+    expected_tokens_by_position,
     improves,
     memory_reduction,
     min_improvement,
@@ -25,6 +31,62 @@ from specdec_core.theory.speed import (
 )
 
 _ALWAYS_SHOWN = 8
+
+
+def improvement_at_cost(rates: Sequence[float], gamma: int, seconds: Sequence[float]) -> float:
+    """Return the expected factor by which decoding gets faster: expected tokens * seconds[0] / seconds[gamma].
+
+    Args:
+        rates: Acceptance by position, as in `expected_tokens_by_position`.
+        gamma: Tokens drafted per step, at most K.
+        seconds: Time of a step whose draft has k tokens, k = 0, 1, ... K, in any unit. `seconds[0]` is an
+            autoregressive step.
+
+    Returns:
+        The factor; 1 for gamma = 0.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    References:
+        Theorem 3.8, section 3.3, with measured T(k).
+    """
+    check_each("seconds", seconds, above=True)
+    check_gamma(gamma, len(seconds) - 1, "the longest draft with a time")
+    return expected_tokens_by_position(rates, gamma) * seconds[0] / seconds[int(gamma)]
+
+
+def best_gamma(rates: Sequence[float], seconds: Sequence[float]) -> int:
+    """Return the gamma in 0 ... K with the most tokens per second, the smallest if several are equal.
+
+    Every gamma is tried, as measured times may jump and have several peaks. 0 means that speculative decoding does
+    not pay.
+
+    Args:
+        rates: Acceptance by position, as in `expected_tokens_by_position`.
+        seconds: Time of a step whose draft has k tokens, k = 0, 1, ... K, in any unit.
+
+    Returns:
+        The number of draft tokens.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    References:
+        Section 3.5.
+    """
+    check_each("rates", rates, 1.0)
+    check_each("seconds", seconds, above=True)
+    last = len(rates) - 1
+    tokens = reached = 1.0
+    best, best_rate = 0, 1 / seconds[0]
+    for k in range(1, len(seconds)):
+        reached *= rates[min(k - 1, last)]
+        tokens += reached
+        rate = tokens / seconds[k]
+        if rate > best_rate:
+            best, best_rate = k, rate
+    return best
 
 
 @dataclass(frozen=True)
@@ -92,7 +154,7 @@ def forecast(
     rates: Sequence[float] | None = None,
     seconds: Sequence[float] | None = None,
 ) -> Forecast:
-    """Return the forecast for a drafter.
+    """Return the forecast for a drafter with each gamma; `specdec theory speed` prints it.
 
     Args:
         alpha: Expected acceptance rate, in [0, 1].

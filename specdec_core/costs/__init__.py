@@ -1,0 +1,28 @@
+"""What steps cost, and the speed-up that follows: T(k), D(k) and the overhead, measured, interpolated, forecast.
+
+Importing this imports neither torch nor numpy.
+"""
+
+from specdec_core.costs.forecast import (
+    Forecast,
+    GammaForecast,
+    best_gamma,
+    forecast,
+    improvement_at_cost,
+)
+from specdec_core.costs.machine import Machine
+from specdec_core.costs.step_costs import StepCosts, interpolated, step_seconds
+from specdec_core.costs.timed_steps import measured_costs
+
+__all__ = [
+    "Forecast",
+    "GammaForecast",
+    "Machine",
+    "StepCosts",
+    "best_gamma",
+    "forecast",
+    "improvement_at_cost",
+    "interpolated",
+    "measured_costs",
+    "step_seconds",
+]
