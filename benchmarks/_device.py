@@ -11,7 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from _against import (
     ASSISTED,
@@ -29,7 +28,7 @@ from _common import interleaved, memory_bandwidth, random_llama, ratios, spread,
 
 from specdec_core.costs import measured_costs
 from specdec_core.decoding import Decoder
-from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
+from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, compile_model, inflate, load_model
 from specdec_core.models.device import available_memory
@@ -212,9 +211,14 @@ def time_drafts(options: argparse.Namespace, name: str, mode: str) -> dict[str, 
     """Time the verification of drafts of each length."""
     plan: Plan = options.plan
     target = load_target(name, options)[mode]
-    gamma = CyclingGamma(plan.longest, np.random.default_rng(0))
-    decoder = Decoder(target, RepeatLastToken(target.info()), gamma=gamma, temperature=0, strict=True)
-    reports = watch_steps(decoder, prompts_for(target, 8), gamma=plan.longest, timings=3 * plan.repeats)
+    reports = watch_steps(
+        target,
+        None,
+        prompts_for(target, 8),
+        gamma=plan.longest,
+        timings=3 * plan.repeats,
+        sampling=SamplingSettings(temperature=0),
+    )
     seconds = measured_costs(reports, plan.longest).verify
     floor = weight_bytes(target.model) / bandwidth(options.device)
     return {

@@ -11,6 +11,7 @@ from specdec_core.decoding.prompt import Prompt
 from specdec_core.interface import (
     BatchInfo,
     DeterministicDrafter,
+    Drafter,
     GammaController,
     GammaSession,
     PluginConfig,
@@ -18,7 +19,8 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.interface.errors import PromptError
-from specdec_core.interface.settings import GenerationSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.models import LoadedModel
 from specdec_core.sampling.generators import row_seed
 
 
@@ -70,32 +72,51 @@ class RepeatLastToken(DeterministicDrafter):
 
 
 def watch_steps(
-    decoder: Decoder,
+    target: LoadedModel,
+    drafter: Drafter | None,
     prompts: Sequence[Prompt],
     *,
     gamma: int,
     timings: int,
+    sampling: SamplingSettings,
+    draft_sampling: SamplingSettings | None = None,
     batch_size: int = 1,
     max_new_tokens: int = 128,
     seed: int = 0,
+    plugin_timeout: float | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[StepReport]:
     """Decode with drafts of all lengths in turn, and return the reports of the steps.
 
+    `specdec_core.costs.measured_costs` makes T(k), D(k) and the overhead of them.
+
     Args:
-        decoder: A decoder with `CyclingGamma`.
+        target: The target.
+        drafter: The drafter; None for `RepeatLastToken`.
         prompts: Prompts to decode, in turn.
         gamma: The longest draft.
         timings: Number of timings of each draft length.
+        sampling: Sampling settings of the target.
+        draft_sampling: Those of the drafter if they differ.
         batch_size: Prompts decoded together.
         max_new_tokens: Length of the texts, longer where each draft length needs it.
-        seed: Seed of the texts.
+        seed: Seed of the texts, and of the order of draft lengths.
+        plugin_timeout: Seconds that one call into the drafter may take; see `Decoder`.
         advance: Called with the number of steps so far.
 
     Raises:
-        PluginError: If the drafter fails and the decoder is strict.
+        PluginError: If the drafter fails.
         PromptError: If the prompts leave no room for a second step.
     """
+    decoder = Decoder(
+        target,
+        drafter or RepeatLastToken(target.info()),
+        gamma=CyclingGamma(gamma, np.random.default_rng(seed)),
+        sampling=sampling,
+        draft_sampling=draft_sampling,
+        strict=True,
+        plugin_timeout=plugin_timeout,
+    )
     turn = gamma + 1
     required = (timings + 1) * turn
     generation = GenerationSettings(max_new_tokens=max(max_new_tokens, 2 * turn), ignore_eos=True)

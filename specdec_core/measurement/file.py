@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -70,6 +71,11 @@ class DrafterEntry:
     def settings(self) -> dict[str, Any]:
         """Its settings as plain data."""
         return self.drafter.model_dump(mode="json")
+
+    @property
+    def own_sampling(self) -> dict[str, Any] | None:
+        """Its own sampling settings as plain data."""
+        return None if self.draft_sampling is None else self.draft_sampling.model_dump(mode="json")
 
 
 class _Part(BaseModel):
@@ -147,6 +153,20 @@ class DrafterMeasurement(_Part):
     squares fit of k * c to the time of drafting k tokens, over the lengths that occurred."""
     draft_sampling: dict[str, Any] | None = None
     """Its own sampling settings; None if it uses those of the target."""
+
+    @classmethod
+    def of(
+        cls, entry: DrafterEntry, costs: StepCosts, acceptance: Sequence[Acceptance] = ()
+    ) -> DrafterMeasurement:
+        """Return what was measured of an entry."""
+        return cls(
+            name=entry.name,
+            settings=entry.settings,
+            acceptance=tuple(acceptance),
+            seconds=costs,
+            c=costs.c,
+            draft_sampling=entry.own_sampling,
+        )
 
     def at(self, temperature: float, lenience: float = 1.0) -> Acceptance | None:
         """Return the acceptance at these settings, or None if it was not measured."""

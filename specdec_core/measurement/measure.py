@@ -13,8 +13,8 @@ import numpy as np
 
 from specdec_core.costs import StepCosts, measured_costs
 from specdec_core.decoding import Decoder, Prompt, make_drafter
-from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
-from specdec_core.interface import Drafter, StepReport, TrainingObserver
+from specdec_core.decoding.timing import watch_steps
+from specdec_core.interface import Drafter, TrainingObserver
 from specdec_core.interface.errors import ConfigError, PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.estimate import estimate
@@ -138,15 +138,7 @@ def _measure_drafter(
         acceptance += measured
     observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
     costs = measure_times(context, entry, drafter, observer.advance, artificial=not times_only)
-    own = entry.draft_sampling
-    return DrafterMeasurement(
-        name=entry.name,
-        settings=entry.settings,
-        acceptance=tuple(acceptance),
-        seconds=costs,
-        c=costs.c,
-        draft_sampling=None if own is None else own.model_dump(mode="json"),
-    )
+    return DrafterMeasurement.of(entry, costs, acceptance)
 
 
 def measure_acceptance(
@@ -237,51 +229,28 @@ def measure_times(
         PluginError: If the drafter fails.
     """
     settings = context.settings
+    timed = partial(
+        watch_steps,
+        context.target,
+        prompts=context.prompts,
+        sampling=context.sampling.model_copy(update={"temperature": max(settings.temperature)}),
+        plugin_timeout=context.plugin_timeout,
+        **settings.model_dump(include={"gamma", "timings", "batch_size", "max_new_tokens", "seed"}),
+    )
     costs_of = partial(measured_costs, gamma=settings.gamma, min_count=min(3, settings.timings))
+    drafter.reset()  # what acceptance was measured on
     alone = synchronized(drafter, context.target.device)
-    steps = _timed_steps(context, alone, entry.draft_sampling, advance)
+    steps = timed(drafter=alone, draft_sampling=entry.draft_sampling, advance=advance)
     costs = costs_of(steps)
     if artificial and len(costs.timed) <= settings.gamma:
-        costs = costs_of(steps, others=_timed_steps(context, RepeatLastToken(context.target.info())))
+        costs = costs_of(steps, others=timed(drafter=None))
     return costs
-
-
-def _timed_steps(
-    context: MeasureContext,
-    drafter: Drafter,
-    draft_sampling: SamplingSettings | None = None,
-    advance: Callable[[int], None] = lambda _: None,
-) -> Sequence[StepReport]:
-    settings = context.settings
-    drafter.reset()  # what acceptance was measured on
-    decoder = Decoder(
-        context.target,
-        drafter,
-        gamma=CyclingGamma(settings.gamma, np.random.default_rng(settings.seed)),
-        sampling=context.sampling.model_copy(update={"temperature": max(settings.temperature)}),
-        draft_sampling=draft_sampling,
-        strict=True,
-        plugin_timeout=context.plugin_timeout,
-    )
-    return watch_steps(
-        decoder,
-        context.prompts,
-        gamma=settings.gamma,
-        timings=settings.timings,
-        batch_size=settings.batch_size,
-        max_new_tokens=settings.max_new_tokens,
-        seed=settings.seed,
-        advance=advance,
-    )
 
 
 def _empty(context: MeasureContext, entries: Sequence[DrafterEntry]) -> Measurement:
     """Return a measurement without drafters."""
     settings = context.settings
-    drafters = [
-        [entry.settings, entry.draft_sampling and entry.draft_sampling.model_dump(mode="json")]
-        for entry in entries
-    ]
+    drafters = [[entry.settings, entry.own_sampling] for entry in entries]
     target = dict(context.target_settings or {})
     texts = hashlib.sha256("\0".join(map(str, context.prompts)).encode()).hexdigest()[:16]
     return Measurement(

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_core.costs import Machine, StepCosts
+from specdec_core.costs import Machine
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.measurement.file import (
-    DrafterEntry,
     DrafterMeasurement,
     Measurement,
     read_measurement,
@@ -118,7 +117,7 @@ def recorded_costs(
                 target=target,
                 plugin_timeout=study.plugin_timeout,
             )
-            known[key] = _measured(entry, replay.costs(machine.target, TIMINGS))
+            known[key] = DrafterMeasurement.of(entry, replay.costs(machine.target, TIMINGS))
         except SpecdecError as error:
             missing[key] = f"its drafter failed: {error}"
             continue
@@ -171,16 +170,3 @@ def _begun(record: Record, machine: Machine, gamma: int, path: Path) -> Measurem
     except ConfigError:
         return new
     return before if before.options == options else new
-
-
-def _measured(entry: DrafterEntry, costs: StepCosts) -> DrafterMeasurement:
-    """Return the times with a drafter in the form of `specdec measure`."""
-    own = entry.draft_sampling
-    return DrafterMeasurement(
-        name=entry.name,
-        settings=entry.settings,
-        acceptance=(),
-        seconds=costs,
-        c=costs.c,
-        draft_sampling=None if own is None else own.model_dump(mode="json"),
-    )

@@ -35,16 +35,16 @@ def target(device):
     return small_target(device)
 
 
-def timed(settings):
-    return settings.model_dump(include={"gamma", "timings", "batch_size", "max_new_tokens", "seed"})
+def timed(plan):
+    settings = plan.settings.model_dump(include={"gamma", "timings", "batch_size", "max_new_tokens", "seed"})
+    return {**settings, "sampling": plan.sampling}
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_steps_of_all_lengths_are_watched(target, batch_size):
     plan = context(target, timings=3, batch_size=batch_size, max_new_tokens=16)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=CyclingGamma(3, np.random.default_rng(0)), strict=True)
     done = []
-    reports = watch_steps(decoder, plan.prompts, **timed(plan.settings), advance=done.append)
+    reports = watch_steps(target, TableDrafter(VOCAB), plan.prompts, **timed(plan), advance=done.append)
     assert len(reports) == 3 * 4
     assert all(one.step > 0 and len(one.outcome.drafted) == batch_size for one in reports)
     assert {max(one.outcome.drafted) for one in reports} == {0, 1, 2, 3}
@@ -53,9 +53,8 @@ def test_steps_of_all_lengths_are_watched(target, batch_size):
 
 @pytest.mark.parametrize("seed", [5, 8, 11, 14])
 def test_a_plain_step_is_timed_however_few_steps_are(target, seed):
-    plan = context(target, timings=1, gamma=1, max_new_tokens=16)
-    decoder = Decoder(target, TableDrafter(VOCAB), gamma=CyclingGamma(1, np.random.default_rng(seed)), strict=True)
-    reports = watch_steps(decoder, plan.prompts, **timed(plan.settings))
+    plan = context(target, timings=1, gamma=1, max_new_tokens=16, seed=seed)
+    reports = watch_steps(target, TableDrafter(VOCAB), plan.prompts, **timed(plan))
     assert len(reports) >= 2
     assert measured_costs(reports, 1, min_count=1).verify[0] > 0
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from specdec_core.costs import measured_costs
-from specdec_core.decoding import Decoder
 from specdec_core.decoding.prompt import encode_prompt
-from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
+from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import TrainingObserver
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
@@ -224,18 +222,13 @@ def verify_times(
     """Time the target's forward pass with drafts of each length."""
     generation = settings.generation
     observer.stage("timing the target", (timings + 1) * (gamma + 1))
-    decoder = Decoder(
-        target,
-        RepeatLastToken(target.info()),
-        gamma=CyclingGamma(gamma, np.random.default_rng(generation.seed)),
-        sampling=settings.sampling,
-        strict=True,
-    )
     reports = watch_steps(
-        decoder,
+        target,
+        None,
         prompts,
         gamma=gamma,
         timings=timings,
+        sampling=settings.sampling,
         max_new_tokens=generation.max_new_tokens,
         seed=generation.seed,
         advance=observer.advance,
