@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -72,6 +74,41 @@ def test_a_drafter_with_short_drafts_has_times_for_all(target):
     assert found.timed == (0, 1)
     assert len(found.verify) == len(found.step) == 4
     assert min(found.verify) > 0
+
+
+class Clock:
+    """Time passes a little whenever it is asked for, and otherwise only when a drafter says so."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1e-3
+        return self.now
+
+
+class Uneven(CountingDrafter):
+    """Two drafts of three are found at once, and one takes ten times as long."""
+
+    def __init__(self, clock):
+        super().__init__(VOCAB)
+        self.clock, self.calls = clock, 0
+
+    def draft(self, tokens, budget):
+        self.calls += 1
+        self.clock.now += 1.0 if self.calls % 3 else 10.0
+        return super().draft(tokens, budget)
+
+
+def test_drafts_that_differ_in_cost_cost_their_mean(target, monkeypatch):
+    clock = Clock()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("specdec_core.") and hasattr(module, "perf_counter"):
+            monkeypatch.setattr(module, "perf_counter", clock)
+    plan = context(target, timings=60, gamma=2, max_new_tokens=16)
+    costs = measure_times(plan, DrafterEntry("uneven", NO_CONFIG), Uneven(clock))
+    assert costs.draft[1:] == pytest.approx((4.0, 4.0), rel=0.2), "the median is 1"
+    assert max(costs.verify) < 0.1, "the target is not charged for it"
 
 
 def test_made_up_drafts_are_as_long_as_asked(target):
