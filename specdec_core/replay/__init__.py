@@ -10,7 +10,7 @@ from specdec_core._lazy import lazy_attributes
 if TYPE_CHECKING:
     from specdec_core.replay.along import OwnTokensError
     from specdec_core.replay.drafter import DrafterReplay
-    from specdec_core.replay.expectation import Replayed, expected_metrics
+    from specdec_core.replay.expected_counts import Replayed, expected_metrics
     from specdec_core.replay.odds import TextOdds
     from specdec_core.replay.refusals import check_replayable
 
@@ -28,7 +28,7 @@ lazy_attributes(
     {
         "specdec_core.replay.along": ("OwnTokensError",),
         "specdec_core.replay.drafter": ("DrafterReplay",),
-        "specdec_core.replay.expectation": ("Replayed", "expected_metrics"),
+        "specdec_core.replay.expected_counts": ("Replayed", "expected_metrics"),
         "specdec_core.replay.odds": ("TextOdds",),
         "specdec_core.replay.refusals": ("check_replayable",),
     },
