@@ -44,7 +44,6 @@ class PooledReplay:
     Attributes:
         notes: What a reader of the results should know; see `DrafterReplay`.
         device: Where the drafter was timed.
-        draft_spread: How well each D(k) is known; see `DrafterReplay`.
     """
 
     def __init__(
