@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
+from specdec_core.decoding.draft_sampler import DraftSampler
 from specdec_core.decoding.tree_drafting import LevelDraft, TreeDraft
 from specdec_core.decoding.validation import FLOATS, as_tensor
 from specdec_core.interface import Branches, Candidates, PluginError, Proposal, TreeShape
@@ -24,9 +25,14 @@ from specdec_core.sampling.candidates import (
     tempered,
     write_log_weights,
 )
-from specdec_core.sampling.generators import RowGenerators, draw
+from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs, argmax
 
+NewTree: TypeAlias = Callable[
+    [TreeShape, Sequence[int], LogitsToProbs, DraftRecord, Sequence[Sequence[int]], Callable[[], Tensor]],
+    LevelDraft,
+]
+"""Makes a step's draft of a shape, given what `TreeDraft` is given."""
 KeepDrafting: TypeAlias = Callable[[Sequence[float]], Sequence[bool]]
 """Asks the gamma controller which sequences draft another token, given q(x) of the token each has just drafted."""
 
@@ -41,6 +47,8 @@ class DraftRecorder:
         vocab_size: V.
         max_gamma: Maximum number of draft tokens in a step.
         device: Device of the proposal.
+        sampler: Draws the tokens.
+        new_tree: Makes a step's draft where it is a tree.
     """
 
     def __init__(
@@ -51,6 +59,9 @@ class DraftRecorder:
         vocab_size: int,
         max_gamma: int,
         device: torch.device | str,
+        *,
+        sampler: DraftSampler | None = None,
+        new_tree: NewTree = TreeDraft,
     ) -> None:
         self._to_probs = to_probs
         self._generators = generators
@@ -58,6 +69,8 @@ class DraftRecorder:
         self._device = torch.device(device)
         self._record = DraftRecord(*self._shape, self._device)
         self._forks: list[DraftRecorder] = []
+        self._sampler = sampler or DraftSampler()
+        self._new_tree = new_tree
         self.start((), (0,) * batch_size)
 
     def start(
@@ -95,8 +108,11 @@ class DraftRecorder:
         self._drawn_directly = False
         self._forked = 0
         self._record.clear()
+        self._sampler.start(tokens, budget)
         self._shape_asked, self._depth = tree, budget if depth is None else depth
-        self._tree = None if tree is None else self._new_tree(tree)
+        self._tree: LevelDraft | None = None
+        if tree is not None:
+            self._tree = self._new_tree(tree, budget, self._to_probs, self._record, tokens, self._step_uniforms)
 
     @property
     def tokens(self) -> Sequence[Sequence[int]]:
@@ -117,10 +133,6 @@ class DraftRecorder:
     def hidden_states(self) -> Mapping[int, Tensor]:
         """See `DraftRequest`."""
         return self._hidden_states
-
-    def _new_tree(self, tree: TreeShape) -> LevelDraft:
-        """Return this step's draft, which is a tree; another recorder may grow it in another way."""
-        return TreeDraft(tree, self._budget, self._to_probs, self._record, self._tokens, self._step_uniforms)
 
     @property
     def tree(self) -> TreeShape | None:
@@ -160,6 +172,7 @@ class DraftRecorder:
             token = argmax(scores)
             self._record.add_certain(token)
             self._advance(None if self._keep_drafting is None else _at(torch.softmax(scores, dim=-1), token))
+            token = self._sampler.all_told(token, len(self._record) - 1)
         else:
             q = self._to_probs(given, prefixes, out=self._record.next_q())
             token = self._draw(q)
@@ -188,14 +201,12 @@ class DraftRecorder:
         for index, row in enumerate(rows):
             if row is not None and self._left[index]:
                 at = drawn_from[index] = tempered(row, temperature)
-                tokens[index], confidence[index] = self._draw_row(at, index, numbers[index][place])
+                tokens[index], confidence[index] = self._sampler.draw_candidate(
+                    at, numbers[index][place], index, place
+                )
         self._record.add_candidates(tokens, drawn_from)
         self._advance(confidence)
         return list(tokens)
-
-    def _draw_row(self, row: TemperedCandidates, index: int, number: float) -> tuple[int, float]:  # noqa: ARG002
-        """Return a token drawn from the candidates of a sequence, and its probability."""
-        return row.draw(number)
 
     def _draw_best(self, rows: Sequence[Candidates | None]) -> list[int]:
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
@@ -204,9 +215,11 @@ class DraftRecorder:
                 tokens[index] = best_candidate(row)
                 if self._keep_drafting is not None:
                     confidence[index] = tempered(row, 1.0).probability(tokens[index])
+        position, took = len(self._record), [left > 0 for left in self._left]
         self._record.add_certain(tokens)
         self._advance(confidence)
-        return list(tokens)
+        told = (self._sampler.told(token, index, position) for index, token in enumerate(tokens))
+        return [own if more else token for own, token, more in zip(told, tokens, took, strict=True)]
 
     def _sample_dense(self, rows: Sequence[Candidates | None]) -> list[int]:
         wanted = [left > 0 for left in self._left]
@@ -296,6 +309,17 @@ class DraftRecorder:
             return not self._drawn_directly and self._changes == self._record.changes
         return any(fork.made(proposal) for fork in self._forks[: self._forked])
 
+    def drew(self, proposal: Proposal) -> bool:
+        """Return whether the tokens of a proposal are those that were drawn here, or in a fork of this step."""
+        width = proposal.tokens.shape[1]
+        own = self._record.tokens()
+        if own.shape[1] >= width:
+            at = torch.arange(width, device=own.device)
+            within = at < torch.tensor(proposal.lengths, device=own.device)[:, None]
+            if bool(((own[:, :width] == proposal.tokens.to(own.device)) | ~within).all()):
+                return True
+        return any(fork.drew(proposal) for fork in self._forks[: self._forked])
+
     def fork(self, budget: Sequence[int]) -> DraftRecorder:
         """See `DraftRequest.fork`. The fork is valid until the next `start` and holds no token drawn here."""
         budget = tuple(budget)
@@ -308,27 +332,22 @@ class DraftRecorder:
                 f"from 0 to the request's own: {list(self._budget)}."
             )
         if self._forked == len(self._forks):
-            self._forks.append(self._another())
+            batch, width, vocab = self._shape
+            sizes = batch, vocab, width, self._device
+            sampler = self._sampler.fork()
+            self._forks.append(DraftRecorder(self._to_probs, self._generators, *sizes, sampler=sampler))
         fork = self._forks[self._forked]
         self._forked += 1
         fork.start(self._tokens, budget, self._hidden, self._keep_drafting, hidden_states=self._hidden_states)
         return fork
 
-    def _another(self) -> DraftRecorder:
-        """Return a recorder for a fork of this request."""
-        return DraftRecorder(
-            self._to_probs, self._generators, self._shape[0], self._shape[2], self._shape[1], self._device
-        )
-
     def _draw(self, q: Tensor) -> Tensor:
-        token = self._pick(q)
+        position = len(self._record)
+        wanted = [left > 0 for left in self._left]
+        token = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, wanted)
         self._record.add_written(token)
         self._advance(None if self._keep_drafting is None else _at(q, token))
         return token
-
-    def _pick(self, q: Tensor) -> Tensor:
-        """Return a token `[B]` drawn from q `[B, V]`."""
-        return draw(q, self._step_uniforms()[:, len(self._record)])
 
     def _advance(self, confidence: Tensor | Sequence[float] | None) -> None:
         """Count the token that every row has just taken, and ask the controller which rows draft another."""
@@ -357,7 +376,9 @@ class DraftRecorder:
         return self._numbers
 
     def _current_prefixes(self) -> list[list[int]]:
-        return [list(row) + new for row, new in zip(self._tokens, self._record.rows(), strict=True)]
+        rows = enumerate(zip(self._tokens, self._record.rows(), strict=True))
+        told = self._sampler.told
+        return [[*row, *(told(token, n, at) for at, token in enumerate(new))] for n, (row, new) in rows]
 
     def _check(self, values: Tensor, what: str) -> None:
         self._check_budget()

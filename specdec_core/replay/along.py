@@ -35,7 +35,7 @@ from specdec_core.interface import (
 )
 from specdec_core.models import inference_only
 from specdec_core.record.record import RecordedText
-from specdec_core.replay.forced import ForcedContext, ForcedRecorder
+from specdec_core.replay.forced import ForcedContext, ForcedSampler
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.distributions import dense, density
@@ -150,6 +150,7 @@ class Along:
     Attributes:
         proposer: Asks the drafter.
         recorder: The request.
+        sampler: Draws its tokens.
         device: Where drafts are verified.
         position: The position of each sequence in its text.
     """
@@ -193,12 +194,14 @@ class Along:
         make = LoopContext if live else partial(ForcedContext, texts=self._whole)
         context = make(to_probs, generators, self._guard)
         sizes = info.batch_size, info.vocab_size, info.max_gamma, info.device
-        self.recorder = ForcedRecorder(self._whole, to_probs, generators, *sizes)
+        self.sampler = ForcedSampler(self._whole, info.device)
+        self.recorder = DraftRecorder(to_probs, generators, *sizes, sampler=self.sampler)
         self._watcher = _Watcher(max_gamma)
         room = tuple(one.limit for one in sequences)
         batch = BatchInfo(info.batch_size, max_gamma, room, self._greedy)
-        recorder: DraftRecorder = self.recorder
-        self.proposer = Proposer(drafter, self._watcher, recorder, context.with_loop(info), batch, self._guard)
+        self.proposer = Proposer(
+            drafter, self._watcher, self.recorder, context.with_loop(info), batch, self._guard
+        )
 
     @inference_only
     def ask(self, budget: Sequence[int]) -> Proposal:

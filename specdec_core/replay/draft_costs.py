@@ -76,7 +76,7 @@ def _step(
     own = odds.asked(budget)
     ahead = min(budget, text.room(at), int(own.offered[at]), len(text) - at)
     rejected = generator.random(ahead) >= own.ratio[at, :ahead]
-    along.recorder.reach = [int(rejected.argmax()) if rejected.any() else ahead]
+    along.sampler.reach = [int(rejected.argmax()) if rejected.any() else ahead]
     wait = along.device.type != "cpu"
     along.proposer.seconds = 0.0
     begun = perf_counter()

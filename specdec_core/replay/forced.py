@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.draft_sampler import DraftSampler
 from specdec_core.decoding.loop import InnerLoop, LoopContext
 from specdec_core.decoding.row import Row
 from specdec_core.interface import (
     AcceptanceResult,
     AcceptanceRule,
-    Candidates,
     Drafter,
     GammaController,
     PluginError,
@@ -39,91 +37,69 @@ def following(text: Sequence[int], length: int, count: int) -> list[int]:
     return known + [UNKNOWN] * (count - len(known))
 
 
-class ForcedRecorder(DraftRecorder):
-    """A request that answers every draw with the next token of a recorded text, and keeps the q of that token.
+class ForcedSampler(DraftSampler):
+    """Draws the next tokens of recorded texts, so that the record keeps the q of these.
 
-    Where drafts are greedy, the drafter is given the text's token too, and the record keeps the argmax: the draft
+    Where drafts are greedy, the drafter is told the text's token too, and the record keeps the argmax: the draft
     that would have been made. Beyond the end of a text, tokens are drawn as ever.
 
     Args:
         texts: The whole sequences, prompts first.
-        *args: See `DraftRecorder`.
+        device: Device of the proposal.
+        root: The sampler of the request that this one's was forked from; None for the first.
 
     Attributes:
-        reach: How many tokens of each sequence's draft are forced; None for as many as the text has.
+        reach: How many tokens of each sequence's draft are forced, in forks too; None for as many as the text has.
     """
 
     reach: Sequence[int] | None = None
 
-    def __init__(self, texts: Sequence[Sequence[int]], *args: Any) -> None:
+    def __init__(
+        self, texts: Sequence[Sequence[int]], device: torch.device | str, root: ForcedSampler | None = None
+    ) -> None:
         self._texts = texts
-        super().__init__(*args)
+        self._device = device
+        self._root = root or self
 
-    def start(self, tokens: Sequence[Sequence[int]], budget: tuple[int, ...], *args: Any, **keywords: Any) -> None:
-        """Discard the last step's draft and start another, along the texts."""
-        super().start(tokens, budget, *args, **keywords)
+    def start(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> None:
+        """Begin a step along the texts."""
         width = max(budget)
-        counts = [width] * len(budget) if self.reach is None else [min(n, width) for n in self.reach]
+        reach = self._root.reach
+        counts = [width] * len(budget) if reach is None else [min(n, width) for n in reach]
         rows = zip(self._texts, tokens, counts, strict=bool(tokens))
         self._ahead = [following(text, len(row), count) + [UNKNOWN] * (width - count) for text, row, count in rows]
-        # [K, B]: the tokens of all sequences at each place of the draft.
+        # [K, B]: the tokens of all sequences at each position of the draft.
         self._columns = torch.tensor(self._ahead, dtype=torch.long, device=self._device).view(-1, max(width, 1)).T
 
-    def sample(self, logits: Tensor) -> Tensor:
-        """See `DraftRequest.sample`."""
-        token = super().sample(logits)
-        if not self._to_probs.greedy:
-            return token
-        return self._forced(token.to(self._device), len(self._record) - 1).to(logits.device)
+    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, wanted: Sequence[bool]) -> Tensor:
+        """Return the texts' tokens; those beyond a text are drawn."""
+        free = [row[position] == UNKNOWN and more for row, more in zip(self._ahead, wanted, strict=True)]
+        if not any(free):
+            return self._columns[position].clamp(min=0)  # drawing from q would read all of it
+        return self.all_told(super().draw(q, uniforms, position, wanted), position)
 
-    def drew(self, proposal: Proposal) -> bool:
-        """Return whether the tokens of a proposal were drawn here or in a fork."""
-        width = proposal.tokens.shape[1]
-        own = self._record.tokens()
-        if own.shape[1] >= width:
-            at = torch.arange(width, device=own.device)
-            within = at < torch.tensor(proposal.lengths, device=own.device)[:, None]
-            if bool(((own[:, :width] == proposal.tokens.to(own.device)) | ~within).all()):
-                return True
-        forks = self._forks[: self._forked]
-        return any(isinstance(fork, ForcedRecorder) and fork.drew(proposal) for fork in forks)
+    def draw_candidate(
+        self, row: TemperedCandidates, uniform: float, index: int, position: int
+    ) -> tuple[int, float]:
+        """Return the text's token, and its probability."""
+        token = self._ahead[index][position]
+        if token == UNKNOWN:
+            return super().draw_candidate(row, uniform, index, position)
+        return token, row.probability(token)
 
-    def _forced(self, drawn: Tensor, place: int) -> Tensor:
-        column = self._columns[place]
-        return torch.where(column == UNKNOWN, drawn, column)
+    def told(self, token: int, index: int, position: int) -> int:
+        """Return the text's token."""
+        ahead = self._ahead[index][position] if position < len(self._ahead[index]) else UNKNOWN
+        return token if ahead == UNKNOWN else ahead
 
-    def _pick(self, q: Tensor) -> Tensor:
-        place = len(self._record)
-        free = [row[place] == UNKNOWN and left > 0 for row, left in zip(self._ahead, self._left, strict=True)]
-        # Drawing from q reads all of it.
-        return self._forced(super()._pick(q), place) if any(free) else self._columns[place].clamp(min=0)
+    def all_told(self, tokens: Tensor, position: int) -> Tensor:
+        """Return the texts' tokens `[B]`."""
+        column = self._columns[position]
+        return torch.where(column == UNKNOWN, tokens.to(column.device), column)
 
-    def _draw_row(self, row: TemperedCandidates, index: int, number: float) -> tuple[int, float]:
-        token = self._ahead[index][len(self._record)]
-        return super()._draw_row(row, index, number) if token == UNKNOWN else (token, row.probability(token))
-
-    def _draw_best(self, rows: Sequence[Candidates | None]) -> list[int]:
-        place = len(self._record)
-        wanted = [left > 0 for left in self._left]
-        drawn = super()._draw_best(rows)
-        given = zip(drawn, self._ahead, wanted, strict=True)
-        return [ahead[place] if more and ahead[place] != UNKNOWN else token for token, ahead, more in given]
-
-    def _current_prefixes(self) -> list[list[int]]:
-        rows = zip(super()._current_prefixes(), self._tokens, self._ahead, strict=True)
-        return [
-            [
-                *row[: len(base)],
-                *(new if to == UNKNOWN else to for new, to in zip(row[len(base) :], ahead, strict=False)),
-            ]
-            for row, base, ahead in rows
-        ]
-
-    def _another(self) -> DraftRecorder:
-        batch, width, vocab = self._shape
-        fork = ForcedRecorder(self._texts, self._to_probs, self._generators, batch, vocab, width, self._device)
-        fork.reach = self.reach
-        return fork
+    def fork(self) -> ForcedSampler:
+        """Return a sampler along the same texts."""
+        return ForcedSampler(self._texts, self._device, self._root)
 
 
 class _ForcedRule(AcceptanceRule):

@@ -1251,8 +1251,8 @@ MUTATIONS = (
     Mutation(
         "replay: a greedy drafter is given its own token",
         FORCED,
-        "if not self._to_probs.greedy:\n            return token\n",
-        "if True:\n            return token\n",
+        "return torch.where(column == UNKNOWN, tokens.to(column.device), column)",
+        "return tokens",
         "After a rejected token, greedy drafts go on along another text, and acceptance is that of another text.",
         REPLAY_TESTS,
     ),

@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.beams.block import TreeBlock
-from specdec_core.decoding.beams.drafting import BeamRecorder, log_probs
+from specdec_core.decoding.beams.drafting import DraftSearch, log_probs
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
+from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
@@ -43,6 +44,7 @@ class BeamBatch:
         target: The target's cached forward pass, with a row for each prompt.
         proposer: Drafter and gamma controller, for the rows.
         recorder: What records the drafts.
+        search: What the drafter's beam search keeps.
         to_probs: The target's sampling settings, greedy.
         candidates: Number of continuations of a text that are looked at.
     """
@@ -53,7 +55,8 @@ class BeamBatch:
         rows: Sequence[Row],
         target: ModelSession,
         proposer: Proposer,
-        recorder: BeamRecorder,
+        recorder: DraftRecorder,
+        search: DraftSearch,
         to_probs: LogitsToProbs,
         candidates: int,
     ) -> None:
@@ -66,6 +69,7 @@ class BeamBatch:
         self._target = target
         self._proposer = proposer
         self._recorder = recorder
+        self._search = search
         self._to_probs = to_probs
         self._candidates = candidates
         self._tally = Tally()
@@ -93,7 +97,7 @@ class BeamBatch:
             NumericsError: The target's logits are no distribution.
         """
         started = perf_counter()
-        self._recorder.scores = self._scores()
+        self._search.scores = self._scores()
         hidden = self._hidden()
         states = None if hidden is None else self._hidden_states()
         room = [row.room for row in self._rows]
@@ -239,7 +243,7 @@ class BeamBatch:
 
     def _asked(self) -> tuple[int, ...]:
         """Return the number of levels that each prompt was to draft."""
-        per_level = 1 if self._recorder.tree is None else self._recorder.search.width
+        per_level = 1 if self._recorder.tree is None else self._search.width
         asked = self._proposer.asked
         return tuple(max(asked[row] for row in rows) // per_level for rows in self._row_of)
 

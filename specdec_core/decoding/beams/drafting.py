@@ -7,7 +7,7 @@ so that rows have different numbers of nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import checked_gamma
-from specdec_core.decoding.tree_drafting import LevelDraft, all_paths
+from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,
@@ -33,7 +32,6 @@ from specdec_core.interface import (
     StepReport,
     TreeShape,
 )
-from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 
 _NO_BEAM = -1e8
@@ -129,56 +127,33 @@ class _BeamGammaSession(GammaSession):
         self._controller.observe(report)
 
 
-class BeamRecorder(DraftRecorder):
-    """The `DraftRequest` of every step of a batch whose rows are beams.
-
-    Args:
-        to_probs: The sampling settings for drafts.
-        generators: The rows' random generators, from which greedy drafts take nothing.
-        rows: Number of rows: w for each prompt.
-        vocab_size: V.
-        max_gamma: Maximum number of nodes of a row.
-        device: Device of the proposal.
-        search: What the drafter's beam search keeps.
-
-    Attributes:
-        search: What the drafter's beam search keeps.
-        scores: The log probability of each row, to be set before each step.
-    """
-
-    def __init__(
-        self,
-        to_probs: LogitsToProbs,
-        generators: RowGenerators,
-        rows: int,
-        vocab_size: int,
-        max_gamma: int,
-        device: torch.device | str,
-        search: DraftSearch,
-    ) -> None:
-        self.search = search
-        self.scores: Sequence[float] = ()
-        super().__init__(to_probs, generators, rows, vocab_size, max_gamma, device)
-
-    def _new_tree(self, tree: TreeShape) -> LevelDraft:  # noqa: ARG002  (the scores decide on its shape)
-        """Return this step's draft: the drafter's beam search."""
-        record, tokens = self._record, self._tokens
-        return BeamDraft(self._budget, self._to_probs, record, tokens, self.scores, self.search)
-
-
-@dataclass(frozen=True)
+@dataclass
 class DraftSearch:
-    """What the drafter's beam search keeps.
+    """What the drafter's beam search keeps; makes each step's draft, as `NewTree` does.
 
     Attributes:
         beams: w, the number of rows of each prompt.
         width: u, the number of nodes of a level, over all rows of a prompt.
         eos_ids: Tokens that end a beam. They are not drafted: nothing follows them.
+        scores: The log probability of each row, to be set before each step.
     """
 
     beams: int
     width: int
     eos_ids: tuple[int, ...]
+    scores: Sequence[float] = ()
+
+    def __call__(
+        self,
+        shape: TreeShape,  # noqa: ARG002  (the scores decide on it)
+        budget: Sequence[int],
+        to_probs: LogitsToProbs,
+        record: DraftRecord,
+        prefixes: Sequence[Sequence[int]],
+        uniforms: Callable[[], Tensor],  # noqa: ARG002  (drafts are greedy)
+    ) -> BeamDraft:
+        """Return this step's draft."""
+        return BeamDraft(budget, to_probs, record, prefixes, self.scores, self)
 
 
 class BeamDraft:

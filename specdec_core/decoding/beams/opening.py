@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specdec_core.decoding.beams.batch import BeamBatch
-from specdec_core.decoding.beams.drafting import BeamGamma, BeamRecorder, DraftSearch
+from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
+from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
@@ -72,7 +73,7 @@ def open_beams(
     room = tuple(row.limit - len(row.tokens) for row in rows)
     shape = (len(copies), info.vocab_size, spread.max_gamma, info.device)
     search = DraftSearch(beams, width, tuple(stops.eos_ids))
-    recorder = BeamRecorder(context.draft_to_probs, context.generators, *shape, search)
+    recorder = DraftRecorder(context.draft_to_probs, context.generators, *shape, new_tree=search)
     keep_hidden = False
     hidden_layers: tuple[int, ...] = ()
     rows_gamma = None
@@ -94,7 +95,7 @@ def open_beams(
     )
     rows_info = BatchInfo(len(copies), spread.max_gamma, tuple(n for n in room for _ in range(beams)), greedy=True)
     proposer = Proposer(drafter, rows_gamma, recorder, context.with_loop(spread), rows_info, context.guard)
-    return BeamBatch(prompts, copies, session, proposer, recorder, to_probs, candidates)
+    return BeamBatch(prompts, copies, session, proposer, recorder, search, to_probs, candidates)
 
 
 def _prompt(
