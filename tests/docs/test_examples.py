@@ -30,6 +30,7 @@ from specdec_core.interface import TokenTree
 from specdec_core.registry import Registry
 from specdec_core.study import load_study, run_model
 from specdec_core.testing import DrafterSubject, subject_of
+from specdec_core.verification import dense
 from tests.conformance import failures
 from tests.docs.pages import ROOT, blocks
 from tests.drafters.support import info_for, request_for
@@ -41,6 +42,7 @@ from tests.toys import Gamma, TableDrafter
 EXAMPLES = ROOT / "docs" / "examples"
 WRITE_A_DRAFTER = "docs/write-a-drafter.md"
 OF_THE_TUTORIAL = ("pairs", "second-thought", "cap", "trail", "fading", "everywhere", "branching")
+TABLE = {"2": {"3": 4, "5": 1}, "3": {"5": 2}, "0": {"0": 1, "1": 3, "2": 9}}
 LENGTH = GenerationSettings(max_new_tokens=12, ignore_eos=True)
 
 
@@ -54,8 +56,7 @@ def registry(installed):
 @pytest.fixture
 def make(registry, tmp_path):
     """Makes a plugin from what a study would say of it."""
-    table = {"2": {"3": 4, "5": 1}, "3": {"5": 2}, "0": {"0": 1, "1": 3, "2": 9}}
-    (tmp_path / "table.json").write_text(json.dumps(table), encoding="utf-8")
+    (tmp_path / "table.json").write_text(json.dumps(TABLE), encoding="utf-8")
     pairs = {"name": "pairs", "table": str(tmp_path / "table.json")}
     long = {"pairs": pairs, "cap": {"name": "cap", "drafter": pairs, "max_tokens": 1}}
 
@@ -144,10 +145,14 @@ def test_the_packages_pass_their_own_tests(tmp_path):
 def test_q_of_the_table_is_its_counts(make):
     drafter = make("drafter", "pairs", small_target("cpu").info())
     proposal = drafter.open(info_for(2, VOCAB)).propose(request_for([[2], [4]], [1, 1]))
-    # After 2, five tokens were counted; all others share the weight of one. Nothing was counted after 4.
-    weights = torch.tensor([1 / 6, 1 / 6, 1 / 6, 4, 1 / 6, 1])
-    torch.testing.assert_close(proposal.q.probabilities[0, 0], weights / weights.sum())
-    torch.testing.assert_close(proposal.q.probabilities[1, 0], torch.full((VOCAB,), 1 / VOCAB))
+    # After 2, token 3 was counted four times and 5 once. Nothing was counted after 4, so that all counts are used.
+    q = dense(proposal.q, proposal.tokens, VOCAB)[:, 0]
+    counted = torch.zeros(2, VOCAB)
+    counted[0, 3], counted[0, 5] = 4, 1
+    for counts in TABLE.values():
+        for token, count in counts.items():
+            counted[1, int(token)] += count
+    torch.testing.assert_close(q, counted / counted.sum(dim=1, keepdim=True))
 
 
 def test_a_capped_drafter_drafts_no_more_than_its_cap(make):

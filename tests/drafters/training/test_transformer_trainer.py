@@ -27,9 +27,16 @@ from tests.drafters.training.support import Recorder
 
 
 @pytest.mark.parametrize(
-    ("family", "loss"), [("llama", "ce"), ("t5", "kl"), ("llama", "tv"), ("bart", "kl-then-tv")]
+    ("family", "loss", "rate", "least"),
+    [
+        ("llama", "ce", 1e-2, 0.1),
+        ("bart", "kl", 1e-2, 0.1),
+        ("llama", "tv", 1e-2, 0.1),
+        ("bart", "kl-then-tv", 1e-2, 0.1),
+        ("t5", "tv", 1e-3, 0.02),  # soon learns its few texts by heart
+    ],
 )
-def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, family, loss):
+def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, family, loss, rate, least):
     config = config_for(family, loss=loss, steps=30, dtype="float32")
     target, material = targets(family), materials(family)
     # The cross-entropy learns p from what the target wrote; the pairs that were given are no words of it.
@@ -38,8 +45,8 @@ def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, famil
     distillation = Distillation(config, target, drafter, material, torch.float32)
     folder = TrainingFolder(tmp_path / "out", {})
     before = [weight.clone() for weight in target.model.parameters()]
-    curve = train(distillation.objective(), config, 1e-2, folder, Recorder()).curve
-    assert curve[-1]["alpha"] - curve[0]["alpha"] > 0.06
+    curve = train(distillation.objective(), config, rate, folder, Recorder()).curve
+    assert curve[-1]["alpha"] - curve[0]["alpha"] > least
     assert all(map(torch.equal, before, target.model.parameters()))
     assert all(weight.grad is None for weight in target.model.parameters())
 
