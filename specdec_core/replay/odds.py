@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -110,8 +109,3 @@ class TextOdds:
 def rule_name(rule: AcceptanceRule) -> str:
     """Return the name of an acceptance rule, as messages give it."""
     return str(getattr(rule.config, "name", type(rule).__name__))
-
-
-def total_tokens(odds: Sequence[TextOdds]) -> int:
-    """Return the number of tokens of some texts."""
-    return sum(map(len, odds))

@@ -61,11 +61,6 @@ class PromptBeams:
         return self.state.done
 
     @property
-    def steps_left(self) -> int:
-        """Number of steps after which every beam ends."""
-        return self._rules.max_new_tokens - len(self.state.beams[0])
-
-    @property
     def hypotheses(self) -> list[Hypothesis]:
         """The finished hypotheses, the best first."""
         return [one for one in self.state.finished if one is not None]
