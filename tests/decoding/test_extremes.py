@@ -66,7 +66,7 @@ def test_any_seed_gives_its_own_text(target, seed):
     assert texts(decoder, seed=seed) == texts(decoder, seed=seed) != texts(decoder, seed=seed - 1)
 
 
-@pytest.mark.parametrize("bit", range(64))
+@pytest.mark.parametrize("bit", [0, 31, 32, 33, 48, 63])
 def test_every_bit_of_a_seed_counts(target, bit):
     decoder = Decoder(target)
     assert texts(decoder, seeds=[5, 6]) != texts(decoder, seeds=[5 ^ (1 << bit), 6])
