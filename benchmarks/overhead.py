@@ -276,7 +276,7 @@ def serve(bench: Bench) -> None:
 @contextmanager
 def other_checkout(folder: Path) -> Iterator[Callable[[Cell], Steps]]:
     """Run this script on the packages of another checkout; yield a function that runs a cell there."""
-    packages = [folder.resolve() / part for part in (".", "drafters", "plugins")]
+    packages = [folder.resolve() / part for part in (".", "drafters", "plugins", "models")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, packages))}
     command = [sys.executable, __file__, *sys.argv[1:], SERVE]
     with Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=environment) as process:
