@@ -16,14 +16,14 @@ class DraftSampler:
     def start(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> None:
         """Begin a step after the committed tokens of each sequence, with at most `budget[b]` draft tokens."""
 
-    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, wanted: Sequence[bool]) -> Tensor:  # noqa: ARG002
+    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, left: Sequence[int]) -> Tensor:  # noqa: ARG002
         """Return a token `[B]` of each sequence.
 
         Args:
             q: `[B, V]`, what it is drawn from.
             uniforms: Returns the random numbers of this position, `[B]`.
             position: Of the token in the draft.
-            wanted: Which sequences take it.
+            left: How many tokens each sequence may still take; the token of one with 0 is not used.
         """
         return draw(q, uniforms())
 

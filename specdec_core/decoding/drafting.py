@@ -343,8 +343,7 @@ class DraftRecorder:
 
     def _draw(self, q: Tensor) -> Tensor:
         position = len(self._record)
-        wanted = [left > 0 for left in self._left]
-        token = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, wanted)
+        token = self._sampler.draw(q, lambda: self._step_uniforms()[:, position], position, self._left)
         self._record.add_written(token)
         self._advance(None if self._keep_drafting is None else _at(q, token))
         return token

@@ -71,12 +71,12 @@ class ForcedSampler(DraftSampler):
         # [K, B]: the tokens of all sequences at each position of the draft.
         self._columns = torch.tensor(self._ahead, dtype=torch.long, device=self._device).view(-1, max(width, 1)).T
 
-    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, wanted: Sequence[bool]) -> Tensor:
+    def draw(self, q: Tensor, uniforms: Callable[[], Tensor], position: int, left: Sequence[int]) -> Tensor:
         """Return the texts' tokens; those beyond a text are drawn."""
-        free = [row[position] == UNKNOWN and more for row, more in zip(self._ahead, wanted, strict=True)]
+        free = [row[position] == UNKNOWN and more > 0 for row, more in zip(self._ahead, left, strict=True)]
         if not any(free):
             return self._columns[position].clamp(min=0)  # drawing from q would read all of it
-        return self.all_told(super().draw(q, uniforms, position, wanted), position)
+        return self.all_told(super().draw(q, uniforms, position, left), position)
 
     def draw_candidate(
         self, row: TemperedCandidates, uniform: float, index: int, position: int

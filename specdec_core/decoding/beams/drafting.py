@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.guard import PluginGuard, opened
 from specdec_core.decoding.proposer import checked_gamma
 from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import (
@@ -26,7 +26,6 @@ from specdec_core.interface import (
     GammaController,
     GammaSession,
     PluginConfig,
-    PluginError,
     PointMass,
     Proposal,
     StepReport,
@@ -67,9 +66,7 @@ class BeamGamma(GammaController):
         self._session: GammaSession | None = None
         tree: TreeShape | None = None
         with guard.calling(inner):
-            self._session = inner.open(batch)
-            if self._session is None:
-                raise PluginError("open() returned None; it must return a session.")
+            self._session = opened(inner.open(batch))
             tree = self._session.tree()
         _check_gamma(self._session, tree, type(inner).__name__)
 
