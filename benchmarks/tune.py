@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 from _common import report
-from rich.console import Console
 from transformers.utils import logging as hf_logging
 
+from specdec_core.interface import NoProgress
 from specdec_core.study import BASELINE, Comparison, Study, compare, load_study
-from specdec_core.study.progress import StageProgress
 from specdec_core.study.report.verdict import exceeds_bound, fastest
 from specdec_core.tune import RaceSettings, TuneOptions, Tuning, costs, tune
 from specdec_core.tune.confirm import finals
@@ -99,7 +98,7 @@ def measure(study: Study, options: argparse.Namespace) -> dict[str, Any]:
         start = perf_counter()
         half = max(1, len(study.tasks[0].prompts) // 2)
         how = TuneOptions(RaceSettings(finalists=options.finalists), live_prompts=half)
-        tuned = tune(study, quietly(), output=Path(folder) / "best.yaml", options=how)
+        tuned = tune(study, NoProgress(), output=Path(folder) / "best.yaml", options=how)
         tuning_seconds = perf_counter() - start
     start = perf_counter()
     grid = compare(study, progress=False)
@@ -124,11 +123,6 @@ def measure(study: Study, options: argparse.Namespace) -> dict[str, Any]:
         "rank_of_the_choice": rank(grid, choice),
         "rematch": speeds(rematch, names),
     }
-
-
-def quietly() -> StageProgress:
-    """Return an observer that shows nothing."""
-    return StageProgress(Console(stderr=True), quiet=True)
 
 
 def outcome(tuned: Tuning) -> dict[str, float | None]:

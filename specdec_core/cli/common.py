@@ -15,7 +15,7 @@ from specdec_core.cli.console import error_console as error_console
 from specdec_core.cli.console import output_console as output_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import describe
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.progress import TerminalProgress
 from specdec_core.study.progress import quieten_libraries as quieten_libraries
 from specdec_core.study.report.formats import visible_json
 
@@ -98,9 +98,9 @@ def plugin_output() -> Iterator[None]:
 
 
 @contextmanager
-def shown_progress(*, quiet: bool) -> Iterator[StageProgress]:
+def shown_progress(*, quiet: bool) -> Iterator[TerminalProgress]:
     """Show the progress of a command on standard error, where what plugins print goes too."""
-    with StageProgress(error_console(), quiet=quiet) as progress, plugin_output():
+    with TerminalProgress(error_console(), quiet=quiet) as progress, plugin_output():
         yield progress
 
 

@@ -42,7 +42,7 @@ from specdec_core.study.config.prompts import (
     read_template,
 )
 from specdec_core.study.config.yaml_source import parse_value
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult, Decoder, Prompt
@@ -308,7 +308,7 @@ def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
     for number, (written, prompt) in enumerate(zip(read.prompts, prompts, strict=True), start=1):
         if len(prompts) > 1:
             output_console().print(f"--- prompt {written.id}", soft_wrap=True)
-        with StageProgress(errors, quiet=not unseen) as progress, warnings.catch_warnings():
+        with TerminalProgress(errors, quiet=not unseen) as progress, warnings.catch_warnings():
             warnings.simplefilter("ignore", PluginWarning)  # they are printed below
             progress.stage(f"prompt {number} of {len(prompts)}", options.generation.max_new_tokens)
             result = _stream(decoder, target, prompt, options, progress)
@@ -325,7 +325,7 @@ def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
 
 
 def _stream(
-    decoder: "Decoder", target: "LoadedModel", prompt: "Prompt", options: _Options, progress: StageProgress
+    decoder: "Decoder", target: "LoadedModel", prompt: "Prompt", options: _Options, progress: TerminalProgress
 ) -> "BatchResult":
     """Decode a prompt, print the text as it is generated, and return the result."""
     view = TraceView(output_console(), speller(target.tokenizer))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_core._version import installed_versions
-from specdec_core.interface import TrainingObserver, errors
+from specdec_core.interface import Progress, errors
 from specdec_core.interface.errors import SpecdecError, exception_text
 
 
@@ -110,12 +110,12 @@ def open_pool(address: str | None = None) -> Pool:
 
 
 @contextmanager
-def pooled(address: str | Pool | None, observer: TrainingObserver) -> Iterator[Pool | None]:
+def pooled(address: str | Pool | None, progress: Progress) -> Iterator[Pool | None]:
     """Yield the workers of a Ray cluster, and leave it at the end; None without an address.
 
     Args:
         address: The cluster, as in `RayPool`; or a pool, which stays open.
-        observer: Receives the progress.
+        progress: Where progress is reported.
 
     Raises:
         ConfigError: Ray is not installed, or there is no such cluster.
@@ -123,7 +123,7 @@ def pooled(address: str | Pool | None, observer: TrainingObserver) -> Iterator[P
     if address is None or not isinstance(address, str):
         yield address
         return
-    observer.stage("joining the Ray cluster")
+    progress.stage("joining the Ray cluster")
     pool = open_pool(address)
     try:
         yield pool

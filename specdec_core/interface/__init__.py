@@ -45,6 +45,7 @@ from specdec_core.interface.errors import (
 )
 from specdec_core.interface.files import check_output, writing_file, writing_folder
 from specdec_core.interface.inputs import input_path, open_input, open_text
+from specdec_core.interface.progress import NoProgress, Progress
 from specdec_core.interface.proposal import Candidates, Dense, Distribution, PointMass, Proposal, Sparse
 from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule, LosslessAt, RuleConfig, TokenRuleConfig
 from specdec_core.interface.settings import (
@@ -65,7 +66,7 @@ from specdec_core.interface.spec import (
     PluginKind,
     PluginSpec,
 )
-from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingObserver, TrainingReport
+from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingReport
 from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree, TreeShape
 
 __all__ = [
@@ -106,6 +107,7 @@ __all__ = [
     "Nested",
     "NestedDrafter",
     "NestedGamma",
+    "NoProgress",
     "NumericsError",
     "Outcome",
     "PluginConfig",
@@ -114,6 +116,7 @@ __all__ = [
     "PluginSpec",
     "PluginWarning",
     "PointMass",
+    "Progress",
     "PromptError",
     "Proposal",
     "RuleConfig",
@@ -130,7 +133,6 @@ __all__ = [
     "TokenTree",
     "Trainer",
     "TrainerConfig",
-    "TrainingObserver",
     "TrainingReport",
     "TreeShape",
     "check_output",

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from specdec_core.interface.progress import Progress
 from specdec_core.interface.spec import PluginConfig
 
 
@@ -20,19 +21,6 @@ class TrainerConfig(PluginConfig):
     """Where the result goes."""
     overwrite: bool = False
     """Replace what is there."""
-
-
-class TrainingObserver(Protocol):
-    """Receives progress, for display on a terminal and for learning curves."""
-
-    def stage(self, what: str, total: float | None = None) -> None:
-        """A stage of the work starts, of `total` units if that is known."""
-
-    def advance(self, done: float, note: str = "") -> None:
-        """`done` more units of the stage are complete; the note shows a loss or a rate."""
-
-    def measured(self, point: Mapping[str, float]) -> None:
-        """A point of the learning curve: names and values."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +52,11 @@ class Trainer(ABC):
         self.config = config
 
     @abstractmethod
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         """Train, and write the result completely or not at all.
+
+        Args:
+            progress: Where progress is reported.
 
         Raises:
             SpecdecError: The input cannot be trained on; nothing is left behind.

@@ -14,7 +14,7 @@ import numpy as np
 from specdec_core.costs import StepCosts, measured_costs
 from specdec_core.decoding import Decoder, Prompt, make_drafter
 from specdec_core.decoding.timing import watch_steps
-from specdec_core.interface import Drafter, TrainingObserver
+from specdec_core.interface import Drafter, Progress
 from specdec_core.interface.errors import ConfigError, PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.estimate import estimate
@@ -63,7 +63,7 @@ class MeasureContext:
 def measure(
     context: MeasureContext,
     entries: Sequence[DrafterEntry],
-    observer: TrainingObserver,
+    progress: Progress,
     *,
     before: Measurement | None = None,
     keep: Callable[[Measurement], None] = lambda _: None,
@@ -74,7 +74,7 @@ def measure(
     Args:
         context: Target, prompts and settings.
         entries: The drafters.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         before: An unfinished measurement to resume.
         keep: Called with the measurement so far whenever a drafter is finished.
         times_only: Measure no acceptance, only the times of steps, and T(k) of the draft lengths that occur alone,
@@ -97,7 +97,7 @@ def measure(
         one = known.get(entry.name)
         if one is None:
             try:
-                one = _measure_drafter(context, entry, observer, times_only)
+                one = _measure_drafter(context, entry, progress, times_only)
             except PluginError as error:
                 failed[entry.name] = str(error)
                 continue
@@ -123,21 +123,21 @@ def load_drafter(context: MeasureContext, entry: DrafterEntry) -> tuple[Drafter,
 
 
 def _measure_drafter(
-    context: MeasureContext, entry: DrafterEntry, observer: TrainingObserver, times_only: bool
+    context: MeasureContext, entry: DrafterEntry, progress: Progress, times_only: bool
 ) -> DrafterMeasurement:
     settings = context.settings
-    observer.stage(f"{entry.name}: loading")
+    progress.stage(f"{entry.name}: loading")
     drafter, rows = load_drafter(context, entry)
     acceptance: list[Acceptance] = []
     for temperature in () if times_only else settings.temperature:
-        observer.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)
-        measured = measure_acceptance(context, entry, drafter, temperature, rows, observer.advance)
+        progress.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)
+        measured = measure_acceptance(context, entry, drafter, temperature, rows, progress.advance)
         if settings.ranks:
-            observer.stage(f"{entry.name}: ranks at temperature {temperature:g}", settings.tokens)
-            measured = _with_ranks(measured, context, entry, drafter, rows, observer.advance)
+            progress.stage(f"{entry.name}: ranks at temperature {temperature:g}", settings.tokens)
+            measured = _with_ranks(measured, context, entry, drafter, rows, progress.advance)
         acceptance += measured
-    observer.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
-    costs = measure_times(context, entry, drafter, observer.advance, artificial=not times_only)
+    progress.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
+    costs = measure_times(context, entry, drafter, progress.advance, artificial=not times_only)
     return DrafterMeasurement.of(entry, costs, acceptance)
 
 

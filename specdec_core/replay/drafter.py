@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.watch import CallWatch, watched
-from specdec_core.interface import ConfigError, Drafter, PluginConfig, SamplingSettings, TrainingObserver
+from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
 from specdec_core.record.record import Record, RecordedText, RecordPart, SomeTexts
@@ -46,7 +46,7 @@ class DrafterReplay:
         draft_sampling: The drafter's sampling settings if they differ from the target's (section 6).
         registry: Where plugins come from; by default the installed ones.
         folder: Base for relative paths in the drafter's settings.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         batch_size: Number of texts asked for together, which only affects the speed.
         target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
             lacks. It is loaded where it is needed and None is given.
@@ -72,7 +72,7 @@ class DrafterReplay:
         draft_sampling: SamplingSettings | None = None,
         registry: Registry | None = None,
         folder: Path = Path(),
-        observer: TrainingObserver | None = None,
+        progress: Progress | None = None,
         batch_size: int = BATCH_SIZE,
         target: LoadedModel | None = None,
         plugin_timeout: float | None = None,
@@ -84,7 +84,7 @@ class DrafterReplay:
         self._part = part
         self._max_gamma = max_gamma
         self._draft_sampling = draft_sampling
-        self._observer = observer
+        self._progress = progress
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
@@ -122,8 +122,8 @@ class DrafterReplay:
             ConfigError: The part holds no texts, or their probabilities are no probabilities.
         """
         if self._odds is None:
-            if self._observer is not None:
-                self._observer.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
+            if self._progress is not None:
+                self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
             with watched(self._timeout) as watch:
                 found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
             if not found:
@@ -137,8 +137,8 @@ class DrafterReplay:
         for texts in self._batches(self._batch_size):
             with watch.interrupting():
                 found += self._along(texts, watch)
-            if self._observer is not None:
-                self._observer.advance(len(found))
+            if self._progress is not None:
+                self._progress.advance(len(found))
         return found
 
     def _remembered(self, watch: CallWatch) -> list[TextOdds]:
@@ -161,8 +161,8 @@ class DrafterReplay:
                         found += _in_chunks([text], along, self._max_gamma)
                     else:
                         found += _at_every_position([text], along, budget, self._max_gamma)
-                if self._observer is not None:
-                    self._observer.advance(len(found))
+                if self._progress is not None:
+                    self._progress.advance(len(found))
             passes.append(found)
         if not by_budget:
             return passes[0]

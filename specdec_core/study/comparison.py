@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from specdec_core.costs import Machine
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_core.record import Record
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.report.verdict import Verdict
@@ -148,7 +148,7 @@ def compare(
     ray: str | Pool | None = None,
     record: Record | Path | str | None = None,
     machines: Sequence[Machine] = (),
-    progress: bool | TrainingObserver = True,
+    progress: bool | Progress = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
 
@@ -165,8 +165,7 @@ def compare(
             device of their own; those of a study with `timing: false` decode side by side.
         record: Replay the study on this record instead of running its target: see `specdec_core.study.replay`.
         machines: Of a replay, the machines whose seconds are expected; by default the one that recorded.
-        progress: Whether to show the progress, in a notebook or on standard error; or an observer that receives
-            it.
+        progress: Whether to show the progress, in a notebook or on standard error; or where to report it.
 
     Raises:
         ArgumentError: The study is none of these.
@@ -198,19 +197,19 @@ def compare(
     if machines:
         raise ConfigError("machines: a study that runs is timed here. Give a record too, or leave them out.")
 
-    def run(observer: TrainingObserver, folder: Path | None) -> StudyResult:
+    def run(progress: Progress, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.runner import run_study
 
-        with pooled(ray, observer) as pool:
-            return run_study(study, observer, output=folder, fresh=fresh, isolate=isolate, pool=pool)
+        with pooled(ray, progress) as pool:
+            return run_study(study, progress, output=folder, fresh=fresh, isolate=isolate, pool=pool)
 
     return hold(run, output, progress)
 
 
 def hold(
-    run: Callable[[TrainingObserver, Path | None], StudyResult],
+    run: Callable[[Progress, Path | None], StudyResult],
     output: Path | str | None,
-    progress: bool | TrainingObserver,
+    progress: bool | Progress,
 ) -> Comparison:
     """Run or replay a study, and hold what it found.
 
@@ -234,16 +233,16 @@ def hold(
 
 
 def _held(
-    run: Callable[[TrainingObserver, Path | None], StudyResult], output: Path | None, observer: TrainingObserver
+    run: Callable[[Progress, Path | None], StudyResult], output: Path | None, progress: Progress
 ) -> Comparison:
     if "torch" not in sys.modules:
-        observer.stage("loading torch and transformers")
+        progress.stage("loading torch and transformers")
     from specdec_core.study.progress import quiet_libraries
     from specdec_core.study.report.results import first_outputs, write_results
     from specdec_core.study.report.summary import summarise
 
     with quiet_libraries():
-        result = run(observer, output)
+        result = run(progress, output)
     rows = tuple(summarise(result))
     if output is None:
         return Comparison(result.study, rows)
@@ -251,12 +250,12 @@ def _held(
     return Comparison(result.study, rows, tuple(files), tuple(problems))
 
 
-def _display(*, quiet: bool) -> AbstractContextManager[TrainingObserver]:
+def _display(*, quiet: bool) -> AbstractContextManager[Progress]:
     """Return what shows the progress where Python runs."""
     from rich.console import Console
 
-    from specdec_core.study.progress import NotebookProgress, StageProgress
+    from specdec_core.study.progress import NotebookProgress, TerminalProgress
 
     if Console().is_jupyter and not quiet:
         return NotebookProgress()
-    return StageProgress(Console(stderr=True, highlight=False), quiet=quiet)
+    return TerminalProgress(Console(stderr=True, highlight=False), quiet=quiet)

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import Progress as ProgressBar
 from rich.table import Column
 from rich.text import Text
 
@@ -21,8 +22,8 @@ _REFRESHES_PER_SECOND = 4
 """A thread draws the bar; more often, it would take time from what is timed."""
 
 
-class StageProgress:
-    """Shows the progress of a study, a measurement or a training; implements `TrainingObserver`.
+class TerminalProgress:
+    """Shows the progress of a study, a measurement or a training; implements `Progress`.
 
     Args:
         console: Where to print.
@@ -43,7 +44,7 @@ class StageProgress:
             _StateColumn(self._state),
             TextColumn("{task.fields[note]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
         )
-        self._bar = Progress(
+        self._bar = ProgressBar(
             *columns,
             console=console,
             transient=True,
@@ -154,7 +155,7 @@ class _StateColumn(ProgressColumn):
 class NotebookProgress:
     """Shows the progress of a study in a notebook: one line with a bar, which disappears at the end.
 
-    Needs no widgets. Implements `TrainingObserver`.
+    Needs no widgets. Implements `Progress`.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from specdec_core.study.run.recorded import part_for
 
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_core.interface.target import TargetConfig
     from specdec_core.record import Record, RecordPart
     from specdec_core.study.run.runner import StudyResult
@@ -45,7 +45,7 @@ def replay(
     plugin_timeout: float | None = None,
     max_runs: int = MAX_RUNS,
     ray: str | Pool | None = None,
-    progress: bool | TrainingObserver = True,
+    progress: bool | Progress = True,
 ) -> Comparison:
     """Replay a study or drafters on a record: what they would have done on the target's texts, without the target.
 
@@ -86,15 +86,15 @@ def replay(
     own = [task for task in study.tasks if all(task.target is not one.target for one in tasks)]
     found = replace(found, named=found.named | named_models(own))
 
-    def run(observer: TrainingObserver, folder: Path | None) -> StudyResult:
+    def run(progress: Progress, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.replayed import replay_study
 
-        with pooled(ray, observer) as pool:
+        with pooled(ray, progress) as pool:
             return replay_study(
                 study,
                 found,
                 parts,
-                observer,
+                progress,
                 name=str(found.path) if isinstance(record, Record) else str(record),
                 machines=machines,
                 output=folder,

@@ -14,7 +14,7 @@ from specdec_core.study import BASELINE, Comparison, Study, compare
 
 if TYPE_CHECKING:
     from specdec_core.cluster import Pool
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_core.study import Task
     from specdec_core.study.report.summary import RunSummary
 
@@ -61,21 +61,21 @@ def _task(task: Task, names: Sequence[str], prompts: int | None) -> Task:
 
 
 def time_finalists(
-    study: Study, output: Path | None, observer: TrainingObserver, *, fresh: bool = False, pool: Pool | None = None
+    study: Study, output: Path | None, progress: Progress, *, fresh: bool = False, pool: Pool | None = None
 ) -> Comparison:
     """Time the runs of a study of finalists, or resume where it stopped.
 
     Args:
         study: What `finals` returned.
         output: Folder of its results; None stores nothing.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         fresh: Discard what is in the folder.
         pool: Workers, of which one times them; by default this process.
 
     Raises:
         SpecdecError: The target cannot be loaded, or the folder cannot be used.
     """
-    return compare(study, output, fresh=fresh, ray=pool, progress=observer)
+    return compare(study, output, fresh=fresh, ray=pool, progress=progress)
 
 
 def choose(rows: Sequence[RunSummary], finalists: Sequence[str]) -> Choice:

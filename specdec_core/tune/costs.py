@@ -23,7 +23,7 @@ from specdec_core.study.config.study import drafter_label
 
 if TYPE_CHECKING:
     from specdec_core.cluster import Pool
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.study import Run, Study, Task
@@ -58,7 +58,7 @@ def measure_costs(
     path: Path,
     *,
     target: LoadedModel | None,
-    observer: TrainingObserver,
+    progress: Progress,
     registry: Registry,
     pool: Pool | None = None,
 ) -> Machine:
@@ -70,7 +70,7 @@ def measure_costs(
         gamma: The longest draft.
         path: File that receives the times; those of drafters that it has are not measured again.
         target: The target of the task; None with a pool, whose worker loads it.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         registry: Where plugins come from.
         pool: Workers, of which one times the steps on a device of its own.
 
@@ -95,14 +95,14 @@ def measure_costs(
 
     def run(before: Measurement | None) -> tuple[Measurement, Mapping[str, str]]:
         if pool is not None:
-            observer.stage("timing steps")
+            progress.stage("timing steps")
             made, failed = measured_on(pool, study, task, every, settings, before)
             write_measurement(path, made)
             return made, failed
         keep = lambda made: write_measurement(path, made)  # noqa: E731
         assert target is not None, "it is loaded to be timed"
         context = context_of(target, task, settings, registry, study.folder, study.plugin_timeout)
-        return measure(context, every, observer, before=before, keep=keep, times_only=True)
+        return measure(context, every, progress, before=before, keep=keep, times_only=True)
 
     try:
         measurement, failed = run(read_measurement(path) if path.is_file() else None)

@@ -19,7 +19,7 @@ from specdec_core.theory.racing import Ratio, cluster_counts, comparison_error, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def race(
     tokens: Sequence[int],
     seconds: Seconds,
     settings: RaceSettings,
-    observer: TrainingObserver,
+    progress: Progress,
 ) -> Race:
     """Find the candidates that may be the fastest.
 
@@ -121,7 +121,7 @@ def race(
         tokens: Number of tokens of each text.
         seconds: Gives the expected seconds.
         settings: How to run it.
-        observer: Receives the progress.
+        progress: Where progress is reported.
 
     Raises:
         ConfigError: No candidate can be replayed, or there are no texts.
@@ -135,10 +135,10 @@ def race(
     field = _Field(names, prompts, tokens)
     for number, count in enumerate(counts, start=1):
         what = f"round {number} of {len(counts)}: {len(field.left)} candidates on {count} prompts"
-        observer.stage(what, len(field.left))
+        progress.stage(what, len(field.left))
         field.extend(seconds, order[field.prompts : count])
         field.judge(number, level, settings.margin)
-        observer.measured({"left": len(field.left)})
+        progress.measured({"left": len(field.left)})
         if len(field.left) == 1:
             break
     kept = field.finalists(settings.finalists)

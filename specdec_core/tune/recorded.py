@@ -22,7 +22,7 @@ from specdec_core.study.config.recorded import settings_key
 from specdec_core.tune.costs import TIMINGS, entries_of
 
 if TYPE_CHECKING:
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.study import Run, Study, Task
@@ -80,7 +80,7 @@ def recorded_costs(
     path: Path,
     *,
     target: LoadedModel | None,
-    observer: TrainingObserver,
+    progress: Progress,
     registry: Registry,
 ) -> Machine:
     """Return T(k) of a record, and D(k) of drafters, which is timed here along its texts as in a replay.
@@ -93,7 +93,7 @@ def recorded_costs(
         gamma: The longest draft.
         path: File that receives the times; those of drafters that it has are not measured again.
         target: The target, if it is loaded.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         registry: Where plugins come from.
     """
     machine = _machine(record)
@@ -104,7 +104,7 @@ def recorded_costs(
     for key, entry in entries_of(runs).items():
         if key in known:
             continue
-        observer.stage(f"{entry.name}: times")
+        progress.stage(f"{entry.name}: times")
         try:
             replay = DrafterReplay(
                 record,

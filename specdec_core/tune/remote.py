@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from specdec_core.cluster import Pool
+from specdec_core.interface import NoProgress
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.file import DrafterEntry, Measurement, MeasureSettings
 from specdec_core.measurement.measure import MeasureContext, measure
@@ -17,7 +18,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.registry import Registry, default_registry, plugin_settings
 from specdec_core.study import Study, Task
 from specdec_core.study.run.factory import ready_prompts
-from specdec_core.study.run.remote import NoProgress, gpus_of, refuse_shared, worker_target
+from specdec_core.study.run.remote import gpus_of, refuse_shared, worker_target
 
 
 def context_of(

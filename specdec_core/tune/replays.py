@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_core.cluster import Pool
-    from specdec_core.interface import AcceptanceRule, GammaController, TrainingObserver
+    from specdec_core.interface import AcceptanceRule, GammaController, Progress
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.replay import TextOdds
@@ -61,7 +61,7 @@ class Replays:
         target: The target, if it is loaded.
         folder: Base for relative paths in settings.
         registry: Where plugins come from.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
         pool: Workers that ask the drafters; by default this process.
     """
@@ -76,14 +76,14 @@ class Replays:
         target: LoadedModel | None,
         folder: Path,
         registry: Registry,
-        observer: TrainingObserver,
+        progress: Progress,
         plugin_timeout: float | None = None,
         pool: Pool | None = None,
     ) -> None:
         self._pool = pool
         self._record, self._part, self._machine = record, part, machine
         self._target, self._folder, self._registry = target, folder, registry
-        self._observer, self._timeout = observer, plugin_timeout
+        self._progress, self._timeout = progress, plugin_timeout
         self._drafters: dict[str, _Drafter] = {}
         self._refused: dict[str, str] = {}
         for run in runs:
@@ -101,7 +101,7 @@ class Replays:
             if (wanted := [name for name in drafter.gammas if name in names])
         ]
         for drafter, wanted, replay in asked:
-            self._observer.advance(done, wanted[0])
+            self._progress.advance(done, wanted[0])
             found |= self._of_drafter(drafter, wanted, replay)
             done += len(wanted)
         return {

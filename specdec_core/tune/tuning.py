@@ -35,7 +35,7 @@ from specdec_core.tune.winner import folder_of, winning_study, write_study
 
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_core.interface.target import TargetConfig
     from specdec_core.models import LoadedModel
     from specdec_core.record.record import Record, RecordPart
@@ -65,7 +65,7 @@ class TuneOptions:
 
 def tune(
     study: Study | None,
-    observer: TrainingObserver,
+    progress: Progress,
     *,
     record: str | Path | None = None,
     target: TargetConfig | None = None,
@@ -81,7 +81,7 @@ def tune(
 
     Args:
         study: The candidates are its runs; None for the installed drafters with gammas 1 to 8.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         record: A record of its target on its prompts; without one, they are recorded.
         target: Without a study, the target of the record: one of the hub is loaded only if it is named.
         machine: A file of `specdec measure`; without one, steps are timed on this machine.
@@ -99,8 +99,8 @@ def tune(
         KeyboardInterrupt: On Ctrl-C; the message says what is kept.
     """
     registry = registry or default_registry()
-    with _folder(output) as folder, pooled(ray, observer) as pool:
-        job = _Job(observer, options or TuneOptions(), registry, folder, pool)
+    with _folder(output) as folder, pooled(ray, progress) as pool:
+        job = _Job(progress, options or TuneOptions(), registry, folder, pool)
         try:
             return job.run(study, record, target, machine, task, output, settings)
         except KeyboardInterrupt as stopped:
@@ -126,7 +126,7 @@ def _folder(output: Path | None) -> Iterator[Path]:
 class _Job:
     """One tuning, and how long each part of it took."""
 
-    observer: TrainingObserver
+    progress: Progress
     options: TuneOptions
     registry: Registry
     folder: Path
@@ -183,7 +183,7 @@ class _Job:
         return record_tasks(
             tasks,
             self.folder / "record",
-            self.observer,
+            self.progress,
             RecordOptions(samples=self.options.samples),
             folder=study.folder,
             fresh=self.options.fresh,
@@ -223,7 +223,7 @@ class _Job:
             return None
         if not timed and not any(_reads_hidden(self.registry, run.drafter) for run in task.runs[1:]):
             return None
-        self.observer.stage(f"loading {task.target.model}")
+        self.progress.stage(f"loading {task.target.model}")
         try:
             return load_target(task.target, study.folder)
         except SpecdecError as error:
@@ -251,7 +251,7 @@ class _Job:
                 timing = partial(recorded_costs, record, part, study, runs)
             else:
                 timing = partial(measure_costs, study, task, pool=self.pool)
-            here = timing(gamma, path, target=target, observer=self.observer, registry=self.registry)
+            here = timing(gamma, path, target=target, progress=self.progress, registry=self.registry)
         return target, replace(here, note=why)
 
     def _race(
@@ -271,7 +271,7 @@ class _Job:
             target=target,
             folder=study.folder,
             registry=self.registry,
-            observer=self.observer,
+            progress=self.progress,
             plugin_timeout=study.plugin_timeout,
             pool=self.pool,
         )
@@ -280,7 +280,7 @@ class _Job:
             prompts.append(text.number)
             tokens.append(len(text.tokens))
         names = [run.name for run in task.runs[1:]]
-        return race(names, prompts, tokens, replays, self.options.race, self.observer)
+        return race(names, prompts, tokens, replays, self.options.race, self.progress)
 
     def _choices(self, study: Study, races: Mapping[str | None, Race]) -> Mapping[str | None, Choice]:
         finalists = {task: one.finalists for task, one in races.items()}
@@ -289,7 +289,7 @@ class _Job:
         with self._timed("live"):
             live = finals(study, finalists, self.options.live_prompts)
             fresh, pool = self.options.fresh, self.pool
-            timed = time_finalists(live, self.folder / "live", self.observer, fresh=fresh, pool=pool)
+            timed = time_finalists(live, self.folder / "live", self.progress, fresh=fresh, pool=pool)
         rows = {task: [row for row in timed.rows if row.task == task] for task in finalists}
         return {task: choose(rows[task], names) for task, names in finalists.items()}
 

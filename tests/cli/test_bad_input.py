@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.registry import shipped_file
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.progress import TerminalProgress
 
 SHORT = ("--steps", "4", "--held-out", "16", "--batch-tokens", "64", "--length", "16", "--samples", "32")
 SMALL = ("transformer", "--layers", "1", "--width", "16", "--heads", "1", *SHORT)
@@ -217,7 +217,7 @@ def test_an_output_that_is_in_the_way(here, specdec, what):
 
 @pytest.mark.parametrize("what", [SMALL, ("heads", *SHORT)], ids=lambda what: what[0])
 def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
-    stage = StageProgress.stage
+    stage = TerminalProgress.stage
 
     def stop_before_the_result(self, what, total=None):
         if what.startswith("writing"):
@@ -225,7 +225,7 @@ def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
         stage(self, what, total)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StageProgress, "stage", stop_before_the_result)
+        patched.setattr(TerminalProgress, "stage", stop_before_the_result)
         stopped = CliRunner().invoke(app, ["train", *what, "-o", "o"])
     assert stopped.exit_code == 130, stopped.output
     assert not (here / "o").exists()

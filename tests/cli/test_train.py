@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from specdec_core.cli import main as module
 from specdec_core.cli.main import app
 from specdec_core.cli.train import usage_in_study
-from specdec_core.study.progress import StageProgress, duration, value_text
+from specdec_core.study.progress import TerminalProgress, duration, value_text
 
 PLUGIN = '''
     from enum import Enum
@@ -87,27 +87,27 @@ PARTS = """
     from specdec_core.interface import ConfigError, Trainer, TrainingReport
 
     class Count(Trainer):
-        def train(self, observer):
+        def train(self, progress):
             config = self.config
-            observer.stage("reading [a] text", total=4)
-            observer.advance(2, "half")
+            progress.stage("reading [a] text", total=4)
+            progress.advance(2, "half")
             if "stop" in config.text:
                 raise KeyboardInterrupt
             if "refuse" in config.text:
                 raise ConfigError(f"text [b]refuse[/b] is empty; give another. {'long ' * 60}END")
             if "fail" in config.text:
                 raise ZeroDivisionError("oops")
-            observer.stage("fitting")
-            observer.measured({"step": 200, "loss": 3.41234, "held-out_alpha": 0.5})
+            progress.stage("fitting")
+            progress.measured({"step": 200, "loss": 3.41234, "held-out_alpha": 0.5})
             facts = {"config": repr(config), "n-grams": 12345678, "loss": 3.41234, "[bold]kind": config.kind}
             return TrainingReport((config.output,), facts, f"{{name: count, file: {config.output}}}")
 
     class Bare(Trainer):
-        def train(self, observer):
+        def train(self, progress):
             return TrainingReport((), {}, "name: bare\\nseed: 1\\n")
 
     class Odd(Trainer):
-        def train(self, observer):
+        def train(self, progress):
             return {"written": []}
 """
 
@@ -382,7 +382,7 @@ def progress(capsys):
     def say():
         return capsys.readouterr().err.splitlines()
 
-    with StageProgress(Console(stderr=True, width=80), clock=clock) as shown:
+    with TerminalProgress(Console(stderr=True, width=80), clock=clock) as shown:
         yield shown, clock, say
 
 
@@ -424,7 +424,7 @@ def test_more_than_the_total_and_nothing_at_all(progress):
 
 
 def test_a_stage_that_failed_is_not_called_done(capsys):
-    with pytest.raises(ValueError, match="oops"), StageProgress(Console(stderr=True)) as shown:  # noqa: PT012
+    with pytest.raises(ValueError, match="oops"), TerminalProgress(Console(stderr=True)) as shown:  # noqa: PT012
         shown.stage("fitting")
         raise ValueError("oops")
     assert capsys.readouterr().err == "fitting ...\n"
@@ -432,7 +432,7 @@ def test_a_stage_that_failed_is_not_called_done(capsys):
 
 def test_a_terminal_gets_a_bar():
     console = Console(force_terminal=True, width=100, color_system=None, record=True)
-    with StageProgress(console) as shown:
+    with TerminalProgress(console) as shown:
         shown.stage("fitting [x]", total=4)
         shown.advance(1, "loss [y] 3.4")
         shown._bar.refresh()

@@ -94,7 +94,7 @@ def test_the_library_text_can_be_limited(tmp_path):
 def test_the_targets_own_samples(tmp_path, monkeypatch):
     asked = []
 
-    def own_samples(target, count, seed, observer, prompts):
+    def own_samples(target, count, seed, progress, prompts):
         asked.append((target.vocab_size, count, seed, prompts))
         return [[1, 2, 3, 4], [2, 3]]
 

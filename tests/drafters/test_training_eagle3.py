@@ -165,9 +165,9 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
 def test_training_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
-    observer = Recorder()
-    Eagle3Trainer(config_for(family, loss=loss)).train(observer)
-    first, last = observer.points[0], observer.points[-1]
+    progress = Recorder()
+    Eagle3Trainer(config_for(family, loss=loss)).train(progress)
+    first, last = progress.points[0], progress.points[-1]
     assert last["alpha_1"] > first["alpha_1"] + 0.02
     assert last["block_efficiency"] > first["block_efficiency"] + 0.02
     assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())

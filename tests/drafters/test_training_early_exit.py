@@ -68,9 +68,9 @@ def test_training_raises_alpha_of_the_first_half_of_the_exits_and_the_target_sta
 ):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
-    observer = Recorder()
-    EarlyExitTrainer(config_for(family, loss=loss)).train(observer)
-    first, last = observer.points[0], observer.points[-1]
+    progress = Recorder()
+    EarlyExitTrainer(config_for(family, loss=loss)).train(progress)
+    first, last = progress.points[0], progress.points[-1]
     assert {name for name in first if name.startswith("alpha_")} == {"alpha_1", "alpha_2"}
     assert all(last[name] > first[name] + 0.01 for name in ("alpha_1", "alpha_2"))
     assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())
@@ -78,14 +78,14 @@ def test_training_raises_alpha_of_the_first_half_of_the_exits_and_the_target_sta
 
 
 def test_the_untrained_exit_is_where_training_begins(targets, config_for):
-    observer = Recorder()
+    progress = Recorder()
     config = config_for(steps=1)
-    EarlyExitTrainer(config).train(observer)
+    EarlyExitTrainer(config).train(progress)
     target = targets()
     held = gather(config, target, Recorder()).held_out
     alphas = exit_alphas({n: first_layers(target, n) for n in (1, 2)}, target, held)
-    assert observer.points[0]["alpha_1"] == pytest.approx(alphas[1], abs=1e-4)
-    assert observer.points[0]["alpha_2"] == pytest.approx(alphas[2], abs=1e-4)
+    assert progress.points[0]["alpha_1"] == pytest.approx(alphas[1], abs=1e-4)
+    assert progress.points[0]["alpha_2"] == pytest.approx(alphas[2], abs=1e-4)
 
 
 @pytest.mark.parametrize("layers", [None, 3])

@@ -230,9 +230,9 @@ def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tm
 def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
-    observer = Recorder()
-    HeadsTrainer(config_for(family, loss=loss, steps=60, learning_rate=3e-3)).train(observer)
-    first, last = observer.points[0], observer.points[-1]
+    progress = Recorder()
+    HeadsTrainer(config_for(family, loss=loss, steps=60, learning_rate=3e-3)).train(progress)
+    first, last = progress.points[0], progress.points[-1]
     assert last["alpha_1"] > first["alpha_1"] + 0.02
     assert last["block_efficiency"] > first["block_efficiency"] + 0.02
     assert all(torch.equal(before[name], weight) for name, weight in target.model.named_parameters())
@@ -241,9 +241,9 @@ def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, famil
 
 def test_heads_for_t5(config_for):
     """A tiny T5's distributions are much alike at all places, so that new heads are good already."""
-    observer = Recorder()
-    HeadsTrainer(config_for("t5", steps=60, learning_rate=3e-3)).train(observer)
-    first, last = observer.points[0], observer.points[-1]
+    progress = Recorder()
+    HeadsTrainer(config_for("t5", steps=60, learning_rate=3e-3)).train(progress)
+    first, last = progress.points[0], progress.points[-1]
     assert all(last[f"alpha_{head}"] > first[f"alpha_{head}"] for head in (1, 2, 3))
 
 

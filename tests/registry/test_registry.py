@@ -255,7 +255,7 @@ def test_a_trainer_is_found_listed_and_created(site):
     site.install("dist-a", "fit_plugin", TRAINERS.format(base="TrainerConfig", field="pass"))
     site.module(
         "fit_parts",
-        "from specdec_core.interface import Trainer\nclass Fit(Trainer):\n    def train(self, observer): pass",
+        "from specdec_core.interface import Trainer\nclass Fit(Trainer):\n    def train(self, progress): pass",
     )
     registry = Registry()
     assert states(registry) == {("dist-a", "fit"): ("ready", "")}

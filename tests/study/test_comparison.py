@@ -90,9 +90,9 @@ def test_results_are_written_and_the_report_is_named(study, tmp_path):
     assert all(path.is_file() for path in comparison.files)
     lines = [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
     assert json.loads(json.dumps(comparison.to_dicts())) == lines
-    again, observer = Recorder(), compare(study(), output, progress=(recorder := Recorder()))
+    again, progress = Recorder(), compare(study(), output, progress=(recorder := Recorder()))
     assert again.timed == recorder.timed == []  # it resumed, and nothing was left to do
-    assert observer.to_dicts() == comparison.to_dicts()
+    assert progress.to_dicts() == comparison.to_dicts()
     fresh = Recorder()
     compare(study(), output, fresh=True, progress=fresh)
     assert len(fresh.timed) == 6

@@ -84,12 +84,12 @@ def record(model_folder, tmp_path_factory):
 def replayed(record, registry, model_folder):
     """Replays runs on the record, and returns the result."""
 
-    def run(*runs, machines=(), observer=None, output=None, **changed):
+    def run(*runs, machines=(), progress=None, output=None, **changed):
         study = load_study(study_of(model_folder, *(runs or RUNS), **changed), registry=registry)
         parts = [part_for(record, task) for task in study.tasks]
-        observer = observer or Recorder()
+        progress = progress or Recorder()
         return replay_study(
-            *(study, record, parts, observer), name="a record", machines=machines, output=output, registry=registry
+            *(study, record, parts, progress), name="a record", machines=machines, output=output, registry=registry
         )
 
     return run
@@ -308,9 +308,9 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt, match=r"stopped; 6 runs are stored in .*Run the same command again"):
-        replayed(output=tmp_path / "out", observer=Stops())
+        replayed(output=tmp_path / "out", progress=Stops())
     assert again.asked == 0
-    result = replayed(output=tmp_path / "out", observer=Progress())
+    result = replayed(output=tmp_path / "out", progress=Progress())
     whole = replayed()
     assert {key: one.metrics for key, one in result.repeats.items()} == {
         key: one.metrics for key, one in whole.repeats.items()
@@ -318,7 +318,7 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
     assert summarise(result) == [replace(row, device=row.device) for row in summarise(whole)]
     again.asked = 0
     resumed = Progress()
-    replayed(output=tmp_path / "out", observer=resumed)
+    replayed(output=tmp_path / "out", progress=resumed)
     assert (again.asked, resumed.stages) == (0, [])
     assert resumed.finished == [(18, 18)]
 

@@ -50,7 +50,7 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
     machine = read_costs(path, runs)
     registry = default_registry()
     replays = Replays(
-        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, observer=Seen()
+        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, progress=Seen()
     )
     order = [11, 3, 15, 0]
     found = replays([run.name for run in runs], order)
@@ -73,7 +73,7 @@ def test_candidates_are_replayed_with_their_rules(model_folder, tmp_path):
     part, runs, registry = record.parts[0], loaded.runs[1:], default_registry()
     machine = read_costs(write_times(tmp_path / "times.json", {"random": ({"name": "random"}, FREE)}), runs)
     replays = Replays(
-        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, observer=Seen()
+        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, progress=Seen()
     )
     found = replays([run.name for run in runs], range(len(part)))
     odds = DrafterReplay(record, part, runs[0].drafter, max_gamma=3).odds()

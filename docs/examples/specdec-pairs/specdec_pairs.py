@@ -21,9 +21,9 @@ from specdec_core import (
 from specdec_core.interface import (
     Candidates,
     ConfigError,
+    Progress,
     Trainer,
     TrainerConfig,
-    TrainingObserver,
     TrainingReport,
 )
 from specdec_core.interface.files import check_output, writing_file
@@ -89,12 +89,12 @@ class PairsTrainer(Trainer):
 
     Config = PairsTrainerConfig
 
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         config = self.config
         check_output(config.output, config.overwrite)
         from specdec_core import load_model
 
-        observer.stage("counting")
+        progress.stage("counting")
         tokens = load_model(config.target).tokenizer.encode(config.text.read_text(encoding="utf-8"))
         if len(tokens) < 2:
             raise ConfigError(f"text {config.text} has fewer than two tokens; give a longer one.")

@@ -11,8 +11,8 @@ from torch import Tensor
 from specdec_core.interface import (
     ConfigError,
     ModelError,
+    Progress,
     Trainer,
-    TrainingObserver,
     TrainingReport,
     check_output,
     writing_folder,
@@ -51,7 +51,7 @@ class Eagle3Trainer(Trainer):
     config: Eagle3TrainerConfig
     """The settings."""
 
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         """Train; the result is a folder.
 
         Raises:
@@ -60,7 +60,7 @@ class Eagle3Trainer(Trainer):
         """
         config = self.config
         check_output(config.output, config.overwrite, folder_with=WEIGHTS)
-        observer.stage("loading the target")
+        progress.stage("loading the target")
         target = load_model(config.target, device=config.device, packed=False, compile=False)
         layers = chosen_layers(config, target)
         made: list[Distillation] = []
@@ -70,8 +70,8 @@ class Eagle3Trainer(Trainer):
             made.append(Distillation(config, target, layers, data, dtype))
             return made[0].objective()
 
-        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, observer)
-        observer.stage("writing the head")
+        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, progress)
+        progress.stage("writing the head")
         head = made[0].head
         curve = self._write(head, target, layers, run)
         run.folder.remove()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from specdec_core.interface import ConfigError, ModelError, PluginWarning, TargetInfo, TrainingObserver
+from specdec_core.interface import ConfigError, ModelError, NoProgress, PluginWarning, TargetInfo
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
@@ -82,7 +82,7 @@ def _measured(target: LoadedModel) -> ExitWorth:
         ConfigError: The target writes nothing without a prompt.
     """
     try:
-        written = own_samples(target, _SAMPLES, 0, _Silent(), length=_LENGTH)
+        written = own_samples(target, _SAMPLES, 0, NoProgress(), length=_LENGTH)
     except ConfigError as error:
         raise ConfigError(
             f"drafter 'early-exit': give 'layers', or a trained exit in 'model'. {target.name} has an encoder, or "
@@ -100,9 +100,3 @@ def _measured(target: LoadedModel) -> ExitWorth:
             stacklevel=2,
         )
     return best
-
-
-class _Silent(TrainingObserver):
-    def stage(self, what: str, total: float | None = None) -> None: ...
-    def advance(self, done: float, note: str = "") -> None: ...
-    def measured(self, point: object) -> None: ...

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import (
+    Progress,
     Trainer,
-    TrainingObserver,
     TrainingReport,
     check_output,
     writing_file,
@@ -54,7 +54,7 @@ class EarlyExitTrainer(Trainer):
     config: EarlyExitTrainerConfig
     """The settings."""
 
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         """Train; the result is a file, with the learning curve beside it.
 
         Raises:
@@ -65,7 +65,7 @@ class EarlyExitTrainer(Trainer):
         curve = config.output.with_suffix(".curve.jsonl")
         for path in (config.output, curve):
             check_output(path, config.overwrite)
-        observer.stage("loading the target")
+        progress.stage("loading the target")
         target = load_model(config.target, device=config.device, packed=False, compile=False)
         target.model.requires_grad_(requires_grad=False)
         exits = {layers: _new_exit(target, layers) for layers in _candidates(target, config.layers)}
@@ -73,8 +73,8 @@ class EarlyExitTrainer(Trainer):
         def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
             return Distillation(config, target, exits, data, dtype).objective()
 
-        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, observer)
-        observer.stage("writing the exit")
+        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, progress)
+        progress.stage("writing the exit")
         after = run.trained.curve[-1]
         best = best_of(_worths(exits, after, target))
         facts = self._facts(exits, target, best, run)

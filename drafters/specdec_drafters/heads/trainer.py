@@ -10,8 +10,8 @@ from torch import Tensor
 
 from specdec_core.interface import (
     ModelError,
+    Progress,
     Trainer,
-    TrainingObserver,
     TrainingReport,
     check_output,
     writing_file,
@@ -50,7 +50,7 @@ class HeadsTrainer(Trainer):
     config: HeadsTrainerConfig
     """The settings."""
 
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         """Train; the result is a file, with the learning curve beside it.
 
         Raises:
@@ -61,15 +61,15 @@ class HeadsTrainer(Trainer):
         curve = config.output.with_suffix(".curve.jsonl")
         for path in (config.output, curve):
             check_output(path, config.overwrite)
-        observer.stage("loading the target")
+        progress.stage("loading the target")
         target = load_model(config.target, device=config.device, packed=False, compile=False)
         heads = Heads(heads_shape(config, target), config.seed).to(_output_device(target))
 
         def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
             return Distillation(config, target, heads, data, dtype).objective()
 
-        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, observer)
-        observer.stage("writing the heads")
+        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, progress)
+        progress.stage("writing the heads")
         facts = self._facts(heads, run)
         self._write(heads, target, facts)
         with writing_file(curve) as place:

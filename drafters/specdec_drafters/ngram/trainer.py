@@ -21,7 +21,7 @@ from specdec_drafters.training.sources import check_sources, own_samples
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from specdec_core.interface import TrainingObserver
+    from specdec_core.interface import Progress
     from specdec_drafters.ngram.kneser_ney import KneserNeyModel
 
 _DOCUMENTS_AT_ONCE = 1000
@@ -38,7 +38,7 @@ class NgramTrainer(Trainer):
     config: NgramTrainerConfig
     """What was asked for."""
 
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         """Count, estimate, and write the ARPA file.
 
         Raises:
@@ -52,11 +52,11 @@ class NgramTrainer(Trainer):
         ids = None if config.ids is None else read_ids(input_path(config.ids))
         texts = self._texts()
         tokenizer, vocab_size = load_vocabulary(config.target)
-        documents = ids if ids is not None else self._tokens(texts, tokenizer, observer)
-        observer.stage("counting n-grams", config.order)
-        model = fit(documents, vocab_size, config.order, observer.advance)
-        observer.stage("writing", sum(model.ngram_counts))
-        write_arpa(config.output, model.levels, model.known, observer.advance)
+        documents = ids if ids is not None else self._tokens(texts, tokenizer, progress)
+        progress.stage("counting n-grams", config.order)
+        model = fit(documents, vocab_size, config.order, progress.advance)
+        progress.stage("writing", sum(model.ngram_counts))
+        write_arpa(config.output, model.levels, model.known, progress.advance)
         facts = {
             "sentences": len(documents),
             "tokens": sum(map(len, documents)),
@@ -73,31 +73,31 @@ class NgramTrainer(Trainer):
         texts = read_documents(self.config.text, Path(), self.config.max_bytes)
         return split_lines(texts) if self.config.split == "line" else texts
 
-    def _tokens(self, texts: list[str], tokenizer: Any, observer: TrainingObserver) -> list[NDArray[np.int32]]:
+    def _tokens(self, texts: list[str], tokenizer: Any, progress: Progress) -> list[NDArray[np.int32]]:
         """Return what the target makes of the texts, or writes itself: `[T]` token ids for each sentence."""
         config = self.config
         if config.samples is not None:
-            return self._written(config.samples, observer)
+            return self._written(config.samples, progress)
         if tokenizer is None:
             raise ConfigError(
                 f"--text {config.text} cannot be counted: the target {config.target} has no tokenizer. "
                 "Give --ids, a file of its token ids, or a target with a tokenizer."
             )
-        observer.stage("tokenizing", len(texts))
+        progress.stage("tokenizing", len(texts))
         documents: list[NDArray[np.int32]] = []
         for start in range(0, len(texts), _DOCUMENTS_AT_ONCE):
             some = texts[start : start + _DOCUMENTS_AT_ONCE]
             documents.extend(row for row in tokenize_documents(some, tokenizer) if len(row))
-            observer.advance(start + len(some))
+            progress.advance(start + len(some))
         return documents
 
-    def _written(self, count: int, observer: TrainingObserver) -> list[NDArray[np.int32]]:
+    def _written(self, count: int, progress: Progress) -> list[NDArray[np.int32]]:
         """Return what the target writes: from its beginning of text, or in answer to the sources."""
         config = self.config
         target = load_model(config.target, device=config.device)
         check_sources(config.sources, target)
         pairs = [] if config.sources is None else read_pairs(config.sources, target)
-        written = own_samples(target, count, config.seed, observer, [pair.source for pair in pairs])
+        written = own_samples(target, count, config.seed, progress, [pair.source for pair in pairs])
         return [np.array(row, dtype=np.int32) for row in written]
 
 

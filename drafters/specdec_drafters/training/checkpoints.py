@@ -30,8 +30,8 @@ _ROW_PARTS = ("tokens", "mask", "sources", "source_mask")
 
 
 @dataclass
-class Progress:
-    """Progress of a training run.
+class TrainingState:
+    """State of a training run.
 
     Attributes:
         step: Steps done.
@@ -102,7 +102,9 @@ class TrainingFolder:
         if self.path.is_dir() and not any(self.path.iterdir()):
             shutil.rmtree(self.path)
 
-    def save(self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer], progress: Progress) -> None:
+    def save(
+        self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer], state: TrainingState
+    ) -> None:
         """Write a checkpoint atomically and keep the previous one.
 
         Raises:
@@ -110,18 +112,18 @@ class TrainingFolder:
         """
         states, numbers = flatten(optimisers)
         tensors = {f"weight.{name}": weight for name, weight in parameters.items()}
-        tensors |= {f"optimiser.{name}": state for name, state in states.items()}
+        tensors |= {f"optimiser.{name}": one for name, one in states.items()}
         tensors["random.cpu"] = torch.get_rng_state()
         device = _device(parameters)
         if device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(device)
-        header = {"progress": asdict(progress), "numbers": numbers}
+        header = {"state": asdict(state), "numbers": numbers}
         with writing_file(self._checkpoint) as place:
             self._write(place, tensors, header)
             if self._checkpoint.is_file():
                 self._checkpoint.replace(self._previous)
 
-    def load(self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> Progress:
+    def load(self, parameters: Mapping[str, Tensor], optimisers: Sequence[Optimizer]) -> TrainingState:
         """Load the last checkpoint, in place.
 
         Raises:
@@ -154,7 +156,7 @@ class TrainingFolder:
             device = _device(parameters)
             if "random.cuda" in tensors and device.type == "cuda":
                 torch.cuda.set_rng_state(tensors["random.cuda"], device)
-            return Progress(**header["progress"])
+            return TrainingState(**header["state"])
         except (KeyError, TypeError, RuntimeError) as error:
             raise ConfigError(f"{damaged}{error}. {self._advice(path)}") from error
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from specdec_core.interface import TrainingObserver
+from specdec_core.interface import Progress
 
 HINT = "pip install 'specdec-core[report]' draws curve.svg"
 
@@ -17,12 +17,12 @@ class Curve:
 
     Args:
         path: The file to append to.
-        observer: Receives every new point.
+        progress: Receives every new point.
     """
 
-    def __init__(self, path: Path, observer: TrainingObserver) -> None:
+    def __init__(self, path: Path, progress: Progress) -> None:
         self._path = path
-        self._observer = observer
+        self._progress = progress
         self.points: list[dict[str, float]] = []
 
     def resume(self, step: int) -> None:
@@ -38,7 +38,7 @@ class Curve:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(point))
-        self._observer.measured(point)
+        self._progress.measured(point)
 
 
 def _line(point: Mapping[str, float]) -> str:

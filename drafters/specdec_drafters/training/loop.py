@@ -13,8 +13,8 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from specdec_core.interface import NumericsError, TrainingObserver
-from specdec_drafters.training.checkpoints import Progress, TrainingFolder
+from specdec_core.interface import NumericsError, Progress
+from specdec_drafters.training.checkpoints import TrainingFolder, TrainingState
 from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import Curve
 from specdec_drafters.training.optimisers import learning_rate_share, make_optimisers
@@ -54,11 +54,11 @@ class Trained:
     """The result of a training run.
 
     Attributes:
-        progress: Steps, tokens and seconds.
+        state: Steps, tokens and seconds.
         curve: Points of the learning curve, from before the first step to after the last.
     """
 
-    progress: Progress
+    state: TrainingState
     curve: list[dict[str, float]]
 
 
@@ -67,7 +67,7 @@ def train(
     config: TrainingConfig,
     learning_rate: float,
     folder: TrainingFolder,
-    observer: TrainingObserver,
+    progress: Progress,
 ) -> Trained:
     """Train to the end of the budget.
 
@@ -80,7 +80,7 @@ def train(
         config: The budget, the intervals, and whether to resume.
         learning_rate: The peak learning rate.
         folder: Its checkpoints and curve, after `begin`.
-        observer: Receives a stage `training`, in steps or seconds.
+        progress: Receives a stage `training`, in steps or seconds.
 
     Raises:
         NumericsError: The loss became infinite or NaN.
@@ -89,7 +89,7 @@ def train(
     device = next(iter(objective.parameters.values())).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _Interrupt() as interrupt:
         torch.manual_seed(config.seed)
-        loop = _Loop(objective, config, learning_rate, folder, observer)
+        loop = _Loop(objective, config, learning_rate, folder, progress)
         loop.start()
         while not loop.finished:
             loop.step()
@@ -98,7 +98,7 @@ def train(
                 raise KeyboardInterrupt
         # Also at the end: writing the result may fail, e.g. on a full disk.
         loop.save()
-        return Trained(loop.progress, loop.curve.points)
+        return Trained(loop.state, loop.curve.points)
 
 
 class _Loop:
@@ -108,60 +108,60 @@ class _Loop:
         config: TrainingConfig,
         learning_rate: float,
         folder: TrainingFolder,
-        observer: TrainingObserver,
+        progress: Progress,
     ) -> None:
         self._objective = objective
         self._config = config
         self._rate = learning_rate
         self._folder = folder
-        self._observer = observer
+        self._progress = progress
         self._optimisers = make_optimisers(objective.parameters, learning_rate, objective.embedding_names)
-        self.progress = Progress()
-        self.curve = Curve(folder.curve, observer)
+        self.state = TrainingState()
+        self.curve = Curve(folder.curve, progress)
         self._began = self._saved = 0.0
         self._saved_step = -1
 
     def start(self) -> None:
         """Load the checkpoint, or evaluate before the first step of a new run."""
         if self._config.resume:
-            self.progress = self._folder.load(self._objective.parameters, self._optimisers)
-            self._saved_step = self.progress.step
-            self.curve.resume(self.progress.step)
+            self.state = self._folder.load(self._objective.parameters, self._optimisers)
+            self._saved_step = self.state.step
+            self.curve.resume(self.state.step)
         else:
             self.curve.add({"step": 0, "tokens": 0, "seconds": 0.0, **self._objective.evaluate()})
-        self._observer.stage("training", self._config.steps or self._config.seconds)
-        self._began = monotonic() - self.progress.seconds
+        self._progress.stage("training", self._config.steps or self._config.seconds)
+        self._began = monotonic() - self.state.seconds
         self._saved = monotonic()
 
     @property
     def finished(self) -> bool:
         """Whether the budget is used up."""
-        return self._done(self.progress.step) >= 1.0
+        return self._done(self.state.step) >= 1.0
 
     def _done(self, step: float) -> float:
         if self._config.steps is not None:
             return step / self._config.steps
         assert self._config.seconds is not None
-        return self.progress.seconds / self._config.seconds
+        return self.state.seconds / self._config.seconds
 
     def step(self) -> None:
         """Take one step, with the evaluation and the checkpoint due after it."""
-        progress = self.progress
-        done = min(1.0, self._done(progress.step + 0.5))
-        result = self._objective.gradients(progress.step, done)
+        state = self.state
+        done = min(1.0, self._done(state.step + 0.5))
+        result = self._objective.gradients(state.step, done)
         if not math.isfinite(result.loss):
             raise NumericsError(
-                f"the loss became {result.loss} in step {progress.step + 1}; lower --learning-rate "
+                f"the loss became {result.loss} in step {state.step + 1}; lower --learning-rate "
                 f"({self._rate:g} was used). The last checkpoint is from an earlier step."
             )
         self._update(self._rate * learning_rate_share(done))
-        progress.step += 1
-        progress.tokens += result.tokens
-        progress.loss_sum += result.loss
-        progress.loss_count += 1
-        progress.seconds = monotonic() - self._began
+        state.step += 1
+        state.tokens += result.tokens
+        state.loss_sum += result.loss
+        state.loss_count += 1
+        state.seconds = monotonic() - self._began
         self._tell(result)
-        if self.finished or progress.step % self._config.evaluate_every == 0:
+        if self.finished or state.step % self._config.evaluate_every == 0:
             self._measure()
         if not self.finished and monotonic() - self._saved > 60.0 * self._config.checkpoint_minutes:
             self.save()
@@ -176,29 +176,29 @@ class _Loop:
             optimiser.zero_grad()
 
     def _tell(self, result: StepResult) -> None:
-        progress = self.progress
-        note = f"step {progress.step}, loss {result.loss:.3f}, {progress.tokens / progress.seconds:.0f} tokens/s"
-        done = progress.step if self._config.steps is not None else progress.seconds
-        self._observer.advance(done, note)
+        state = self.state
+        note = f"step {state.step}, loss {result.loss:.3f}, {state.tokens / state.seconds:.0f} tokens/s"
+        done = state.step if self._config.steps is not None else state.seconds
+        self._progress.advance(done, note)
 
     def _measure(self) -> None:
-        progress = self.progress
-        loss = progress.loss_sum / progress.loss_count
-        progress.loss_sum, progress.loss_count = 0.0, 0
+        state = self.state
+        loss = state.loss_sum / state.loss_count
+        state.loss_sum, state.loss_count = 0.0, 0
         point = {
-            "step": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds, 3),
+            "step": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
             "loss": loss,
         }
         self.curve.add({**point, **self._objective.evaluate()})
-        progress.seconds = monotonic() - self._began
+        state.seconds = monotonic() - self._began
 
     def save(self) -> None:
         """Write a checkpoint unless there is one of this step, so that the previous one is from another step."""
-        if self._saved_step != self.progress.step:
-            self._folder.save(self._objective.parameters, self._optimisers, self.progress)
-        self._saved, self._saved_step = monotonic(), self.progress.step
+        if self._saved_step != self.state.step:
+            self._folder.save(self._objective.parameters, self._optimisers, self.state)
+        self._saved, self._saved_step = monotonic(), self.state.step
 
 
 class _Interrupt:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from specdec_core.interface import TrainingObserver
+from specdec_core.interface import Progress
 from specdec_core.models import LoadedModel
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.config import TrainingConfig
@@ -42,12 +42,12 @@ class TrainingRun:
         Args:
             parameters: Number of trained parameters.
         """
-        progress = self.trained.progress
+        state = self.trained.state
         return {
             "parameters": parameters,
-            "steps": progress.step,
-            "tokens": progress.tokens,
-            "seconds": round(progress.seconds, 1),
+            "steps": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 1),
             "held-out tokens": self.held_out,
         }
 
@@ -57,7 +57,7 @@ def run_training(
     target: LoadedModel,
     learning_rate: float,
     make_objective: Callable[[TrainingData, torch.dtype], Objective],
-    observer: TrainingObserver,
+    progress: Progress,
 ) -> TrainingRun:
     """Train to the end of the budget, from the start or from the last checkpoint.
 
@@ -66,7 +66,7 @@ def run_training(
         target: The target.
         learning_rate: The peak learning rate.
         make_objective: Returns the objective, given the training data and the dtype of matrix products.
-        observer: Receives all stages.
+        progress: Receives all stages.
 
     Raises:
         SpecdecError: The data is unusable. Only a checkpoint, if any, is left, from which the run can be resumed.
@@ -75,20 +75,18 @@ def run_training(
     folder = TrainingFolder(config.output, _settings(config, target, learning_rate, dtype))
     folder.begin(resume=config.resume, overwrite=config.overwrite)
     try:
-        data = _data(config, target, folder, observer)
-        trained = train(make_objective(data, dtype), config, learning_rate, folder, observer)
+        data = _data(config, target, folder, progress)
+        trained = train(make_objective(data, dtype), config, learning_rate, folder, progress)
     except BaseException:
         folder.tidy()
         raise
     return TrainingRun(trained, data.held_out.positions, folder)
 
 
-def _data(
-    config: TrainingConfig, target: LoadedModel, folder: TrainingFolder, observer: TrainingObserver
-) -> TrainingData:
+def _data(config: TrainingConfig, target: LoadedModel, folder: TrainingFolder, progress: Progress) -> TrainingData:
     if config.resume:
         return folder.load_rows()
-    data = gather(config, target, observer)
+    data = gather(config, target, progress)
     folder.save_rows(data)
     return data
 

@@ -16,9 +16,9 @@ from specdec_core.decoding import row_seed
 from specdec_core.interface import (
     ConfigError,
     GenerationSettings,
+    Progress,
     SamplingSettings,
     StepReport,
-    TrainingObserver,
     input_path,
 )
 from specdec_core.models import LoadedModel
@@ -45,7 +45,7 @@ class TrainingData:
     held_out: Rows
 
 
-def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> TrainingData:
+def gather(config: TrainingConfig, target: LoadedModel, progress: Progress) -> TrainingData:
     """Return the training data for a config.
 
     Raises:
@@ -54,8 +54,8 @@ def gather(config: TrainingConfig, target: LoadedModel, observer: TrainingObserv
     check_length(config.length, target)
     check_sources(config.sources, target)
     if config.sources is not None:
-        return _from_sources(config, config.sources, target, observer)
-    return _from_text(config, target, observer)
+        return _from_sources(config, config.sources, target, progress)
+    return _from_text(config, target, progress)
 
 
 def check_length(length: int, model: LoadedModel) -> None:
@@ -106,7 +106,7 @@ def own_samples(
     target: LoadedModel,
     count: int,
     seed: int,
-    observer: TrainingObserver,
+    progress: Progress,
     prompts: Sequence[Sequence[int]] | None = None,
     temperature: float = 1.0,
     length: int = 256,
@@ -117,7 +117,7 @@ def own_samples(
         target: The target.
         count: Number of tokens in all, without prompts; the last sequence is cut to it.
         seed: The n-th sequence depends on the seed and n only.
-        observer: Receives a stage `target writes`, in tokens.
+        progress: Receives a stage `target writes`, in tokens.
         prompts: Token ids; the n-th sequence continues (with an encoder: answers) prompt n modulo their number. By
             default every sequence starts with the beginning-of-text token; a target with an encoder needs prompts.
         temperature: Sampling temperature.
@@ -136,8 +136,8 @@ def own_samples(
     head = [] if target.start_id is None else [target.start_id]
     written: list[list[int]] = []
     done = 0
-    observer.stage("target writes", count)
-    progress = _Progress(observer, count)
+    progress.stage("target writes", count)
+    written_tokens = _TokensWritten(progress, count)
     while done < count:
         first = len(written)
         some = min(ROWS_AT_ONCE, -(-(count - done) // max(1, length - len(head or prompts[0]))))
@@ -146,7 +146,7 @@ def own_samples(
         room = length - min(len(head or prompt) for prompt in batch)
         settings = GenerationSettings(max_new_tokens=max(1, room))
         seeds = [row_seed(seed, number) for number in numbers]
-        result = decoder.generate(batch, settings, [progress], seeds)
+        result = decoder.generate(batch, settings, [written_tokens], seeds)
         for prompt, row in zip(batch, result.sequences, strict=True):
             begin = list(head or prompt)
             new = list(row.tokens)[: min(max(1, length - len(begin)), count - done)]
@@ -156,11 +156,11 @@ def own_samples(
     return written
 
 
-class _Progress(Observer):
+class _TokensWritten(Observer):
     """Reports the number of tokens written, up to the number asked for."""
 
-    def __init__(self, observer: TrainingObserver, count: int) -> None:
-        self._observer = observer
+    def __init__(self, progress: Progress, count: int) -> None:
+        self._progress = progress
         self._count = count
         self._done = 0
 
@@ -168,7 +168,7 @@ class _Progress(Observer):
         if self._done < self._count:
             new = sum(len(tokens) for tokens in report.outcome.committed)
             self._done = min(self._done + new, self._count)
-            self._observer.advance(self._done)
+            self._progress.advance(self._done)
 
 
 def begin_token(target: LoadedModel) -> int:
@@ -215,37 +215,37 @@ def text_rows(documents: Sequence[Sequence[int] | NDArray[np.int32]], length: in
     return Rows(tokens, (torch.arange(length) > 0).expand(count, length).contiguous())
 
 
-def _from_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> TrainingData:
+def _from_text(config: TrainingConfig, target: LoadedModel, progress: Progress) -> TrainingData:
     pools: list[Rows] = []
     prompts: tuple[list[list[int]] | None, list[list[int]] | None] = (None, None)
     if config.text is not None or config.ids is not None:
         read = _read_text if config.ids is None else _read_ids
-        train, held_out = read(config, target, observer)
+        train, held_out = read(config, target, progress)
         pools.append(train)
         prompts = (_beginnings(train), _beginnings(held_out))
     if config.samples is not None:
-        pools.append(_written(config, target, observer, config.samples, 2 * config.seed, prompts[0]))
-    held = _written(config, target, observer, config.held_out, 2 * config.seed + 1, prompts[1])
+        pools.append(_written(config, target, progress, config.samples, 2 * config.seed, prompts[0]))
+    held = _written(config, target, progress, config.held_out, 2 * config.seed + 1, prompts[1])
     return TrainingData(tuple(pools), held)
 
 
 def _written(
     config: TrainingConfig,
     target: LoadedModel,
-    observer: TrainingObserver,
+    progress: Progress,
     count: int,
     seed: int,
     prompts: Sequence[Sequence[int]] | None,
 ) -> Rows:
     """Return samples from the target, without prompts in the mask. With an encoder, the prompts are sources."""
-    rows = own_samples(target, count, seed, observer, prompts, config.temperature, config.length)
+    rows = own_samples(target, count, seed, progress, prompts, config.temperature, config.length)
     asked = list(itertools.islice(itertools.cycle(prompts or [[0]]), len(rows)))
     if target.encoder_decoder:
         return pad_rows(rows, [1] * len(rows), asked)
     return pad_rows(rows, [len(prompt) for prompt in asked])
 
 
-def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> tuple[Rows, Rows]:
+def _read_text(config: TrainingConfig, target: LoadedModel, progress: Progress) -> tuple[Rows, Rows]:
     """Return the windows to train on and the held-out ones."""
     assert config.text is not None
     if target.tokenizer is None:
@@ -253,7 +253,7 @@ def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingOb
             f"--text {config.text} cannot be tokenized: {target.name} has no tokenizer. Put the tokenizer's files "
             "beside the model, or train on --samples, which need none."
         )
-    observer.stage("reading the text")
+    progress.stage("reading the text")
     documents = tokenize_documents(read_documents(config.text, Path(), config.max_bytes), target.tokenizer)
     rows = text_rows(documents, config.length, _begin(target))
     if len(rows) < 2:
@@ -269,10 +269,10 @@ def _read_text(config: TrainingConfig, target: LoadedModel, observer: TrainingOb
     return _split(rows)
 
 
-def _read_ids(config: TrainingConfig, target: LoadedModel, observer: TrainingObserver) -> tuple[Rows, Rows]:
+def _read_ids(config: TrainingConfig, target: LoadedModel, progress: Progress) -> tuple[Rows, Rows]:
     """Return the sequences of `ids` to train on and the held-out ones; what is too long is cut into windows."""
     assert config.ids is not None
-    observer.stage("reading the token ids")
+    progress.stage("reading the token ids")
     step = config.length - 1  # each window starts with the last token of the previous one
     windows = [
         sequence[start : start + config.length].tolist()
@@ -304,9 +304,7 @@ def _beginnings(rows: Rows) -> list[list[int]]:
     return [rows.tokens[int(number), : lengths[int(number)]].tolist() for number in order]
 
 
-def _from_sources(
-    config: TrainingConfig, sources: Path, target: LoadedModel, observer: TrainingObserver
-) -> TrainingData:
+def _from_sources(config: TrainingConfig, sources: Path, target: LoadedModel, progress: Progress) -> TrainingData:
     pairs = read_pairs(sources, target)
     if len(pairs) < 2:
         raise ConfigError(
@@ -322,9 +320,9 @@ def _from_sources(
     if config.samples is not None or not answered:
         asked = [pair.source for pair in train]
         count = config.samples or len(asked) * (config.length - 1)
-        pools.append(_written(config, target, observer, count, 2 * config.seed, asked))
+        pools.append(_written(config, target, progress, count, 2 * config.seed, asked))
     return TrainingData(
-        tuple(pools), _written(config, target, observer, config.held_out, 2 * config.seed + 1, held)
+        tuple(pools), _written(config, target, progress, config.held_out, 2 * config.seed + 1, held)
     )
 
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from specdec_core.interface import (
     ModelSettings,
+    Progress,
     Trainer,
-    TrainingObserver,
     TrainingReport,
     check_output,
     writing_folder,
@@ -44,7 +44,7 @@ class TransformerTrainer(Trainer):
     config: TransformerTrainerConfig
     """The settings."""
 
-    def train(self, observer: TrainingObserver) -> TrainingReport:
+    def train(self, progress: Progress) -> TrainingReport:
         """Train; the result is a model folder that also holds the learning curve.
 
         Raises:
@@ -53,7 +53,7 @@ class TransformerTrainer(Trainer):
         """
         config = self.config
         check_output(config.output, config.overwrite, folder_with="config.json")
-        observer.stage("loading models")
+        progress.stage("loading models")
         target = load_model(config.target, device=config.device, packed=False, compile=False)
         drafter = self._drafter(target)
 
@@ -61,9 +61,9 @@ class TransformerTrainer(Trainer):
             check_source_lengths(data, drafter)
             return Distillation(config, target, drafter, data, dtype).objective()
 
-        run = run_training(config, target, self._rate, objective, observer)
+        run = run_training(config, target, self._rate, objective, progress)
         drafter.model.eval()
-        observer.stage("writing the model")
+        progress.stage("writing the model")
         curve = self._write(drafter, target, run.trained)
         run.folder.remove()
         return self._report(drafter, run, curve)

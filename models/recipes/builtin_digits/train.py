@@ -22,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from recipes.builtin_digits.data import PIXELS, SHIFTS, VOCABULARY_SIZE, WORK, read_ids, shifted
 from specdec_core.interface import ConfigError, writing_folder
 from specdec_core.models import without_progress_bar
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.progress import TerminalProgress
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import write_curve
@@ -149,17 +149,17 @@ def main() -> None:
     )
     folder = TrainingFolder(config.output, {**SHAPE, "batch": arguments.batch, "seed": config.seed})
     objective = PixelObjective(model, pictures, held_out, arguments.batch, config.seed).objective()
-    with StageProgress(Console(stderr=True)) as observer:
+    with TerminalProgress(Console(stderr=True)) as progress:
         try:
             folder.begin(resume=config.resume, overwrite=config.overwrite)
-            trained = train(objective, config, LEARNING_RATE, folder, observer)
+            trained = train(objective, config, LEARNING_RATE, folder, progress)
         except ConfigError as error:
             raise SystemExit(f"error: {error}") from error
     with writing_folder(config.output) as place, without_progress_bar():
         model.eval().to(torch.float16).save_pretrained(place)
         write_curve(trained.curve, place)
     last = trained.curve[-1]
-    print(f"{trained.progress.step} steps, {last['bits_per_pixel']:.4f} bits per pixel of the held-out pictures")
+    print(f"{trained.state.step} steps, {last['bits_per_pixel']:.4f} bits per pixel of the held-out pictures")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from specdec_core.interface import TrainingObserver
+from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError, shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
@@ -68,7 +68,7 @@ class ImportOptions:
 def import_record(
     source: Path,
     output: Path,
-    observer: TrainingObserver,
+    progress: Progress,
     options: ImportOptions,
     *,
     fresh: bool = False,
@@ -79,7 +79,7 @@ def import_record(
     Args:
         source: JSON lines: our own form, responses of the OpenAI API or of vLLM, or dumps of vLLM.
         output: Folder of the record.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         options: What the log holds.
         fresh: Discard the record that is in the folder.
         registry: Where plugins come from; by default the installed ones.
@@ -93,12 +93,12 @@ def import_record(
     check_folder(output)
     with exclusive_lock(output, "recording"):
         target = options.target
-        observer.stage(f"reading the tokenizer of {target.model}")
+        progress.stage(f"reading the tokenizer of {target.model}")
         outline = load_outline(
             target.model, folder=options.folder, revision=target.revision, subfolder=target.subfolder
         )
-        observer.stage(f"reading {source}")
-        texts = _Reader(outline, options).read(source, observer)
+        progress.stage(f"reading {source}")
+        texts = _Reader(outline, options).read(source, progress)
         writer = RecordWriter(output, _header(source, texts, outline, options, registry), fresh=fresh)
         if outline.tokenizer is not None and not is_shipped(target.model) and not (output / TOKENIZER).is_dir():
             save_tokenizer(output, outline.tokenizer)
@@ -132,7 +132,7 @@ class _Reader:
         self._options = options
         self._texts: TokenTexts | None = None
 
-    def read(self, source: Path, observer: TrainingObserver) -> list[RecordedText]:
+    def read(self, source: Path, progress: Progress) -> list[RecordedText]:
         """Return the texts of a file, those of a prompt together."""
         found: dict[tuple[int, ...], list[RecordedText]] = {}
         numbers: dict[tuple[int, ...], int] = {}
@@ -143,7 +143,7 @@ class _Reader:
                 same.append(self._text(logged, prompt, numbers.setdefault(prompt, len(numbers)), len(same)))
             except LineError as error:
                 raise ConfigError(f"{logged.where}: {error}") from error
-            observer.advance(count)
+            progress.advance(count)
         if not found:
             raise ConfigError(f"{source} has no texts; expected a JSON object in each line.")
         return self._ended([text for same in found.values() for text in same])

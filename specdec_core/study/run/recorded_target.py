@@ -12,7 +12,7 @@ import torch
 from specdec_core.costs import measured_costs
 from specdec_core.decoding.prompt import encode_prompt
 from specdec_core.decoding.timing import watch_steps
-from specdec_core.interface import TrainingObserver
+from specdec_core.interface import Progress
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
@@ -110,7 +110,7 @@ class RecordedTarget(Protocol):
             advance: Called with the share of a job that is done.
         """
 
-    def verify_times(self, part: Part, options: RecordOptions, observer: TrainingObserver) -> VerifyTimes:
+    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
         """Time the target's forward pass with drafts of each length."""
 
 
@@ -144,11 +144,11 @@ class TargetHere:
         for job in jobs:
             yield record_texts(self._target, job, task.sampling, task.generation, kept, advance)
 
-    def verify_times(self, part: Part, options: RecordOptions, observer: TrainingObserver) -> VerifyTimes:
+    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
         """Time the target's forward pass with drafts of each length."""
         assert options.gamma is not None
         settings = (part_header(part), options.gamma, options.timings)
-        return verify_times(self._target, part.prompts, *settings, observer)
+        return verify_times(self._target, part.prompts, *settings, progress)
 
 
 def _part(task: Task, target: LoadedModel, options: RecordOptions) -> Part:
@@ -217,11 +217,11 @@ def verify_times(
     settings: PartHeader,
     gamma: int,
     timings: int,
-    observer: TrainingObserver,
+    progress: Progress,
 ) -> VerifyTimes:
     """Time the target's forward pass with drafts of each length."""
     generation = settings.generation
-    observer.stage("timing the target", (timings + 1) * (gamma + 1))
+    progress.stage("timing the target", (timings + 1) * (gamma + 1))
     reports = watch_steps(
         target,
         None,
@@ -231,7 +231,7 @@ def verify_times(
         sampling=settings.sampling,
         max_new_tokens=generation.max_new_tokens,
         seed=generation.seed,
-        advance=observer.advance,
+        advance=progress.advance,
     )
     costs = measured_costs(reports, gamma, min_count=min(3, timings))
     return VerifyTimes(

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from specdec_core.cluster import Pool
-from specdec_core.interface import TrainingObserver
+from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.target import TargetConfig
 from specdec_core.record.reader import FEATURES, TOKENIZER, read_record
@@ -44,7 +44,7 @@ _DEFAULTS = RecordOptions()
 def record_study(
     study: Study,
     output: Path,
-    observer: TrainingObserver,
+    progress: Progress,
     options: RecordOptions = _DEFAULTS,
     *,
     fresh: bool = False,
@@ -55,7 +55,7 @@ def record_study(
     Args:
         study: The study; its runs play no part.
         output: Folder of the record.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         options: What to record, and how.
         fresh: Discard the record that is in the folder.
         registry: Where plugins come from; by default the installed ones.
@@ -65,14 +65,14 @@ def record_study(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     return record_tasks(
-        study.tasks, output, observer, options, folder=study.folder, fresh=fresh, registry=registry
+        study.tasks, output, progress, options, folder=study.folder, fresh=fresh, registry=registry
     )
 
 
 def record_tasks(
     tasks: Sequence[Task],
     output: Path,
-    observer: TrainingObserver,
+    progress: Progress,
     options: RecordOptions = _DEFAULTS,
     *,
     folder: Path = Path(),
@@ -89,7 +89,7 @@ def record_tasks(
     Args:
         tasks: The tasks, with one target.
         output: Folder of the record.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         options: What to record, and how.
         folder: Base for relative paths.
         fresh: Discard the record that is in the folder.
@@ -105,7 +105,7 @@ def record_tasks(
     config = tasks[0].target
     check_folder(output)
     with exclusive_lock(output, "recording"):
-        observer.stage(f"loading {config.model}")
+        progress.stage(f"loading {config.model}")
         target: RecordedTarget = (
             TargetHere(partial(load_target, config, folder), registry)
             if pool is None
@@ -117,10 +117,10 @@ def record_tasks(
         _save_target(writer, target, outline)
         try:
             for number in range(len(parts)):
-                _record_part(writer, number, target, outline, options, observer)
+                _record_part(writer, number, target, outline, options, progress)
             if options.gamma is not None:
                 hottest = max(parts, key=lambda part: part.task.sampling.temperature)
-                writer.add_times(target.verify_times(hottest, options, observer))
+                writer.add_times(target.verify_times(hottest, options, progress))
         except KeyboardInterrupt as stopped:
             done, total = sum(writer.done), sum(part.texts for part in parts)
             stopped.args = (
@@ -171,23 +171,23 @@ def _record_part(
     target: RecordedTarget,
     outline: Outline,
     options: RecordOptions,
-    observer: TrainingObserver,
+    progress: Progress,
 ) -> None:
     """Decode the texts of a part that are not stored."""
     part = outline.parts[number]
     if writer.done[number] == part.texts:
         return
     jobs = list(_jobs(part, options.rows, writer.done[number]))
-    observer.stage(part.task.with_task("recording"), part.texts)
-    observer.advance(writer.done[number])
+    progress.stage(part.task.with_task("recording"), part.texts)
+    progress.advance(writer.done[number])
 
     def advance(share: float) -> None:
-        observer.advance(writer.done[number] + share * options.rows)
+        progress.advance(writer.done[number] + share * options.rows)
 
     with closing(target.texts(part.task, outline.kept, jobs, advance)) as found:
         for texts in found:
             writer.append(number, texts)
-            observer.advance(writer.done[number])
+            progress.advance(writer.done[number])
 
 
 def _jobs(part: Part, rows: int, start: int) -> Iterator[TextJob]:
@@ -213,7 +213,7 @@ def _jobs(part: Part, rows: int, start: int) -> Iterator[TextJob]:
 
 def time_record(
     output: Path,
-    observer: TrainingObserver,
+    progress: Progress,
     gamma: int,
     timings: int = 20,
     named: TargetConfig | None = None,
@@ -222,7 +222,7 @@ def time_record(
 
     Args:
         output: Folder of the record.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         gamma: The longest draft whose verification is timed.
         timings: Number of timings of each draft length.
         named: The target as the user names it; one of the hub is loaded only if it is named.
@@ -234,11 +234,11 @@ def time_record(
     with exclusive_lock(output, "recording"):
         record = read_record(output)
         record = record if named is None else record.naming(named)
-        observer.stage(f"loading {record.header.target.model}")
+        progress.stage(f"loading {record.header.target.model}")
         target = load_recorded(record)
         part = max(record.parts, key=lambda part: part.header.sampling.temperature)
         prompts = tuple(dict.fromkeys(text.prompt for text in part))
-        times = verify_times(target, prompts, part.header, gamma, timings, observer)
+        times = verify_times(target, prompts, part.header, gamma, timings, progress)
         writer = RecordWriter(output, record.header)
         writer.add_times(times)
         return writer.record()

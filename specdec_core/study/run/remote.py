@@ -152,19 +152,6 @@ def gpus_of(target: TargetConfig, pool: Pool) -> float:
     return float(pool.gpus) if target.device_map is not None else 1.0
 
 
-class NoProgress:
-    """Shows no progress: a worker has nobody to show it to."""
-
-    def stage(self, what: str, total: float | None = None) -> None:
-        """Ignore what is done."""
-
-    def advance(self, done: float, note: str = "") -> None:
-        """Ignore how much is done."""
-
-    def measured(self, point: Mapping[str, float]) -> None:
-        """Ignore what was measured."""
-
-
 class _Loaded:
     """What this worker has loaded."""
 

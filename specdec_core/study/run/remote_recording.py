@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from specdec_core.cluster import Pool
-from specdec_core.interface import TrainingObserver
+from specdec_core.interface import NoProgress, Progress
 from specdec_core.interface.files import writing_file
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
@@ -21,7 +21,7 @@ from specdec_core.record.record import RecordedText, RecordHeader, VerifyTimes
 from specdec_core.record.recorder import Kept, TextJob, record_texts
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.recorded_target import Outline, Part, RecordOptions, TargetHere
-from specdec_core.study.run.remote import NoProgress, gpus_of, refuse_shared, worker_target
+from specdec_core.study.run.remote import gpus_of, refuse_shared, worker_target
 
 _JOBS_EACH = 4
 """Number of jobs for each worker, so that none waits long for the last one."""
@@ -76,9 +76,9 @@ class PooledTarget:
         for found in self._pool.map(_texts, asked, cpus=self._cpus, gpus=self._gpus):
             yield from found
 
-    def verify_times(self, part: Part, options: RecordOptions, observer: TrainingObserver) -> VerifyTimes:
+    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
         """Time the target's forward pass with drafts of each length, on a device of its own."""
-        observer.stage("timing the target")
+        progress.stage("timing the target")
         own = replace(part, task=replace(part.task, runs=()))
         timed: VerifyTimes = self._ask(_verify_times, own, options, timed=True)
         return timed

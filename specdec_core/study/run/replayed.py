@@ -20,7 +20,7 @@ import torch
 from specdec_core.cluster import Pool
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
-from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, PluginWarning, TrainingObserver
+from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, PluginWarning, Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.record import Record, RecordPart
@@ -52,7 +52,7 @@ def replay_study(
     study: Study,
     record: Record,
     parts: Sequence[RecordPart],
-    observer: TrainingObserver,
+    progress: Progress,
     *,
     name: str,
     machines: Sequence[Machine] = (),
@@ -67,7 +67,7 @@ def replay_study(
         study: The study.
         record: The record.
         parts: What each of its tasks is replayed on.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         name: Name of the record in results.
         machines: Machines whose seconds are expected. With several, each task becomes one for each of them. By
             default the machine that recorded, if its T(k) was recorded, with the time of the drafters here.
@@ -89,7 +89,7 @@ def replay_study(
     with exclusive_lock(output) if output is not None else nullcontext():
         provenance = _provenance(study, record, parts, name, machines, registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, record, name, machines, registry, observer, journal, pool)
+        session = _Session(study, record, name, machines, registry, progress, journal, pool)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
@@ -154,12 +154,12 @@ class _Session:
         name: str,
         machines: Sequence[Machine],
         registry: Registry,
-        observer: TrainingObserver,
+        progress: Progress,
         journal: Journal | None,
         pool: Pool | None,
     ) -> None:
         self.pool = pool
-        self.study, self.record, self.registry, self.observer = study, record, registry, observer
+        self.study, self.record, self.registry, self.progress = study, record, registry, progress
         self.timed_here = not machines
         times = record.header.times
         self.machines: Sequence[Machine | None] = machines or [None if times is None else times.machine]
@@ -168,7 +168,7 @@ class _Session:
         self.name, self._journal = name, journal
         if self.finished:
             runs = sum(len(task.runs) for task in study.tasks) * len(self.machines)
-            observer.measured({"runs": runs, "finished before": len(self.finished)})
+            progress.measured({"runs": runs, "finished before": len(self.finished)})
 
     def stopped(self) -> str:
         """Return what a signal leaves behind, and the runs that failed before it."""
@@ -312,7 +312,7 @@ class _TaskReplay:
             draft_sampling=run.draft_sampling,
             registry=session.registry,
             folder=folder,
-            observer=session.observer,
+            progress=session.progress,
             plugin_timeout=timeout,
         )
 

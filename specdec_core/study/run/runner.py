@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from specdec_core.cluster import Pool
-from specdec_core.interface import PluginWarning, TrainingObserver
+from specdec_core.interface import PluginWarning, Progress
 from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text, without_home
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
@@ -61,7 +61,7 @@ class StudyResult:
 
 def run_study(
     study: Study,
-    observer: TrainingObserver,
+    progress: Progress,
     *,
     output: Path | None = None,
     fresh: bool = False,
@@ -73,7 +73,7 @@ def run_study(
 
     Args:
         study: The study to run.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         output: Folder that stores finished repeats; without it, a stopped study cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
         isolate: Give each run a process of its own, which loads the target again, with the installed plugins.
@@ -89,7 +89,7 @@ def run_study(
     """
     registry = registry or default_registry()
     folder = study.folder.absolute()  # wherever a plugin changes to
-    targets: _Targets | PooledTargets = _Targets(folder, registry, observer, isolate)
+    targets: _Targets | PooledTargets = _Targets(folder, registry, progress, isolate)
     if pool is not None:
         targets = PooledTargets(pool, folder, timed=study.config.timing)
     if isolate and any(task.target.tensor_parallel for task in study.tasks):
@@ -97,7 +97,7 @@ def run_study(
     with exclusive_lock(output) if output is not None else nullcontext():
         provenance = study_provenance(study, targets.device(study.tasks[0]), registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, targets, observer, journal)
+        session = _Session(study, targets, progress, journal)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
@@ -136,16 +136,16 @@ class _Targets:
     Args:
         folder: Base for relative paths.
         registry: Where plugins come from.
-        observer: Receives the progress.
+        progress: Where progress is reported.
         isolate: Give each run a process of its own.
     """
 
     side_by_side = False
 
-    def __init__(self, folder: Path, registry: Registry, observer: TrainingObserver, isolate: bool) -> None:
+    def __init__(self, folder: Path, registry: Registry, progress: Progress, isolate: bool) -> None:
         self.folder = folder
         self._registry = registry
-        self._observer = observer
+        self._progress = progress
         self._isolate = isolate
         self._loaded: tuple[TargetConfig, LoadedModel] | None = None
 
@@ -166,7 +166,7 @@ class _Targets:
     def _of(self, task: Task) -> LoadedModel:
         if self._loaded is None or self._loaded[0] != task.target:
             self._loaded = None  # frees memory before the next target is loaded
-            self._observer.stage(f"loading {task.target.model}")
+            self._progress.stage(f"loading {task.target.model}")
             self._loaded = (task.target, load_target(task.target, self.folder))
         return self._loaded[1]
 
@@ -183,12 +183,12 @@ class _Session:
         self,
         study: Study,
         targets: _Targets | PooledTargets,
-        observer: TrainingObserver,
+        progress: Progress,
         journal: Journal | None,
     ) -> None:
         self._study = study
         self._targets = targets
-        self._observer = observer
+        self._progress = progress
         self._journal = journal
         self._prepared: dict[RunKey, PreparedRun | IsolatedRun | PooledRun] = {}
         repeats = study.repeats
@@ -199,7 +199,7 @@ class _Session:
 
     def run(self) -> None:
         if self.finished:
-            self._observer.measured({"repeats": self._total, "finished before": len(self.finished)})
+            self._progress.measured({"repeats": self._total, "finished before": len(self.finished)})
         unfinished = [task for task in self._study.tasks if next(self._todo(task), None) is not None]
         waiting: list[Task] = []
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
@@ -263,15 +263,15 @@ class _Session:
         # All runs are loaded before the first is timed, so that memory is the same in every repeat.
         last = self._study.repeats.max
         runs = [run for run in task.runs if any(not self._done(task, run, n) for n in range(1, last + 1))]
-        self._observer.stage(task.with_task("loading drafters and warming up"), len(runs))
+        self._progress.stage(task.with_task("loading drafters and warming up"), len(runs))
         for done, run in enumerate(runs):
-            self._observer.advance(done, run.name)
+            self._progress.advance(done, run.name)
             self._attempt(task, run, partial(self._prepare, task, run, batches, warmup))
 
     def _decode(self, task: Task) -> None:
         what = "timing" if self._study.config.timing else "decoding"
-        self._observer.stage(task.with_task(what), self._total)
-        self._observer.advance(len(self.finished))
+        self._progress.stage(task.with_task(what), self._total)
+        self._progress.advance(len(self.finished))
         for run, number in self._todo(task):
             self._attempt(task, run, partial(self._measure, task, run, number))
 
@@ -309,7 +309,7 @@ class _Session:
 
     def _measure(self, task: Task, run: Run, number: int) -> None:
         def progress(share: float) -> None:
-            self._observer.advance(len(self.finished) + share, f"{run.name}, repeat {number}")
+            self._progress.advance(len(self.finished) + share, f"{run.name}, repeat {number}")
 
         repeat = self._prepared[task.name, run.name].measure(number, progress)
         note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
@@ -322,7 +322,7 @@ class _Session:
             self._journal.add(repeat)  # to `finished`, too
         else:
             self.finished.add(repeat)
-        self._observer.advance(len(self.finished), note)
+        self._progress.advance(len(self.finished), note)
 
     def _batches(self, task: Task, *, warmup: bool = False) -> Iterator[Batch]:
         """Yield the batches of prompts with their seeds, which are the same in every repeat, run and batch size.

@@ -1,4 +1,4 @@
-"""Tiny targets, what they wrote, and an observer that keeps what it is told."""
+"""Tiny targets, what they wrote, and progress that is kept."""
 
 from __future__ import annotations
 
@@ -92,5 +92,5 @@ def _ctrl_c_interrupts():
 
 
 @pytest.fixture
-def observer():
+def progress():
     return Recorder()

@@ -1,4 +1,4 @@
-"""An observer that keeps what it is told."""
+"""Progress that is kept."""
 
 from __future__ import annotations
 

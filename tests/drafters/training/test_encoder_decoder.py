@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from specdec_core.cli.main import app
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings
-from specdec_core.study.progress import StageProgress
+from specdec_core.study.progress import TerminalProgress
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
 from specdec_drafters.transformer.config import TransformerConfig
@@ -37,7 +37,7 @@ def specdec_train(models, sources, tmp_path, monkeypatch):
             if steps[0] == stop_after:
                 signal.raise_signal(signal.SIGINT)
 
-        monkeypatch.setattr(StageProgress, "advance", advance)
+        monkeypatch.setattr(TerminalProgress, "advance", advance)
         given = ["--target", models("t5"), "--output", tmp_path / output, "--sources", sources, "--length", 12]
         given += ["--held-out", 200, "--batch-tokens", 128, "--steps", 6, "--dtype", "float32", "--quiet"]
         return CliRunner().invoke(app, ["train", name, *map(str, (*given, *SIZES[name], *more))])

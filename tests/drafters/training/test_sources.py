@@ -21,27 +21,27 @@ from specdec_drafters.training.sources import TrainingData, check_source_lengths
 from tests.tiny import tiny_model
 
 
-def test_the_target_writes_exactly_so_many_tokens_and_the_same_again(targets, observer):
-    rows = own_samples(targets(), 100, 5, observer, length=16)
+def test_the_target_writes_exactly_so_many_tokens_and_the_same_again(targets, progress):
+    rows = own_samples(targets(), 100, 5, progress, length=16)
     assert sum(len(row) - 1 for row in rows) == 100
     assert all(row[0] == 0 and len(row) <= 16 for row in rows)
-    assert observer.stages == [("target writes", 100)]
-    advances = observer.advances["target writes"]
+    assert progress.stages == [("target writes", 100)]
+    advances = progress.advances["target writes"]
     assert advances == sorted(set(advances))
     assert advances[-1] == 100
-    assert own_samples(targets(), 100, 5, observer, length=16) == rows
-    assert own_samples(targets(), 100, 6, observer, length=16) != rows
+    assert own_samples(targets(), 100, 5, progress, length=16) == rows
+    assert own_samples(targets(), 100, 6, progress, length=16) != rows
 
 
-def test_rows_do_not_depend_on_how_many_are_written_at_once(targets, observer, monkeypatch):
-    rows = own_samples(targets(), 60, 5, observer, length=12)
+def test_rows_do_not_depend_on_how_many_are_written_at_once(targets, progress, monkeypatch):
+    rows = own_samples(targets(), 60, 5, progress, length=12)
     monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
-    assert own_samples(targets(), 60, 5, observer, length=12) == rows
+    assert own_samples(targets(), 60, 5, progress, length=12) == rows
 
 
-def test_prompts_are_continued_in_turn(targets, observer):
+def test_prompts_are_continued_in_turn(targets, progress):
     prompts = [[2, 3, 4], [5, 6]]
-    rows = own_samples(targets(), 40, 0, observer, prompts, length=10)
+    rows = own_samples(targets(), 40, 0, progress, prompts, length=10)
     for number, row in enumerate(rows):
         prompt = prompts[number % 2]
         assert row[: len(prompt)] == prompt
@@ -49,29 +49,29 @@ def test_prompts_are_continued_in_turn(targets, observer):
     assert sum(len(row) - len(prompts[number % 2]) for number, row in enumerate(rows)) == 40
 
 
-def test_what_is_written_is_what_the_decoder_writes(targets, observer):
-    (row,) = own_samples(targets(), 6, 3, observer, [[2, 3]], temperature=0.5, length=8)
+def test_what_is_written_is_what_the_decoder_writes(targets, progress):
+    (row,) = own_samples(targets(), 6, 3, progress, [[2, 3]], temperature=0.5, length=8)
     settings = GenerationSettings(max_new_tokens=6, seed=3)
     plain = Decoder(targets(), sampling=SamplingSettings(temperature=0.5)).generate([[2, 3]], settings)
     assert row[2:] == list(plain.sequences[0].tokens)[:6]
 
 
-def test_an_encoder_decoder_answers_its_sources(targets, observer):
-    rows = own_samples(targets("t5"), 30, 0, observer, [[5, 6, 7], [8, 9]], length=8)
+def test_an_encoder_decoder_answers_its_sources(targets, progress):
+    rows = own_samples(targets("t5"), 30, 0, progress, [[5, 6, 7], [8, 9]], length=8)
     assert all(row[0] == targets("t5").start_id and len(row) <= 8 for row in rows)
     assert sum(len(row) - 1 for row in rows) == 30
 
 
-def test_a_target_with_an_encoder_writes_nothing_without_a_source(targets, observer):
+def test_a_target_with_an_encoder_writes_nothing_without_a_source(targets, progress):
     with pytest.raises(ConfigError, match="has an encoder and needs a source"):
-        own_samples(targets("t5"), 10, 0, observer)
+        own_samples(targets("t5"), 10, 0, progress)
 
 
-def test_a_target_without_a_beginning_needs_a_text(observer):
+def test_a_target_without_a_beginning_needs_a_text(progress):
     model = tiny_model("gpt2")
     model.config.bos_token_id = model.config.eos_token_id = model.generation_config.eos_token_id = None
     with pytest.raises(ConfigError, match="no beginning-of-text or end-of-text token"):
-        own_samples(wrap_model(model), 10, 0, observer)
+        own_samples(wrap_model(model), 10, 0, progress)
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def text_of(path, count):
     return str(path)
 
 
-def test_text_is_trained_on_and_its_end_held_out(word_target, config_for, observer, tmp_path):
+def test_text_is_trained_on_and_its_end_held_out(word_target, config_for, progress, tmp_path):
     text = text_of(tmp_path / "text", 23 * 40)
-    material = gather(config_for(text=text, samples=None), word_target, observer)
+    material = gather(config_for(text=text, samples=None), word_target, progress)
     (train,) = material.pools
     assert train.tokens.shape == (38, 24)
     assert train.tokens[0, :4].tolist() == [0, 2, 3, 4]
@@ -105,9 +105,9 @@ def test_text_is_trained_on_and_its_end_held_out(word_target, config_for, observ
     assert prompts == {tuple(everything[23 * row : 23 * row + 6]) for row in (38, 39)}
 
 
-def test_text_and_samples_are_two_pools(word_target, config_for, observer, tmp_path):
+def test_text_and_samples_are_two_pools(word_target, config_for, progress, tmp_path):
     text = text_of(tmp_path / "text", 400)
-    material = gather(config_for(text=text, samples=200), word_target, observer)
+    material = gather(config_for(text=text, samples=200), word_target, progress)
     train, own = material.pools
     assert own.positions == 200
     first = {tuple(row[:6].tolist()) for row in own.tokens}
@@ -115,11 +115,11 @@ def test_text_and_samples_are_two_pools(word_target, config_for, observer, tmp_p
     assert not own.mask[:, :6].any()
 
 
-def test_the_target_writes_at_the_temperature_of_the_training(targets, config_for, observer):
+def test_the_target_writes_at_the_temperature_of_the_training(targets, config_for, progress):
     config = config_for(temperature=0.5, samples=60, held_out=60, seed=7)
-    material = gather(config, targets(), observer)
+    material = gather(config, targets(), progress)
     for rows, seed in ((material.pools[0], 14), (material.held_out, 15)):
-        written = own_samples(targets(), 60, seed, observer, temperature=0.5, length=24)
+        written = own_samples(targets(), 60, seed, progress, temperature=0.5, length=24)
         assert rows.tokens.equal(pad_rows(written, [1] * len(written)).tokens)
 
 
@@ -137,19 +137,19 @@ def test_trained_and_held_out_samples_differ(materials):
 @pytest.mark.parametrize(
     ("content", "message"), [("", "is empty"), ("a b c", "has 3 tokens, but at least two windows of 24")]
 )
-def test_too_little_text_is_refused(word_target, config_for, observer, tmp_path, content, message):
+def test_too_little_text_is_refused(word_target, config_for, progress, tmp_path, content, message):
     path = tmp_path / "text"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        gather(config_for(text=str(path), samples=None), word_target, observer)
+        gather(config_for(text=str(path), samples=None), word_target, progress)
 
 
-def test_text_needs_a_tokenizer_and_a_target_without_encoder(targets, config_for, observer, tmp_path):
+def test_text_needs_a_tokenizer_and_a_target_without_encoder(targets, config_for, progress, tmp_path):
     text = text_of(tmp_path / "text", 100)
     with pytest.raises(ConfigError, match="has no tokenizer"):
-        gather(config_for(text=text), targets(), observer)
+        gather(config_for(text=text), targets(), progress)
     with pytest.raises(ConfigError, match="has an encoder: give --sources"):
-        gather(config_for(text=text), targets("t5"), observer)
+        gather(config_for(text=text), targets("t5"), progress)
 
 
 def ids_of(path, sequences):
@@ -158,11 +158,11 @@ def ids_of(path, sequences):
 
 
 def test_token_ids_are_trained_on_without_a_tokenizer_and_the_last_held_out(
-    targets, config_for, observer, tmp_path
+    targets, config_for, progress, tmp_path
 ):
     sequences = [[2 + row, *([3] * (row % 5 + 7))] for row in range(20)]
     ids = ids_of(tmp_path / "ids", sequences)
-    material = gather(config_for(ids=ids, samples=80), targets(), observer)
+    material = gather(config_for(ids=ids, samples=80), targets(), progress)
     train, own = material.pools
     assert [row[mask | (torch.arange(len(row)) == 0)].tolist() for row, mask in rows_of(train)] == sequences[:19]
     # Each sample continues the first quarter of a sequence, whatever the others' lengths.
@@ -178,11 +178,11 @@ def rows_of(rows):
 
 
 def test_long_sequences_of_token_ids_are_cut_so_that_each_token_is_predicted_once(
-    targets, config_for, observer, tmp_path
+    targets, config_for, progress, tmp_path
 ):
     long = [number % 11 + 1 for number in range(60)]
     ids = ids_of(tmp_path / "ids", [long, [5, 6], [7], []])
-    (train,) = gather(config_for(ids=ids, samples=None, length=24), targets(), observer).pools
+    (train,) = gather(config_for(ids=ids, samples=None, length=24), targets(), progress).pools
     kept = [row[mask].tolist() for row, mask in rows_of(train)]
     assert [token for row in kept for token in row] == long[1:]
 
@@ -195,23 +195,23 @@ def test_long_sequences_of_token_ids_are_cut_so_that_each_token_is_predicted_onc
         ([[2, 3], [4, 900]], "has token 900; .* has 0 to"),
     ],
 )
-def test_token_ids_that_cannot_be_trained_on(targets, config_for, observer, tmp_path, sequences, message):
+def test_token_ids_that_cannot_be_trained_on(targets, config_for, progress, tmp_path, sequences, message):
     with pytest.raises(ConfigError, match=message):
-        gather(config_for(ids=ids_of(tmp_path / "ids", sequences)), targets(), observer)
+        gather(config_for(ids=ids_of(tmp_path / "ids", sequences)), targets(), progress)
 
 
-def test_sources_need_an_encoder(targets, config_for, observer, sources):
+def test_sources_need_an_encoder(targets, config_for, progress, sources):
     with pytest.raises(ConfigError, match="has no encoder to read --sources"):
-        gather(config_for(sources=sources), targets(), observer)
+        gather(config_for(sources=sources), targets(), progress)
 
 
-def test_rows_longer_than_the_target_takes(targets, config_for, observer):
+def test_rows_longer_than_the_target_takes(targets, config_for, progress):
     with pytest.raises(ConfigError, match="--length is 300, but"):
-        gather(config_for(length=300), targets(), observer)
+        gather(config_for(length=300), targets(), progress)
 
 
-def test_pairs_and_own_answers(targets, config_for, observer, sources):
-    pairs, own = gather(config_for("t5", samples=100), targets("t5"), observer).pools
+def test_pairs_and_own_answers(targets, config_for, progress, sources):
+    pairs, own = gather(config_for("t5", samples=100), targets("t5"), progress).pools
     assert own.positions == 100
     assert 14 <= len(pairs) <= 16
     assert pairs.tokens.shape[1] == 8
@@ -220,10 +220,10 @@ def test_pairs_and_own_answers(targets, config_for, observer, sources):
     assert pairs.sources is not None
 
 
-def test_sources_without_targets_are_answered_once(targets, config_for, observer, tmp_path):
+def test_sources_without_targets_are_answered_once(targets, config_for, progress, tmp_path):
     path = tmp_path / "sources.jsonl"
     path.write_text("\n".join(json.dumps({"source": [number, 3]}) for number in range(2, 8)))
-    material = gather(config_for("t5", sources=path, samples=None, length=8), targets("t5"), observer)
+    material = gather(config_for("t5", sources=path, samples=None, length=8), targets("t5"), progress)
     (own,) = material.pools
     assert {int(row[0]) for row in own.sources} <= set(range(2, 8))
     held = {int(row[0]) for row in material.held_out.sources}
@@ -270,11 +270,11 @@ def test_sources_that_are_too_long(models, targets, materials, tmp_path):
     check_source_lengths(TrainingData((rows,), rows), targets("llama"))  # reads none
 
 
-def test_a_single_source_is_too_few(targets, config_for, observer, tmp_path):
+def test_a_single_source_is_too_few(targets, config_for, progress, tmp_path):
     path = tmp_path / "sources.jsonl"
     path.write_text('\n{"source": [2, 3]}\n', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"--sources .* has 1 source, but two are needed"):
-        gather(config_for("t5", sources=path), targets("t5"), observer)
+        gather(config_for("t5", sources=path), targets("t5"), progress)
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="is empty"):
         read_pairs(path, targets("t5"))
@@ -282,6 +282,6 @@ def test_a_single_source_is_too_few(targets, config_for, observer, tmp_path):
         read_pairs(tmp_path / "none", targets("t5"))
 
 
-def test_rows_with_one_position_each_are_possible(targets, observer):
-    rows = own_samples(targets(), 5, 0, observer, length=2)
+def test_rows_with_one_position_each_are_possible(targets, progress):
+    rows = own_samples(targets(), 5, 0, progress, length=2)
     assert torch.tensor([len(row) for row in rows]).tolist() == [2] * 5

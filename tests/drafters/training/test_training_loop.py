@@ -52,19 +52,19 @@ class Toy:
 def run(tmp_path, config_for):
     """Train the toy in a folder; return it."""
 
-    def run(name="a", observer=None, toy=None, settings=SETTINGS, **changes):
+    def run(name="a", progress=None, toy=None, settings=SETTINGS, **changes):
         config = config_for(**{"steps": 12, "evaluate_every": 5, **changes})
         folder = TrainingFolder(tmp_path / name, settings)
         folder.begin(resume=config.resume, overwrite=config.overwrite)
         toy = toy or Toy()
-        toy.trained = train(toy.objective(), config, 0.05, folder, observer or Recorder())
+        toy.trained = train(toy.objective(), config, 0.05, folder, progress or Recorder())
         return toy
 
     return run
 
 
 def interrupting(step):
-    """Return an observer at whose step Ctrl-C is pressed."""
+    """Return progress at whose step Ctrl-C is pressed."""
 
     def press(stage, number):
         if stage == "training" and number == step:
@@ -82,8 +82,8 @@ def test_a_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(run, step):
     whole = run("whole")
     with pytest.raises(KeyboardInterrupt):
         run("cut", interrupting(step))
-    observer = Recorder()
-    resumed = run("cut", observer, resume=True)
+    progress = Recorder()
+    resumed = run("cut", progress, resume=True)
     assert resumed.steps == list(range(step, 12))
     assert equal(whole, resumed)
     assert not equal(whole, Toy())
@@ -121,7 +121,7 @@ def test_ctrl_c_has_its_old_meaning_afterwards(run):
 
 def test_where_ctrl_c_is_ignored_it_stays_so(run):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    assert run("a", interrupting(3)).trained.progress.step == 12
+    assert run("a", interrupting(3)).trained.state.step == 12
 
 
 def test_a_second_ctrl_c_does_not_wait(run, tmp_path):
@@ -141,15 +141,15 @@ def test_a_second_ctrl_c_does_not_wait(run, tmp_path):
 
 
 def test_the_curve_is_a_file_of_points(run, tmp_path):
-    observer = Recorder()
-    toy = run("a", observer)
+    progress = Recorder()
+    toy = run("a", progress)
     lines = (tmp_path / "a.training" / "curve.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == toy.trained.curve == observer.points
+    assert [json.loads(line) for line in lines] == toy.trained.curve == progress.points
     assert toy.trained.curve[0]["alpha"] == Toy().evaluate()["alpha"]
     assert "loss" not in toy.trained.curve[0]
     assert [point["tokens"] for point in toy.trained.curve] == [0, 50, 100, 120]
-    assert observer.stages == [("training", 12)]
-    assert observer.advances["training"] == list(range(1, 13))
+    assert progress.stages == [("training", 12)]
+    assert progress.advances["training"] == list(range(1, 13))
 
 
 def test_points_after_the_checkpoint_are_measured_again(run, tmp_path):
@@ -162,8 +162,8 @@ def test_points_after_the_checkpoint_are_measured_again(run, tmp_path):
 
 def test_a_budget_of_time_ends(run):
     toy = run("a", steps=None, minutes=0.002)
-    assert 0.12 <= toy.trained.progress.seconds < 60
-    assert toy.trained.progress.step == len(toy.steps) > 0
+    assert 0.12 <= toy.trained.state.seconds < 60
+    assert toy.trained.state.step == len(toy.steps) > 0
 
 
 def test_checkpoints_are_written_now_and_then(run, tmp_path):
@@ -171,7 +171,7 @@ def test_checkpoints_are_written_now_and_then(run, tmp_path):
     run("a", toy=toy, checkpoint_minutes=1e-9)
     for name, step in (("checkpoint", 12), ("checkpoint.previous", 11)):
         with safe_open(tmp_path / "a.training" / f"{name}.safetensors", framework="pt") as file:
-            assert json.loads(file.metadata()["training"])["progress"]["step"] == step
+            assert json.loads(file.metadata()["training"])["state"]["step"] == step
 
 
 def test_every_step_uses_the_learning_rate_of_its_time(run, monkeypatch):

@@ -53,15 +53,15 @@ def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, famil
 
 @pytest.fixture(scope="module")
 def trained(config_for, tmp_path_factory):
-    """A llama trained for a few steps, with what the observer was told and the report."""
+    """A llama trained for a few steps, with what the progress was told and the report."""
     output = tmp_path_factory.mktemp("trained") / "drafter"
-    observer = Recorder()
+    progress = Recorder()
     config = config_for(output=output, evaluate_every=10, held_out=2000)
-    return output, observer, TransformerTrainer(config).train(observer)
+    return output, progress, TransformerTrainer(config).train(progress)
 
 
 def test_the_report_says_what_was_made_and_how_it_is_used(trained):
-    output, observer, report = trained
+    output, progress, report = trained
     assert report.written == (output,)
     assert report.usage == f'{{name: transformer, model: "{output}"}}'
     facts = report.facts
@@ -71,31 +71,31 @@ def test_the_report_says_what_was_made_and_how_it_is_used(trained):
     assert facts["held-out tokens"] == 2000
     assert facts["alpha after"] > facts["alpha before"]
     assert "standard error" in facts["greedy alpha after"]
-    assert [what for what, _ in observer.stages] == [
+    assert [what for what, _ in progress.stages] == [
         "loading models",
         "target writes",
         "target writes",
         "training",
         "writing the model",
     ]
-    assert [point["step"] for point in observer.points] == [0, 10, 20, 30]
+    assert [point["step"] for point in progress.points] == [0, 10, 20, 30]
 
 
 def test_the_output_is_a_model_folder_with_its_curve_and_nothing_beside(trained):
-    output, observer, _ = trained
+    output, progress, _ = trained
     assert {"config.json", "model.safetensors", "curve.jsonl"} <= {path.name for path in output.iterdir()}
-    assert [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()] == observer.points
+    assert [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()] == progress.points
     assert [path.name for path in output.parent.iterdir()] == ["drafter"]
 
 
 def test_the_result_drafts_and_is_accepted_as_often_as_the_report_says(trained, targets):
-    output, observer, _ = trained
+    output, progress, _ = trained
     target = targets()
     drafter = TransformerDrafter(TransformerConfig(model=str(output)), target.info())
     decoder = Decoder(target, drafter, gamma=FixedGamma(FixedGammaConfig(gamma=3)), strict=True)
     result = decoder.generate([[0]] * 64, GenerationSettings(max_new_tokens=23, seed=9))
     judged = result.metrics.accepted + result.metrics.rejected
-    alpha = observer.points[-1]["alpha"]
+    alpha = progress.points[-1]["alpha"]
     assert abs(result.metrics.alpha - alpha) < 4 * (alpha * (1 - alpha) / judged) ** 0.5 + 0.03
 
 
@@ -234,10 +234,10 @@ def test_ctrl_c_leaves_a_checkpoint_and_no_output_and_resuming_ends_the_same(con
     with pytest.raises(KeyboardInterrupt):
         TransformerTrainer(config_for(output=tmp_path / "cut", **changes)).train(interrupting(3))
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut.training"}
-    observer = Recorder()
-    resumed = TransformerTrainer(config_for(output=tmp_path / "cut", resume=True, **changes)).train(observer)
-    assert observer.advances["training"] == [4, 5, 6, 7, 8]
-    assert "target writes" not in observer.advances
+    progress = Recorder()
+    resumed = TransformerTrainer(config_for(output=tmp_path / "cut", resume=True, **changes)).train(progress)
+    assert progress.advances["training"] == [4, 5, 6, 7, 8]
+    assert "target writes" not in progress.advances
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut"}
     whole, cut = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "cut"))
     assert whole.keys() == cut.keys()
@@ -293,9 +293,9 @@ def test_a_result_that_cannot_be_written_can_be_written_later(config_for, tmp_pa
         with pytest.raises(ConfigError, match="No space left"):
             TransformerTrainer(config_for(**changes)).train(Recorder())
     assert [path.name for path in tmp_path.iterdir()] == ["o.training"]
-    observer = Recorder()
-    assert TransformerTrainer(config_for(**changes, resume=True)).train(observer).facts["steps"] == 2
-    assert "training" not in observer.advances
+    progress = Recorder()
+    assert TransformerTrainer(config_for(**changes, resume=True)).train(progress).facts["steps"] == 2
+    assert "training" not in progress.advances
 
 
 @pytest.mark.parametrize("saved_as", ["float32", "bfloat16"])
