@@ -31,11 +31,11 @@ from transformers.utils import logging as hf_logging
 from specdec_core import Decoder, LoadedModel, default_registry, load_model
 from specdec_core.decoding import make_drafter
 from specdec_core.interface import PluginConfig
-from specdec_core.record import Record, RecordPart, read_record
-from specdec_core.replay import DrafterReplay, TextOdds, expected_metrics
+from specdec_core.offline.record import Record, RecordPart, read_record
+from specdec_core.offline.record.tasks import part_for
+from specdec_core.offline.replay import DrafterReplay, TextOdds, expected_metrics
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study import Task, load_study
-from specdec_core.study.run.recorded import part_for
 from specdec_core.theory.intervals import ratio_interval
 
 STUDY = Path(__file__).parent.parent / "examples" / "replay.yaml"

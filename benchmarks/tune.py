@@ -25,10 +25,10 @@ from _common import report
 from transformers.utils import logging as hf_logging
 
 from specdec_core.interface import NoProgress
+from specdec_core.offline.tune import RaceSettings, TuneOptions, Tuning, costs, tune
+from specdec_core.offline.tune.finalists import finals
 from specdec_core.study import BASELINE, Comparison, Study, compare, load_study
 from specdec_core.study.report.verdict import exceeds_bound, fastest
-from specdec_core.tune import RaceSettings, TuneOptions, Tuning, costs, tune
-from specdec_core.tune.confirm import finals
 
 GAMMAS = [1, 2, 3, 4, 5, 6, 7, 8, "cost-aware"]
 

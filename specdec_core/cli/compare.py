@@ -99,18 +99,19 @@ def compare(
     """
     if machine and record is None:
         raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
+    if isolate and record is not None:
+        raise ConfigError("--isolate: a replay loads no target to isolate runs from. Leave it out, or --record.")
     loaded = replace(load_study(study, settings or (), max_runs=max_runs), plugin_timeout=plugin_timeout)
     with shown_progress(quiet=quiet) as progress:
-        result = run_comparison(
-            loaded,
-            output,
-            fresh=fresh,
-            isolate=isolate,
-            ray=ray,
-            record=record,
-            machines=read_machines(machine or (), record),
-            progress=progress,
-        )
+        if record is None:
+            result = run_comparison(loaded, output, fresh=fresh, isolate=isolate, ray=ray, progress=progress)
+        else:
+            from specdec_core.offline.replay import replay
+
+            machines = read_machines(machine or (), record)
+            result = replay(
+                record, loaded, machines=machines, output=output, fresh=fresh, ray=ray, progress=progress
+            )
     show(result, quiet, wide)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
@@ -130,7 +131,7 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
         return []
     from specdec_core.measurement.file import read_measurement
     from specdec_core.measurement.machines import read_machine
-    from specdec_core.record import read_record
+    from specdec_core.offline.record import read_record
 
     recorded = read_record(record).header.target.model
     for path in paths:

@@ -33,8 +33,8 @@ from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
     from specdec_core.interface.target import TargetConfig
-    from specdec_core.record import Record
-    from specdec_core.study.run.recording import RecordOptions
+    from specdec_core.offline.record import Record
+    from specdec_core.offline.record.study import RecordOptions
 
 
 def record(
@@ -257,13 +257,13 @@ def _generation(given: Mapping[str, Any]) -> GenerationSettings:
 def _recorded(
     tasks: list[Task], folder: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool
 ) -> Record:
-    from specdec_core.record.writer import check_folder
+    from specdec_core.offline.record.writer import check_folder
 
     check_folder(output)
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
-        from specdec_core.study.run.recording import record_tasks
+        from specdec_core.offline.record.study import record_tasks
 
         quieten_libraries()
         with pooled(given.get("ray"), progress) as pool:
@@ -271,7 +271,7 @@ def _recorded(
 
 
 def _options(given: Mapping[str, Any]) -> RecordOptions:
-    from specdec_core.study.run.recording import RecordOptions
+    from specdec_core.offline.record.study import RecordOptions
 
     return RecordOptions(
         rows=given.get("rows", 8),
@@ -289,7 +289,7 @@ def _adds_times(output: Path, given: Mapping[str, Any], of_task: Sequence[str]) 
         return False
     if of_task != ["target"] or any(given.get(name) for name in _OF_RECORDING):
         return not of_task
-    from specdec_core.record import read_record
+    from specdec_core.offline.record import read_record
 
     return all(len(part) == part.header.texts for part in read_record(output).parts)
 
@@ -299,7 +299,7 @@ def _timed(output: Path, gamma: int, named: TargetConfig | None, quiet: bool) ->
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
-        from specdec_core.study.run.recording import time_record
+        from specdec_core.offline.record.study import time_record
 
         quieten_libraries()
         return time_record(output, progress, gamma, named=named)
@@ -325,7 +325,7 @@ def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool,
     model_folder(target.model)
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading transformers")
-        from specdec_core.study.run.importing import ImportOptions, import_record
+        from specdec_core.offline.record.import_log import ImportOptions, import_record
 
         quieten_libraries()
         options = ImportOptions(
@@ -341,7 +341,7 @@ def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool,
 
 def _show(found: Record, output: Path, study: Path | None) -> None:
     """Print what the record holds, and the command that uses it."""
-    from specdec_core.record.reader import StoredPart
+    from specdec_core.offline.record.reader import StoredPart
 
     console = output_console()
     for part in found.parts:

@@ -18,10 +18,9 @@ from specdec_core.cli.common import (
 from specdec_core.cli.compare import read_machines, show
 from specdec_core.cli.inputs import Named, read_target
 from specdec_core.interface.errors import ConfigError
+from specdec_core.offline.candidates import DEFAULT_GAMMAS, drafters_without_settings, gammas_of
 from specdec_core.registry import default_registry
 from specdec_core.study import MAX_RUNS
-from specdec_core.study import replay as run_replay
-from specdec_core.study.config.recorded import DEFAULT_GAMMAS, drafters_without_settings, gammas_of
 from specdec_core.study.config.yaml_source import parse_value
 
 _YAML = (".yaml", ".yml")
@@ -111,6 +110,8 @@ def replay(
             "leave out the study."
         )
     chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given] or _all_drafters(quiet)
+    from specdec_core.offline.replay import replay as run_replay
+
     with shown_progress(quiet=quiet) as progress:
         result = run_replay(
             record,

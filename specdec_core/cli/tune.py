@@ -23,14 +23,14 @@ from specdec_core.cli.common import (
 from specdec_core.cli.inputs import Named, read_target
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
+from specdec_core.offline.tune.winning_study import folder_of
 from specdec_core.registry import is_shipped, misspelt_collection
 from specdec_core.study import MAX_RUNS, load_study
 from specdec_core.study.config.yaml_source import written_yaml
 from specdec_core.study.run.folder import check_free
-from specdec_core.tune.winner import folder_of
 
 if TYPE_CHECKING:
-    from specdec_core.tune import Tuning
+    from specdec_core.offline.tune import Tuning
 
 
 def tune(
@@ -132,7 +132,7 @@ def tune(
     if output is not None:
         check_output(output, overwrite)
         check_free(folder_of(output).absolute())
-    from specdec_core.tune import RaceSettings, TuneOptions
+    from specdec_core.offline.tune import RaceSettings, TuneOptions
 
     options = TuneOptions(
         RaceSettings(error=1 - confidence, margin=margin, finalists=finalists),
@@ -143,7 +143,7 @@ def tune(
     )
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch")
-        from specdec_core.tune import tune as find_best
+        from specdec_core.offline.tune import tune as find_best
 
         quieten_libraries()
         found = find_best(

@@ -4,7 +4,6 @@ from specdec_core.study.comparison import Comparison, compare
 from specdec_core.study.config.loader import MAX_RUNS, load_study
 from specdec_core.study.config.schema import StudyConfig, run_model, study_model, study_schema
 from specdec_core.study.config.study import BASELINE, Run, RunLabels, Study, Task
-from specdec_core.study.replaying import replay
 
 __all__ = [
     "BASELINE",
@@ -17,7 +16,6 @@ __all__ = [
     "Task",
     "compare",
     "load_study",
-    "replay",
     "run_model",
     "study_model",
     "study_schema",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from specdec_core.costs import Machine
     from specdec_core.interface import Progress
-    from specdec_core.record import Record
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.report.verdict import Verdict
     from specdec_core.study.run.runner import StudyResult
@@ -146,8 +144,6 @@ def compare(
     max_runs: int = MAX_RUNS,
     isolate: bool = False,
     ray: str | Pool | None = None,
-    record: Record | Path | str | None = None,
-    machines: Sequence[Machine] = (),
     progress: bool | Progress = True,
 ) -> Comparison:
     """Run a study: compare its drafters with the autoregressive baseline. `specdec compare` does the same.
@@ -163,13 +159,11 @@ def compare(
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
             device of their own; those of a study with `timing: false` decode side by side.
-        record: Replay the study on this record instead of running its target: see `specdec_core.study.replay`.
-        machines: Of a replay, the machines whose seconds are expected; by default the one that recorded.
         progress: Whether to show the progress, in a notebook or on standard error; or where to report it.
 
     Raises:
         ArgumentError: The study is none of these.
-        ConfigError: `isolate` or `machines` do not go together with what is asked for.
+        ConfigError: `isolate` and `ray` are both given.
         SpecdecError: It is invalid, its target cannot be loaded, or the folder cannot be used. A run that fails is
             in the result, and the others continue.
     """
@@ -188,14 +182,6 @@ def compare(
         )
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)
-    if record is not None:
-        if isolate:
-            raise ConfigError("isolate: a replay loads no target to isolate runs from. Leave it out, or `record`.")
-        from specdec_core.study.replaying import replay
-
-        return replay(record, study, machines=machines, output=output, fresh=fresh, ray=ray, progress=progress)
-    if machines:
-        raise ConfigError("machines: a study that runs is timed here. Give a record too, or leave them out.")
 
     def run(progress: Progress, folder: Path | None) -> StudyResult:
         from specdec_core.study.run.runner import run_study

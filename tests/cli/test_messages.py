@@ -90,8 +90,8 @@ def test_a_replay_names_the_drafter_and_no_run_of_a_study(drafter):
 
 
 def test_tuning_names_no_run_of_a_study_that_nobody_wrote():
-    from specdec_core.record import read_record
-    from specdec_core.tune.catalogue import default_study
+    from specdec_core.offline.candidates import default_study
+    from specdec_core.offline.record import read_record
 
     _, left_out = default_study(read_record("builtin:code"))
     assert left_out["dflash"].startswith("missing key 'model'; write")

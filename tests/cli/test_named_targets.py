@@ -9,11 +9,11 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.interface.errors import ModelError
+from specdec_core.offline.record.study import RecordOptions, record_study
 from specdec_core.study import load_study
-from specdec_core.study.run.recording import RecordOptions, record_study
-from tests.study.replays import study_of
+from tests.offline.replay.studies import study_of
+from tests.offline.tune.support import write_times
 from tests.study.test_runner import Recorder
-from tests.tune.support import write_times
 
 EVIL = "evil/model"
 

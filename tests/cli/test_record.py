@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.record import read_record
+from specdec_core.offline.record import read_record
 
 STUDY = """\
 target: {folder}

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.study import load_study
-from tests.tune.support import STUDY, echo, write_times
+from tests.offline.tune.support import STUDY, echo, write_times
 
 FREE = (0.0, 0.0, 0.0, 0.0)
 

@@ -15,10 +15,10 @@ from specdec_core import Decoder, load_model
 from specdec_core.cli.main import app
 from specdec_core.interface import PluginConfig
 from specdec_core.models import wrap_model
-from specdec_core.record import read_record
-from specdec_core.record.recorder import forced_pass
+from specdec_core.offline.record import read_record
+from specdec_core.offline.record.decode import forced_pass
+from specdec_core.offline.replay import replay
 from specdec_core.sampling.logits import LogitsToProbs
-from specdec_core.study import replay
 from specdec_core.testing import DrafterSubject
 from specdec_core.theory.intervals import ratio_interval
 from tests.conformance import failures, quick_names

@@ -23,7 +23,7 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.models import load_model, wrap_model
-from specdec_core.replay.forced import ForcedContext
+from specdec_core.offline.replay.forced import ForcedContext
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.translated.config import TranslatedConfig

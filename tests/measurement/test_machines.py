@@ -8,7 +8,7 @@ from specdec_core.measurement.file import DrafterMeasurement, Measurement, write
 from specdec_core.measurement.machines import read_machine
 from specdec_core.registry import default_registry
 from specdec_core.study import load_study
-from specdec_core.study.config.recorded import drafter_key
+from specdec_core.study.config.study import drafter_key
 
 
 def drafter(name, draft, verify, **changed):

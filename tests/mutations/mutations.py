@@ -55,10 +55,10 @@ TREE_DRAFTING = "specdec_core/decoding/tree_drafting.py"
 BEAM_SEARCH = "specdec_core/decoding/beams/search.py"
 BEAM_BATCH = "specdec_core/decoding/beams/batch.py"
 RUNNER = "specdec_core/study/run/runner.py"
-RECORDER = "specdec_core/record/recorder.py"
-SHARDS = "specdec_core/record/shards.py"
-TOKEN_TEXTS = "specdec_core/record/token_texts.py"
-IMPORTING = "specdec_core/study/run/importing.py"
+RECORDER = "specdec_core/offline/record/decode.py"
+SHARDS = "specdec_core/offline/record/shards.py"
+TOKEN_TEXTS = "specdec_core/offline/record/token_texts.py"
+IMPORTING = "specdec_core/offline/record/import_log.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 SHARED = "drafters/specdec_drafters/translated/shared.py"
 TRANSLATED = "drafters/specdec_drafters/translated/drafter.py"
@@ -87,13 +87,13 @@ ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
 GUARDED_RULE = "specdec_core/decoding/guarded_rule.py"
 ROW = "specdec_core/decoding/row.py"
-ALONG = "specdec_core/replay/along.py"
-FORCED = "specdec_core/replay/forced.py"
-REPLAY = "specdec_core/replay/drafter.py"
-ODDS = "specdec_core/replay/odds.py"
-PREPARING = "specdec_core/replay/preparing.py"
-REPLAYED_LAW = "specdec_core/theory/replay.py"
-RACING = "specdec_core/theory/racing.py"
+ALONG = "specdec_core/offline/replay/session.py"
+FORCED = "specdec_core/offline/replay/forced.py"
+REPLAY = "specdec_core/offline/replay/drafter.py"
+ODDS = "specdec_core/offline/replay/acceptance.py"
+PREPARING = "specdec_core/offline/replay/loading.py"
+REPLAYED_LAW = "specdec_core/offline/replay/expected_counts.py"
+RACING = "specdec_core/offline/tune/elimination.py"
 PROCESSORS = "specdec_core/decoding/custom_generate/processors.py"
 COLUMNS = "specdec_core/decoding/custom_generate/columns.py"
 CALL = "specdec_core/decoding/custom_generate/call.py"
@@ -111,8 +111,8 @@ HIERARCHY_TESTS = ("tests/drafters/test_hierarchical.py",)
 GENERATE_TESTS = ("tests/decoding/test_custom_generate.py",)
 CANDIDATE_TESTS = ("tests/drafters/test_candidates.py",)
 TRANSLATED_TESTS = ("tests/drafters/test_translated.py",)
-REPLAY_TESTS = ("tests/replay/test_law.py",)
-REPLAYED_RULE_TESTS = ("tests/replay/test_rules.py",)
+REPLAY_TESTS = ("tests/offline/replay/test_exact_counts.py",)
+REPLAYED_RULE_TESTS = ("tests/offline/replay/test_rules.py",)
 
 MUTATIONS = (
     # What newcomers get wrong.
@@ -1222,7 +1222,7 @@ MUTATIONS = (
         "one.hidden[min(at, len(one)) - 1]",
         "one.hidden[min(at, len(one) - 1)]",
         "Heads read the state that predicts the next token, which no live decoder has yet.",
-        ("tests/replay/test_builtin.py",),
+        ("tests/offline/replay/test_builtin.py",),
     ),
     Mutation(
         "replay: forced token off by one",
@@ -1360,7 +1360,7 @@ MUTATIONS = (
         "self._probabilities.append(p[:, 0].gather(1, result.token[:, None])[:, 0])",
         "self._probabilities.append(p[:, 0].amax(dim=1))",
         "Every replay of a sampled text accepts too little.",
-        ("tests/record/test_recording.py",),
+        ("tests/offline/record/test_decode.py",),
     ),
     Mutation(
         "hidden states of a long text are one token late",
@@ -1368,7 +1368,7 @@ MUTATIONS = (
         "tokens[max(start - 1, 0) : min(start + POSITIONS, len(tokens)) - 1]",
         "tokens[start : min(start + POSITIONS, len(tokens) - 1)]",
         "Heads draft from another token's state than the one they would see.",
-        ("tests/record/test_recording.py",),
+        ("tests/offline/record/test_decode.py",),
     ),
     Mutation(
         "a text is read with the prompt of another",
@@ -1376,7 +1376,7 @@ MUTATIONS = (
         "begin = prompt_ends[place - 1] if place else 0",
         "begin = 0",
         "Drafters are replayed after prompts that the target never saw.",
-        ("tests/record/test_files.py",),
+        ("tests/offline/record/test_files.py",),
     ),
     Mutation(
         "raw log-probabilities pass for those after top-p",
@@ -1384,7 +1384,7 @@ MUTATIONS = (
         'if options.logprobs == "processed" or sampling.greedy or not changed:',
         'if options.logprobs == "processed" or sampling.temperature in (0, 1):',
         "An imported record has another distribution than the one that was sampled from.",
-        ("tests/record/test_import.py",),
+        ("tests/offline/record/test_import.py",),
     ),
     Mutation(
         "an ambiguous token text is the first token that is written so",
@@ -1392,7 +1392,7 @@ MUTATIONS = (
         "if len(found) == 1:",
         "if found:",
         "An imported text has other tokens than were drawn, with their p.",
-        ("tests/record/test_import.py",),
+        ("tests/offline/record/test_import.py",),
     ),
     # Another tokenizer.
     Mutation(
@@ -1442,7 +1442,7 @@ MUTATIONS = (
         "return error / max(1, candidates - 1) / max(1, rounds)",
         "return error",
         "With many candidates, the fastest is stopped more often than is said.",
-        ("tests/theory/test_racing.py",),
+        ("tests/offline/tune/test_elimination.py",),
     ),
     Mutation(
         "candidates are compared as if they were not paired",
@@ -1450,15 +1450,15 @@ MUTATIONS = (
         "square, half, constant = y * y - scale * var_y, x * y - scale * both,",
         "square, half, constant = y * y - scale * var_y, x * y,",
         "What all texts share does not cancel, and hardly anything is ever told apart.",
-        ("tests/theory/test_racing.py",),
+        ("tests/offline/tune/test_elimination.py",),
     ),
     Mutation(
         "the seconds of a text are those of another",
-        "specdec_core/tune/replays.py",
+        "specdec_core/offline/tune/expected_seconds.py",
         "value if isinstance(value, str) else value[places]",
         "value",
         "Prompts are mixed up, and pairs are none.",
-        ("tests/tune/test_tuning.py",),
+        ("tests/offline/tune/test_tuning.py",),
     ),
     # Behind transformers' own `generate`.
     Mutation(
@@ -1778,11 +1778,11 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: a drawn run goes on after a rejection",
-        "specdec_core/replay/controllers.py",
+        "specdec_core/offline/replay/controllers.py",
         "if on and inside:",
         "if inside:",
         "Controllers are said to accept tokens after a rejected one.",
-        ("tests/replay/test_controllers.py",),
+        ("tests/offline/replay/test_controllers.py",),
     ),
     Mutation(
         "compiled passes take padding for tokens",
@@ -1834,19 +1834,19 @@ MUTATIONS = (
     ),
     Mutation(
         "a replay begins with what the one before taught",
-        "specdec_core/replay/drafter.py",
+        "specdec_core/offline/replay/drafter.py",
         "            self.drafter.reset()\n            found: list[TextOdds] = []",
         "            found: list[TextOdds] = []",
         "A drafter that remembers is expected to know the record by heart.",
-        ("tests/replay/test_remembering.py",),
+        ("tests/offline/replay/test_remembering.py",),
     ),
     Mutation(
         "texts between those that are replayed teach nothing",
-        "specdec_core/replay/drafter.py",
+        "specdec_core/offline/replay/drafter.py",
         "                        along.teach()",
         "                        along.close()",
         "What tune expects of a drafter that remembers depends on the texts of a round.",
-        ("tests/replay/test_remembering.py",),
+        ("tests/offline/replay/test_remembering.py",),
     ),
     Mutation(
         "a turn through the prompts knows the one before",

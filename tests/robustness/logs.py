@@ -13,8 +13,8 @@ from typing import Any
 from specdec_core.interface import NoProgress, SpecdecError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.target import TargetConfig
-from specdec_core.record import Record, read_record
-from specdec_core.study.run.importing import ImportOptions, import_record
+from specdec_core.offline.record import Record, read_record
+from specdec_core.offline.record.import_log import ImportOptions, import_record
 from tests.robustness.attack import BrokenError
 from tests.robustness.files import change, damaged
 from tests.robustness.folders import model

@@ -9,10 +9,10 @@ import llguidance
 import pytest
 
 from specdec_core.interface import ConfigError, Constraint
-from specdec_core.replay import check_replayable
+from specdec_core.offline.record.study import record_study
+from specdec_core.offline.replay import check_replayable
 from specdec_core.study import compare, load_study
-from specdec_core.study.run.recording import record_study
-from tests.record.test_record_study import Watcher
+from tests.offline.record.test_study import Watcher
 
 PERSON = {
     "type": "object",

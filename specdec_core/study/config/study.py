@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -193,6 +195,17 @@ def drafter_label(config: PluginConfig) -> str:
     inner = [drafter_label(one.config) for one in nested_settings(config) if one.marker.kind == "drafter"]
     name: str = cast("Any", config).name
     return f"{name}({', '.join(inner)})" if inner else name
+
+
+def drafter_key(drafter: PluginConfig | None, draft_sampling: SamplingSettings | None) -> str:
+    """Return what tells a drafter from others: its settings, and those of its sampling."""
+    own = {} if drafter is None else drafter.model_dump(mode="json")
+    return settings_key(own, None if draft_sampling is None else draft_sampling.model_dump(mode="json"))
+
+
+def settings_key(drafter: Mapping[str, Any], draft_sampling: Mapping[str, Any] | None) -> str:
+    """Return the same for settings that are plain data."""
+    return json.dumps([drafter, draft_sampling], sort_keys=True)
 
 
 def controller_label(registry: Registry, kind: PluginKind, config: PluginConfig) -> Label:

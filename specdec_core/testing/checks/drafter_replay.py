@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.replay import DrafterReplay, OwnTokensError, TextOdds
+from specdec_core.offline.replay import DrafterReplay, OwnTokensError, TextOdds
 from specdec_core.testing.causes import what_failed
 from specdec_core.testing.harness.replaying import (
     COUNTS,

@@ -16,11 +16,11 @@ from specdec_core.interface import AcceptanceRule, Drafter, FixedGamma, FixedGam
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
-from specdec_core.record.record import PartHeader, Record, RecordedPrompts, RecordedText, RecordHeader
-from specdec_core.replay import DrafterReplay
+from specdec_core.offline.record.format import PartHeader, Record, RecordedPrompts, RecordedText, RecordHeader
+from specdec_core.offline.replay import DrafterReplay
+from specdec_core.offline.replay.expected_counts import expected_counts
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.tiny_target import uncached_logits
-from specdec_core.theory.replay import expected_counts
 
 COUNTS = ("target calls", "accepted draft tokens", "draft tokens")
 

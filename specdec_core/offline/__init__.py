@@ -1,0 +1,1 @@
+"""Experiments without running the target: record its texts once, replay drafters on them, and tune."""

@@ -1,0 +1,206 @@
+"""Decode prompts with the target alone and keep the probability of each token.
+
+Nothing is computed twice: the acceptance rule of the decoder sees p of every step anyway. What it keeps stays on
+the device until the batch has ended, so that decoding waits for the device no more often than without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec_core.decoding import Decoder, Observer
+from specdec_core.interface import AcceptanceResult, Proposal, StepReport
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.models import LoadedModel, inference_only, open_session
+from specdec_core.offline.record.format import RecordedText
+from specdec_core.verification import SpeculativeSampling
+
+HiddenType: TypeAlias = Literal["float32", "float16"]
+"""Number formats of stored hidden states. Those of a bfloat16 model are exact in float16 above 6e-5."""
+POSITIONS = 128
+"""Positions that are read in one forward pass for their hidden states: their logits are `[1, 128, V]`."""
+
+
+class RecordingRule(SpeculativeSampling):
+    """Algorithm 1, which also keeps p of the token that follows; for decoding without drafts.
+
+    Args:
+        top_k: Number of most probable tokens to keep.
+    """
+
+    def __init__(self, top_k: int = 0) -> None:
+        super().__init__()
+        self._top_k = top_k
+        self._probabilities: list[Tensor] = []
+        self._top: list[tuple[Tensor, Tensor]] = []
+
+    def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
+        """Draw the next token from p, and keep its probability."""
+        result = super().sample(proposal, p, lenience, uniforms)
+        self._probabilities.append(p[:, 0].gather(1, result.token[:, None])[:, 0])
+        self._keep_top(p[:, 0])
+        return result
+
+    def greedy(self, proposal: Proposal, scores: Tensor, lenience: Tensor | None) -> AcceptanceResult:
+        """Take the most probable token."""
+        result = super().greedy(proposal, scores, lenience)
+        # p is one-hot; what a record has to say beyond the argmax are the model's own probabilities.
+        self._keep_top(scores[:, 0].softmax(dim=-1) if self._top_k else scores)
+        return result
+
+    def probabilities(self) -> Tensor | None:
+        """Return p of the token of each step, `[B, steps]` float32 on the CPU; None where decoding is greedy."""
+        return torch.stack(self._probabilities, dim=1).cpu() if self._probabilities else None
+
+    def top(self) -> tuple[Tensor, Tensor] | None:
+        """Return the most probable tokens of each step, `[B, steps, k]` int64, and their p; None for k = 0."""
+        if not self._top:
+            return None
+        tokens, values = zip(*self._top, strict=True)
+        return torch.stack(tokens, dim=1).cpu(), torch.stack(values, dim=1).cpu()
+
+    def _keep_top(self, p: Tensor) -> None:
+        if self._top_k:
+            values, tokens = p.topk(self._top_k)
+            self._top.append((tokens, values))
+
+
+@dataclass(frozen=True)
+class TextJob:
+    """Texts that are decoded together: one row each.
+
+    Attributes:
+        prompts: Token ids of the prompt of each text.
+        numbers: Number of the prompt of each text.
+        samples: Number of each text of its prompt.
+        seeds: Seed of each text.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    numbers: tuple[int, ...]
+    samples: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of each token besides its probability.
+
+    Attributes:
+        hidden: Number format of the hidden state that it was predicted from; None for no hidden states.
+        top_k: Number of most probable tokens.
+    """
+
+    hidden: HiddenType | None = None
+    top_k: int = 0
+
+
+class _Progress(Observer):
+    """Reports which share of the longest possible text is decoded."""
+
+    def __init__(self, advance: Callable[[float], None], longest: int) -> None:
+        self._advance, self._longest = advance, longest
+
+    def on_step(self, report: StepReport) -> None:
+        self._advance(min(1.0, (report.step + 1) / self._longest))
+
+
+def record_texts(
+    target: LoadedModel,
+    job: TextJob,
+    sampling: SamplingSettings,
+    generation: GenerationSettings,
+    kept: Kept = Kept(),
+    advance: Callable[[float], None] = lambda _: None,
+) -> list[RecordedText]:
+    """Decode some prompts together with the target alone.
+
+    Args:
+        target: The target.
+        job: The prompts and seeds.
+        sampling: Sampling settings of the target.
+        generation: Length limits.
+        kept: What is kept of each token besides its probability.
+        advance: Called with the share that is done.
+
+    Returns:
+        The texts, in the order of the job: those of a live baseline with these seeds.
+
+    Raises:
+        SpecdecError: The target cannot decode them.
+    """
+    rule = RecordingRule(kept.top_k)
+    decoder = Decoder(target, sampling=sampling, rule=rule, strict=True)
+    watcher = _Progress(advance, generation.max_new_tokens)
+    result = decoder.generate(job.prompts, generation, [watcher], seeds=job.seeds)
+    probabilities, top = rule.probabilities(), rule.top()
+    texts = []
+    for row, (one, number, sample) in enumerate(zip(result, job.numbers, job.samples, strict=True)):
+        length = len(one.tokens)
+        hidden = None
+        if kept.hidden is not None:
+            hidden = _stored(forced_pass(target, one.prompt, one.tokens)[1], kept.hidden)
+        p = None if probabilities is None else probabilities[row, :length].numpy()
+        texts.append(
+            RecordedText(
+                prompt=one.prompt,
+                number=number,
+                sample=sample,
+                tokens=np.array(one.tokens, np.int64),
+                probabilities=np.ones(length, np.float32) if p is None else p,
+                finish_reason=one.finish_reason,
+                hidden=hidden,
+                top_tokens=None if top is None else top[0][row, :length].numpy(),
+                top_probabilities=None if top is None else top[1][row, :length].numpy(),
+            )
+        )
+    return texts
+
+
+@inference_only
+def forced_pass(
+    target: LoadedModel, prompt: Sequence[int], tokens: Sequence[int], *, logits: bool = False
+) -> tuple[Tensor | None, Tensor]:
+    """Read a text with the target: what each of its tokens was predicted from, whoever chose it.
+
+    The states are those of decoding token by token, up to rounding.
+
+    Args:
+        target: The target.
+        prompt: Token ids of the prompt; of the source for an encoder-decoder target.
+        tokens: Token ids of the text.
+        logits: Whether to return the logits; those of a long text over a large vocabulary take much memory.
+
+    Returns:
+        Logits `[L, V]` that each token was drawn from, or None; and hidden states `[L, D]`, of the output
+        embedding's input, empty if the target has none.
+    """
+    begin = list(prompt) if target.start_id is None else [target.start_id]
+    sources = [list(prompt)] if target.encoder_decoder else None
+    session = open_session(target, 1, len(begin) + len(tokens), sources, keep_hidden=True)
+    found, states = [], []
+    for start in range(0, len(tokens), POSITIONS):
+        # The token before each of these positions. The last token of the text is not read: it predicts nothing.
+        read = list(tokens[max(start - 1, 0) : min(start + POSITIONS, len(tokens)) - 1])
+        uncached, draft = (read[:1], read[1:]) if start else (begin, read)
+        scores = session.forward([uncached], torch.tensor([draft], dtype=torch.long) if draft else None)
+        if logits:
+            found.append(scores[0])
+        if session.hidden is not None:
+            states.append(session.hidden[0])
+    session.close()
+    return torch.cat(found) if logits else None, torch.cat(states) if states else torch.empty(len(tokens), 0)
+
+
+def _stored(hidden: Tensor, dtype: HiddenType) -> NDArray[Any]:
+    """Return hidden states in a number format, in float32 where they are too large for float16."""
+    values: NDArray[Any] = hidden.float().cpu().numpy()
+    largest = float(np.abs(values).max(initial=0))
+    return values if largest > float(np.finfo(np.float16).max) else values.astype(dtype)

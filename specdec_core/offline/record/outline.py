@@ -1,0 +1,242 @@
+"""What a recording asks of its target: an outline of the record, texts, and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from specdec_core.costs import measured_costs
+from specdec_core.decoding.prompt import encode_prompt
+from specdec_core.decoding.timing import watch_steps
+from specdec_core.interface import Progress
+from specdec_core.interface.errors import ModelError, PromptError
+from specdec_core.models import LoadedModel
+from specdec_core.models.packing import describe_hardware
+from specdec_core.offline.record.decode import HiddenType, Kept, TextJob, record_texts
+from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordedText, RecordHeader, VerifyTimes
+from specdec_core.offline.record.target import fingerprint_tokenizer, fingerprint_weights, save_features
+from specdec_core.offline.record.tasks import fingerprint_ids
+from specdec_core.registry import Registry, default_registry
+from specdec_core.study.config.prompts import fingerprint_prompts
+from specdec_core.study.config.study import Task
+from specdec_core.study.run.factory import ready_prompts
+from specdec_core.study.run.provenance import LIBRARIES, versions
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """What to record, and how.
+
+    Attributes:
+        rows: Number of texts that are decoded together.
+        samples: Number of texts of each prompt where the target samples; greedy decoding has one.
+        hidden: Whether to store the hidden states, which drafters such as heads read.
+        hidden_type: Their number format; None for float32 where the target computes in it, else float16.
+        top_k: Number of most probable tokens to store at each position, with their probabilities.
+        gamma: The longest draft whose verification is timed, for T(k); None times nothing.
+        timings: Number of timings of each draft length.
+    """
+
+    rows: int = 8
+    samples: int = 1
+    hidden: bool = False
+    hidden_type: HiddenType | None = None
+    top_k: int = 0
+    gamma: int | None = None
+    timings: int = 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task with its prompts as token ids.
+
+    Attributes:
+        task: The task.
+        prompts: Its prompts.
+        begins_long: Whether each prompt is past the target's rotary switch.
+        samples: Number of texts of each prompt.
+    """
+
+    task: Task
+    prompts: tuple[tuple[int, ...], ...]
+    begins_long: tuple[bool, ...]
+    samples: int
+
+    @property
+    def texts(self) -> int:
+        """Number of texts."""
+        return len(self.prompts) * self.samples
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a record before its first text.
+
+    Attributes:
+        header: What `record.json` will hold.
+        parts: The tasks with their prompts.
+        kept: What is kept of each token.
+        tokenizer: The target's tokenizer, or None.
+    """
+
+    header: RecordHeader
+    parts: tuple[Part, ...]
+    kept: Kept
+    tokenizer: Any
+
+
+class RecordedTarget(Protocol):
+    """The target of a recording, here or on the workers of a cluster."""
+
+    def outline(self, tasks: Sequence[Task], options: RecordOptions) -> Outline:
+        """Load the target; return the outline of the record of some tasks."""
+
+    def save_features(self, path: Path, header: RecordHeader) -> None:
+        """Write the target's embeddings into the folder of a record."""
+
+    def texts(
+        self, task: Task, kept: Kept, jobs: Sequence[TextJob], advance: Callable[[float], None]
+    ) -> Generator[Sequence[RecordedText], None, None]:
+        """Yield the texts of each job, in order.
+
+        Args:
+            task: The task.
+            kept: What is kept of each token.
+            jobs: What to decode.
+            advance: Called with the share of a job that is done.
+        """
+
+    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
+        """Time the target's forward pass with drafts of each length."""
+
+
+class TargetHere:
+    """The target of a recording in this process.
+
+    Args:
+        load: Loads it.
+        registry: Where plugins come from; by default the installed ones.
+    """
+
+    def __init__(self, load: Callable[[], LoadedModel], registry: Registry | None = None) -> None:
+        self._target = load()
+        self._registry = registry or default_registry()
+
+    def outline(self, tasks: Sequence[Task], options: RecordOptions) -> Outline:
+        """Return the outline of the record of some tasks."""
+        parts = tuple(_part(task, self._target, options) for task in tasks)
+        header = _header(parts, self._target, options, self._registry)
+        kept = Kept(_hidden_type(self._target, options), header.top_k)
+        return Outline(header, parts, kept, self._target.tokenizer)
+
+    def save_features(self, path: Path, header: RecordHeader) -> None:
+        """Write the target's embeddings into the folder of a record."""
+        save_features(path, self._target, header.fingerprint)
+
+    def texts(
+        self, task: Task, kept: Kept, jobs: Sequence[TextJob], advance: Callable[[float], None]
+    ) -> Generator[Sequence[RecordedText], None, None]:
+        """Yield the texts of each job, in order."""
+        for job in jobs:
+            yield record_texts(self._target, job, task.sampling, task.generation, kept, advance)
+
+    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
+        """Time the target's forward pass with drafts of each length."""
+        assert options.gamma is not None
+        settings = (part_header(part), options.gamma, options.timings)
+        return verify_times(self._target, part.prompts, *settings, progress)
+
+
+def _part(task: Task, target: LoadedModel, options: RecordOptions) -> Part:
+    try:
+        ready = ready_prompts(target, task.prompts, task.chat_template)
+    except PromptError as error:
+        raise PromptError("\n".join(map(task.with_task, str(error).splitlines()))) from error
+    prompts = tuple(tuple(encode_prompt(target, prompt, str(n))) for n, prompt in enumerate(ready))
+    long = tuple(target.begins_long(len(prompt)) for prompt in prompts)
+    return Part(task, prompts, long, 1 if task.sampling.greedy else options.samples)
+
+
+def _header(
+    parts: Sequence[Part], target: LoadedModel, options: RecordOptions, registry: Registry
+) -> RecordHeader:
+    """Return the header of a record.
+
+    Raises:
+        ModelError: Hidden states are asked for, and the target has no output embedding.
+    """
+    if options.hidden and target.features is None:
+        raise ModelError(f"{target.name} has no output embedding, so there are no hidden states to record.")
+    every = versions(registry)
+    switched = any(long for part in parts for long in part.begins_long)
+    return RecordHeader(
+        target=parts[0].task.target,
+        fingerprint=fingerprint_weights(target),
+        tokenizer=None if target.tokenizer is None else fingerprint_tokenizer(target.tokenizer),
+        vocab_size=target.vocab_size,
+        eos_ids=target.eos_ids,
+        start_id=target.start_id,
+        max_length=target.family.max_positions if switched else target.max_positions,
+        hidden_size=target.features.hidden_size if options.hidden and target.features is not None else None,
+        top_k=min(options.top_k, target.vocab_size),
+        versions={name: every[name] for name in LIBRARIES},
+        parts=tuple(part_header(part) for part in parts),
+    )
+
+
+def part_header(part: Part) -> PartHeader:
+    """Return the settings of the texts of a part."""
+    task = part.task
+    return PartHeader(
+        task=task.name,
+        sampling=task.sampling,
+        generation=task.generation,
+        prompts=RecordedPrompts(
+            settings=task.prompts_config.model_dump(mode="json", exclude_defaults=True),
+            count=len(part.prompts),
+            sha256=fingerprint_prompts(task.prompts, task.chat_template),
+            tokens_sha256=fingerprint_ids(part.prompts),
+        ),
+        texts=part.texts,
+    )
+
+
+def _hidden_type(target: LoadedModel, options: RecordOptions) -> HiddenType | None:
+    if not options.hidden:
+        return None
+    return options.hidden_type or ("float32" if target.model.dtype == torch.float32 else "float16")
+
+
+def verify_times(
+    target: LoadedModel,
+    prompts: Sequence[Sequence[int]],
+    settings: PartHeader,
+    gamma: int,
+    timings: int,
+    progress: Progress,
+) -> VerifyTimes:
+    """Time the target's forward pass with drafts of each length."""
+    generation = settings.generation
+    progress.stage("timing the target", (timings + 1) * (gamma + 1))
+    reports = watch_steps(
+        target,
+        None,
+        prompts,
+        gamma=gamma,
+        timings=timings,
+        sampling=settings.sampling,
+        max_new_tokens=generation.max_new_tokens,
+        seed=generation.seed,
+        advance=progress.advance,
+    )
+    costs = measured_costs(reports, gamma, min_count=min(3, timings))
+    return VerifyTimes(
+        device=describe_hardware(target),
+        verify=costs.verify,
+        verify_spread=costs.verify_spread,
+        overhead=costs.overhead,
+    )

@@ -1,0 +1,125 @@
+"""Read a record: its header at once, its texts as they are iterated. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_core.interface.errors import ConfigError, reading
+from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.offline.record.checks import damaged, validated
+from specdec_core.offline.record.format import PartHeader, Record, RecordedText, RecordHeader
+from specdec_core.offline.record.shards import ShardInfo, read_info, read_shard, shard_name
+from specdec_core.registry import shipped_file
+
+HEADER = "record.json"
+"""Name of the file with the header."""
+TOKENIZER = "tokenizer"
+"""Name of the folder with the target's tokenizer."""
+FEATURES = "features.safetensors"
+"""Name of the file with the target's embeddings."""
+_MAX_HEADER = 10_000_000
+"""The most bytes of a header."""
+
+
+def part_folder(record: Path, number: int) -> Path:
+    """Return the folder of a part's shards."""
+    return record / f"part-{number}"
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """The texts of one task, in shards on the disk; see `RecordPart`.
+
+    Attributes:
+        header: Settings of the texts.
+        record: Header of the record.
+        shards: What the metadata of its shards says.
+    """
+
+    header: PartHeader
+    record: RecordHeader
+    shards: tuple[ShardInfo, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of all texts."""
+        return sum(shard.tokens for shard in self.shards)
+
+    def __len__(self) -> int:
+        return sum(shard.texts for shard in self.shards)
+
+    def __iter__(self) -> Iterator[RecordedText]:
+        last: RecordedText | None = None
+        for shard in self.shards:
+            for text in read_shard(shard, self.record, self.header):
+                if last is not None and not _follows(text, last):
+                    raise damaged(shard.path, "its texts do not follow those of the shard before it")
+                yield (last := text)
+
+
+def read_record(path: Path | str) -> Record:
+    """Read a record; its texts are read when its parts are iterated.
+
+    Args:
+        path: Its folder, or one that ships, such as `builtin:code`.
+
+    Raises:
+        ModelError: No installed collection has this record.
+        ConfigError: It is no record, or damaged, or of another version of the format. Iterating a part raises it
+            too, where a shard turns out to be damaged.
+    """
+    shipped = shipped_file(path, "record", HEADER)
+    folder = input_path(path) if shipped is None else shipped.parent
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{path}: there is no such folder; `specdec record --output {path}` writes a record, and "
+            "builtin:code is one that ships."
+        )
+    header = read_header(folder)
+    parts = tuple(
+        StoredPart(part, header, _shards(part_folder(folder, number), header, part))
+        for number, part in enumerate(header.parts)
+    )
+    return Record(folder, header, parts)
+
+
+def read_header(folder: Path) -> RecordHeader:
+    """Read the header of a record.
+
+    Raises:
+        ConfigError: There is none, or it is damaged, or of another version.
+    """
+    path = folder / HEADER
+    with reading(path, ConfigError, "the header of a record"), open_input(path, _MAX_HEADER) as file:
+        return validated(RecordHeader, file.read(), path)
+
+
+def shards_of(folder: Path) -> Sequence[Path]:
+    """Return the shards in the folder of a part, in order."""
+    return sorted(folder.glob("shard-*.safetensors"))
+
+
+def _follows(text: RecordedText, last: RecordedText) -> bool:
+    """Whether a text may stand after another one."""
+    if text.number == last.number:
+        return text.sample > last.sample and text.prompt == last.prompt
+    return text.number > last.number
+
+
+def _shards(folder: Path, header: RecordHeader, part: PartHeader) -> tuple[ShardInfo, ...]:
+    """Return the shards of a part, which must follow each other without a gap."""
+    found: list[ShardInfo] = []
+    texts = 0
+    for number, path in enumerate(shards_of(folder)):
+        if path.name != shard_name(number):
+            raise damaged(folder / shard_name(number), "it is missing, and a later one is there")
+        info = read_info(path, header, part)
+        if info.first != texts:
+            raise damaged(path, f"its first text has number {info.first}, and {texts} texts are before it")
+        texts += info.texts
+        found.append(info)
+    if texts > part.texts:
+        raise damaged(folder, f"it has {texts} texts, and its header says {part.texts}")
+    return tuple(found)

@@ -1,0 +1,221 @@
+"""What a record keeps of its target: the tokenizer, and the embeddings where it holds hidden states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specdec_core.interface import TargetInfo
+from specdec_core.interface.errors import ConfigError, ModelError
+from specdec_core.interface.files import writing_file, writing_folder
+from specdec_core.models import LoadedModel, load_vocabulary
+from specdec_core.models.device import parse_device
+from specdec_core.models.inflation import load_inflated
+from specdec_core.models.locate import read_tokenizer
+from specdec_core.offline.record.checks import damaged, open_arrays
+from specdec_core.offline.record.format import Record
+from specdec_core.offline.record.reader import FEATURES, TOKENIZER
+from specdec_core.registry import is_shipped
+
+_INPUT, _OUTPUT = "input_embeddings", "output_embeddings"
+_TYPES = frozenset(("F64", "F32", "F16", "BF16"))
+"""Number formats of embeddings, as safetensors names them."""
+
+
+class RecordedFeatures:
+    """The embeddings of a target that was recorded with its hidden states; see `TargetFeatures`.
+
+    Args:
+        path: The file with the embeddings.
+        device: Where they go.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+
+    num_layers = None
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self._path = path
+        self._device = device
+        with open_arrays(path, "pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            stored = {str(name): file.get_slice(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+            shapes = {name: one.get_shape() for name, one in stored.items()}
+            kinds = {one.get_dtype() for one in stored.values()}
+        if not {_OUTPUT} <= shapes.keys() <= {_OUTPUT, _INPUT}:
+            raise damaged(path, f"it must have {_OUTPUT}, perhaps {_INPUT}, and nothing else")
+        if not kinds <= _TYPES or any(len(shape) != 2 for shape in shapes.values()):
+            raise damaged(path, "embeddings must be matrices of floats")
+        self._stored = frozenset(shapes)
+        self.hidden_size = int(shapes[_OUTPUT][1])
+        self._fingerprint = metadata.get("fingerprint")
+
+    @cached_property
+    def output_embeddings(self) -> Tensor:
+        """Weights `[V, D]` of the language-model head."""
+        return self._read(_OUTPUT)
+
+    @cached_property
+    def input_embeddings(self) -> Tensor:
+        """Weights `[V', E]` of the (decoder's) input embedding."""
+        # Tied embeddings are stored once.
+        return self._read(_INPUT) if _INPUT in self._stored else self.output_embeddings
+
+    def fingerprint(self) -> str:
+        """Return the digest of the target's weights.
+
+        Raises:
+            ModelError: They could not be read when the target was recorded.
+        """
+        if self._fingerprint is None:
+            raise ModelError(
+                f"{self._path}: the weights of this target could not be identified when it was recorded."
+            )
+        return self._fingerprint
+
+    def _read(self, name: str) -> Tensor:
+        with open_arrays(self._path, "pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor.to(self._device)
+
+
+def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> TargetInfo:
+    """Return what drafters see of the target of a record; the target is not loaded.
+
+    Args:
+        record: The record.
+        folder: Base for relative paths in plugin settings.
+        device: Where drafters compute: `auto` is a GPU where there is one.
+
+    Raises:
+        ConfigError: The tokenizer is not the one that was recorded.
+        ModelError: The tokenizer cannot be read, or there is no such device.
+    """
+    header = record.header
+    where = parse_device(device)
+    return TargetInfo(
+        vocab_size=header.vocab_size,
+        eos_ids=header.eos_ids,
+        device=where,
+        tokenizer=recorded_tokenizer(record),
+        encoder_decoder=header.encoder_decoder,
+        folder=folder,
+        features=_features(record, where),
+    )
+
+
+def _features(record: Record, device: torch.device) -> RecordedFeatures | None:
+    """Return the target's embeddings; None if the record has none."""
+    path, hidden_size = record.path / FEATURES, record.header.hidden_size
+    if not path.exists():
+        return None
+    found = RecordedFeatures(path, device)
+    if hidden_size not in (None, found.hidden_size):
+        raise damaged(path, f"the hidden size is {found.hidden_size}, and {hidden_size} in record.json")
+    return found
+
+
+def load_recorded(record: Record, folder: Path = Path()) -> LoadedModel:
+    """Load the target of a record.
+
+    Args:
+        record: The record.
+        folder: Base for a relative path of the target.
+
+    Raises:
+        ConfigError: It has other weights now, or is on the hub and the user does not name it.
+        ModelError: It cannot be loaded.
+    """
+    record.check_named(folder)
+    header = record.header
+    target = load_inflated(header.target, folder)
+    if header.fingerprint not in (None, own := fingerprint_weights(target)):
+        raise ConfigError(
+            f"{header.target.model} is not the target that was recorded in {record.path}: the fingerprint of its "
+            f"weights is {own}, and that of the record is {header.fingerprint}. Record it anew."
+        )
+    return target
+
+
+def fingerprint_weights(target: LoadedModel) -> str | None:
+    """Return the digest of the target's weights; None if they cannot be read."""
+    try:
+        return None if target.features is None else target.features.fingerprint()
+    except ModelError:
+        return None
+
+
+def recorded_tokenizer(record: Record) -> Any:
+    """Return the tokenizer of a record's target, or None without one.
+
+    That of a target that ships with a package is not in the record: it comes with the target.
+
+    Raises:
+        ConfigError: It is not the one that was recorded.
+        ModelError: It cannot be read.
+    """
+    header = record.header
+    if header.tokenizer is None:
+        return None
+    model = header.target.model
+    place: str | Path = record.path / TOKENIZER
+    if is_shipped(model):
+        place = model
+    elif not (record.path / TOKENIZER).is_dir():
+        raise ConfigError(f"{record.path} has lost its folder `{TOKENIZER}`. Copy the record again.")
+    tokenizer = _load(place)
+    if tokenizer is None or fingerprint_tokenizer(tokenizer) != header.tokenizer:
+        raise ConfigError(
+            f"{record.path}: the tokenizer in {place} is not the one of the recorded texts; copy the record "
+            "again, or record the target anew."
+        )
+    return tokenizer
+
+
+def _load(place: str | Path) -> Any:
+    if isinstance(place, str):
+        return load_vocabulary(place)[0]
+    return read_tokenizer(str(place), {"local_files_only": True, "trust_remote_code": False})
+
+
+def fingerprint_tokenizer(tokenizer: Any) -> str:
+    """Return a digest of what a tokenizer makes of texts: its vocabulary and its special tokens.
+
+    It is the same for a tokenizer that was saved and loaded again.
+    """
+    parts = [sorted(tokenizer.get_vocab().items()), sorted(map(str, tokenizer.all_special_tokens))]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def save_tokenizer(path: Path, tokenizer: Any) -> None:
+    """Write a tokenizer into the folder of a record.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    with writing_folder(path / TOKENIZER) as place:
+        tokenizer.save_pretrained(place)
+
+
+def save_features(path: Path, target: LoadedModel, fingerprint: str | None) -> None:
+    """Write the embeddings of a target into the folder of a record, in the number format of its weights.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    features = target.features
+    assert features is not None, "a target without an output embedding has no hidden states to record"
+    output, read = features.output_embeddings, features.input_embeddings
+    tied = output.shape == read.shape and output.data_ptr() == read.data_ptr()
+    stored = {_OUTPUT: output} if tied else {_OUTPUT: output, _INPUT: read}
+    metadata = {} if fingerprint is None else {"fingerprint": fingerprint}
+    with writing_file(path / FEATURES) as place:
+        save_file({name: weight.cpu().contiguous() for name, weight in stored.items()}, place, metadata)

@@ -1,0 +1,38 @@
+"""Replaying drafters on recorded texts: what each would have done, without the target.
+
+Importing this package does not import torch; the names below are imported on first use.
+"""
+
+from typing import TYPE_CHECKING
+
+from specdec_core._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from specdec_core.offline.replay.acceptance import TextOdds
+    from specdec_core.offline.replay.compare import replay
+    from specdec_core.offline.replay.drafter import DrafterReplay
+    from specdec_core.offline.replay.metrics import Replayed, expected_metrics
+    from specdec_core.offline.replay.refusals import check_replayable
+    from specdec_core.offline.replay.session import OwnTokensError
+
+__all__ = [
+    "DrafterReplay",
+    "OwnTokensError",
+    "Replayed",
+    "TextOdds",
+    "check_replayable",
+    "expected_metrics",
+    "replay",
+]
+
+lazy_attributes(
+    globals(),
+    {
+        "specdec_core.offline.replay.compare": ("replay",),
+        "specdec_core.offline.replay.session": ("OwnTokensError",),
+        "specdec_core.offline.replay.drafter": ("DrafterReplay",),
+        "specdec_core.offline.replay.metrics": ("Replayed", "expected_metrics"),
+        "specdec_core.offline.replay.acceptance": ("TextOdds",),
+        "specdec_core.offline.replay.refusals": ("check_replayable",),
+    },
+)

@@ -1,0 +1,372 @@
+"""Replaying a drafter: it is asked for drafts along recorded texts, and its acceptance is read off them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from specdec_core.costs import StepCosts
+from specdec_core.decoding.watch import CallWatch, watched
+from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress, SamplingSettings
+from specdec_core.models import LoadedModel
+from specdec_core.models.device import describe_device
+from specdec_core.offline.record.format import Record, RecordedText, RecordPart, SomeTexts
+from specdec_core.offline.replay.acceptance import TextOdds
+from specdec_core.offline.replay.drafter_times import draft_seconds
+from specdec_core.offline.replay.loading import Preparation
+from specdec_core.offline.replay.session import Along, ForcedDraft, ForcedText
+from specdec_core.registry import Registry
+
+BATCH_SIZE = 16
+"""Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
+Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
+
+
+class DrafterReplay:
+    """A drafter along the texts of a part of a record.
+
+    A drafter that remembers earlier requests is reset, and then learns the texts of the part one by one, in their
+    order: what is expected of a text is what it would draft after those before it. That holds for some texts of a
+    part, too. A drafter that is given as an object forgets what it knew.
+
+    Args:
+        record: The record.
+        part: The part.
+        drafter: The drafter, or its validated settings with its name.
+        max_gamma: The longest draft, K. All gammas up to K follow from one pass.
+        draft_sampling: The drafter's sampling settings if they differ from the target's (section 6).
+        registry: Where plugins come from; by default the installed ones.
+        folder: Base for relative paths in the drafter's settings.
+        progress: Where progress is reported.
+        batch_size: Number of texts asked for together, which only affects the speed.
+        target: The target, if it is loaded: for drafters that work on it, and for hidden states that the record
+            lacks. It is loaded where it is needed and None is given.
+        plugin_timeout: Seconds that one call into the drafter may take; None for no limit.
+        autoregressive: Whether to ask the drafter once per text, or at every position; None as it declares.
+
+    Raises:
+        ConfigError: The record does not suit the drafter, or K is not at least 1.
+        PluginError: The drafter cannot be loaded.
+
+    Attributes:
+        drafter: The drafter.
+        notes: What a reader of the results should know, such as that the target was run for hidden states.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        part: RecordPart,
+        drafter: PluginConfig | Drafter,
+        *,
+        max_gamma: int,
+        draft_sampling: SamplingSettings | None = None,
+        registry: Registry | None = None,
+        folder: Path = Path(),
+        progress: Progress | None = None,
+        batch_size: int = BATCH_SIZE,
+        target: LoadedModel | None = None,
+        plugin_timeout: float | None = None,
+        autoregressive: bool | None = None,
+    ) -> None:
+        for name, value in (("max_gamma", max_gamma), ("batch_size", batch_size)):
+            if value < 1:
+                raise ConfigError(f"{name} is {value!r}; it must be a whole number, at least 1.")
+        self._part = part
+        self._max_gamma = max_gamma
+        self._draft_sampling = draft_sampling
+        self._progress = progress
+        self._timeout = plugin_timeout
+        self._preparation = Preparation(record, part.header, registry, folder, target)
+        self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
+        self._odds: tuple[TextOdds, ...] | None = None
+        self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
+        self._timed: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the results should know."""
+        return tuple(self._preparation.notes)
+
+    def along(self, texts: RecordPart, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+        """Return the same drafter along some of the texts; nothing is loaded again.
+
+        Args:
+            texts: Texts of the part.
+            odds: The acceptance along each, if it is known.
+        """
+        other = copy(self)
+        other._part, other._odds = texts, None if odds is None else tuple(odds)
+        other._timed = None
+        return other
+
+    @property
+    def device(self) -> str:
+        """Device of the drafter, with its hardware."""
+        return describe_device(torch.device(self.drafter.target.device))
+
+    def odds(self) -> Sequence[TextOdds]:
+        """Return the acceptance along each text, in the order of the part. It is computed once.
+
+        Raises:
+            PluginError: The drafter fails, draws its tokens itself, or is not what it declares.
+            ConfigError: The part holds no texts, or their probabilities are no probabilities.
+        """
+        if self._odds is None:
+            if self._progress is not None:
+                self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
+            with watched(self._timeout) as watch:
+                found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
+            if not found:
+                raise ConfigError("this part of the record holds no texts.")
+            self._odds = tuple(found)
+        return self._odds
+
+    def _alone(self, watch: CallWatch) -> list[TextOdds]:
+        """Return the acceptance along each text of a drafter that does not know the others."""
+        found: list[TextOdds] = []
+        for texts in self._batches(self._batch_size):
+            with watch.interrupting():
+                found += self._along(texts, watch)
+            if self._progress is not None:
+                self._progress.advance(len(found))
+        return found
+
+    def _remembered(self, watch: CallWatch) -> list[TextOdds]:
+        """Return the acceptance along each text of a drafter that has learned those before it, and nothing else.
+
+        Of some texts of a part, the texts between them are taught, too: what is expected of a text does not depend
+        on which others are replayed. A drafter that is asked with each budget learns anew for each.
+        """
+        by_budget = self.drafter.drafts_by_budget and not self._autoregressive
+        passes = []
+        for budget in range(1, self._max_gamma + 1) if by_budget else (self._max_gamma,):
+            self.drafter.reset()
+            found: list[TextOdds] = []
+            for text, wanted in self._in_order():
+                with watch.interrupting():
+                    along = self._open([text], watch)
+                    if not wanted:
+                        along.teach()
+                    elif self._autoregressive:
+                        found += _in_chunks([text], along, self._max_gamma)
+                    else:
+                        found += _at_every_position([text], along, budget, self._max_gamma)
+                if self._progress is not None:
+                    self._progress.advance(len(found))
+            passes.append(found)
+        if not by_budget:
+            return passes[0]
+        return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
+
+    def _in_order(self) -> Iterator[tuple[ForcedText, bool]]:
+        """Yield each text of the whole part up to the last that is replayed, and whether it is replayed."""
+        part = self._part
+        whole, chosen = (part.part, part.chosen) if isinstance(part, SomeTexts) else (part, range(len(part)))
+        wanted = set(chosen)
+        for number, text in enumerate(islice(whole, chosen[-1] + 1 if chosen else 0)):
+            yield self._forced([text])[0], number in wanted
+
+    def costs(self, target: StepCosts, timings: int = 20) -> StepCosts:
+        """Return the costs of steps with this drafter: T(k) and the overhead as given, and D(k).
+
+        D(k) is the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft. They are
+        measured on this machine, once, with drafts of all lengths in turn along the first texts, one text at a
+        time; see `specdec_core.offline.replay.drafter_times`.
+
+        Args:
+            target: The costs of the target's steps.
+            timings: Number of timings of each length.
+        """
+        if self._timed is None:
+            odds = iter(self.odds())
+            self.drafter.reset()  # each text is as new to it as in `odds`
+            texts = ((texts[0], next(odds)) for texts in self._batches(1))
+            with watched(self._timeout) as watch, watch.interrupting():
+                self._timed = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
+        return target.with_drafter(*self._timed)
+
+    def _batches(self, size: int) -> Iterator[Sequence[ForcedText]]:
+        """Yield the texts, some at a time."""
+        batch: list[RecordedText] = []
+        for text in self._part:
+            batch.append(text)
+            if len(batch) == size:
+                yield self._forced(batch)
+                batch = []
+        if batch:
+            yield self._forced(batch)
+
+    def _forced(self, texts: Sequence[RecordedText]) -> list[ForcedText]:
+        hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
+        return self._preparation.forced(texts, hidden=hidden, layers=layers)
+
+    def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> Along:
+        sampling = self._part.header.sampling
+        return Along(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
+
+    def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextOdds]:
+        """Return the acceptance along some texts."""
+        if self._autoregressive:
+            return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
+        if not self.drafter.drafts_by_budget:
+            return _at_every_position(texts, self._open(texts, watch), self._max_gamma)
+        budgets = range(1, self._max_gamma + 1)
+        passes = [
+            _at_every_position(texts, self._open(texts, watch), budget, self._max_gamma) for budget in budgets
+        ]
+        return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
+
+
+def _at_every_position(
+    texts: Sequence[ForcedText], along: Along, budget: int, width: int | None = None
+) -> list[TextOdds]:
+    """Ask for a draft of a number of tokens at each position of each text.
+
+    Args:
+        texts: The texts.
+        along: The session.
+        budget: The number of tokens.
+        width: K of the result; the budget by default.
+    """
+    found = [_Found(text, width or budget) for text in texts]
+    try:
+        for position in range(max(map(len, texts))):
+            inside = [position < len(text) for text in texts]
+            rows = zip(texts, inside, strict=True)
+            proposal = along.ask([min(budget, text.room(position)) if more else 0 for text, more in rows])
+            for one, draft, more in zip(found, along.read(proposal), inside, strict=True):
+                if more:
+                    one.put(position, draft)
+            # No draft token counts as accepted, not even one that equals the text's: a draft begins at the next.
+            along.commit([0] * len(texts), [int(more) for more in inside], proposal.lengths)
+    finally:
+        along.close()
+    return [one.odds() for one in found]
+
+
+class _Found:
+    """What is found out about one text, position by position."""
+
+    def __init__(self, text: ForcedText, width: int) -> None:
+        self._text = text
+        self._ratio = np.zeros((len(text), width))
+        self._least = None if text.all_p is None else np.zeros((len(text), width))
+        self._confidence = np.full((len(text), width), np.nan, dtype=np.float32)
+        self._offered = np.zeros(len(text), dtype=np.int64)
+
+    def put(self, position: int, draft: ForcedDraft) -> None:
+        """Keep the draft that began at a position."""
+        count = len(draft.ratio)
+        self._ratio[position, :count] = draft.ratio
+        self._confidence[position, :count] = draft.confidence
+        if self._least is not None and draft.least is not None:
+            self._least[position, :count] = draft.least
+        self._offered[position] = draft.offered
+
+    def odds(self) -> TextOdds:
+        """Return all of it."""
+        return _odds(self._text, self._ratio, self._least, self._offered, self._confidence)
+
+
+def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> list[TextOdds]:
+    """Ask an autoregressive drafter once for each token of each text, in drafts of up to K tokens.
+
+    All but the last token of a draft are committed as accepted, and the last as recovered with the same token: the
+    next draft begins after it, and every token is drafted once.
+    """
+    found = [_Chunks(text, max_gamma) for text in texts]
+    try:
+        while any(one.budget for one in found):
+            budget = [one.budget for one in found]
+            proposal = along.ask(budget)
+            for one, draft in zip(found, along.read(proposal, drawn=True), strict=True):
+                if one.budget and not one.put(draft):
+                    along.fail(
+                        f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
+                        "and some later. Set `autoregressive = False` where the length of drafts varies."
+                    )
+            drafted = proposal.lengths
+            # A text that is done is committed to its end; one without a draft goes on by a token.
+            each = zip(found, budget, drafted, strict=True)
+            count = [max(n, 1) if asked else one.left for one, asked, n in each]
+            for one, more in zip(found, count, strict=True):
+                one.position += more
+            along.commit([max(n - 1, 0) for n in drafted], count, drafted)
+    finally:
+        along.close()
+    return [one.odds() for one in found]
+
+
+class _Chunks:
+    """What is found out about one text, chunk by chunk.
+
+    Attributes:
+        position: Where the next chunk begins.
+    """
+
+    def __init__(self, text: ForcedText, max_gamma: int) -> None:
+        self._text, self._max_gamma = text, max_gamma
+        self._ratio = np.zeros(len(text))
+        self._least = None if text.all_p is None else np.zeros(len(text))
+        self._confidence = np.full(len(text), np.nan, dtype=np.float32)
+        self._end: int | None = None  # where the drafter can draft no more, such as the end of its context
+        self.position = 0
+
+    @property
+    def left(self) -> int:
+        """Number of tokens from the position on."""
+        return len(self._text) - self.position
+
+    @property
+    def budget(self) -> int:
+        """Number of tokens to ask for; 0 if nothing is left to find out."""
+        # The place before the limit is never drafted, whatever a draft begins with.
+        return max(min(self._max_gamma, self.left, self._text.room(self.position)), 0)
+
+    def put(self, draft: ForcedDraft) -> bool:
+        """Keep a draft; return False if the drafter had already come to its end."""
+        at = slice(self.position, self.position + draft.offered)
+        self._ratio[at], self._confidence[at] = draft.ratio, draft.confidence
+        if self._least is not None and draft.least is not None:
+            self._least[at] = draft.least
+        if self._end is None and draft.offered < self.budget:
+            self._end = self.position + draft.offered
+            return True
+        return self._end is None or not draft.offered
+
+    def odds(self) -> TextOdds:
+        """Return what follows for drafts that begin at any position."""
+        starts = np.arange(len(self._text))
+        offered = np.minimum(self._max_gamma, self._text.limit - starts - 1)
+        if self._end is not None:
+            offered = np.minimum(offered, self._end - starts)
+        least = None if self._least is None else self._windows(self._least, 0)
+        ratio, confidence = self._windows(self._ratio, 0), self._windows(self._confidence, np.nan)
+        return _odds(self._text, ratio, least, np.maximum(offered, 0), confidence)
+
+    def _windows(self, values: Floats, beyond: float) -> Floats:
+        """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
+        padded = np.concatenate([values, np.full(self._max_gamma - 1, beyond, dtype=values.dtype)])
+        windows: Floats = sliding_window_view(padded, self._max_gamma)
+        return windows
+
+
+def _odds(
+    text: ForcedText,
+    ratio: NDArray[np.float64],
+    least: NDArray[np.float64] | None,
+    offered: NDArray[np.int64],
+    confidence: NDArray[np.float32],
+) -> TextOdds:
+    own = text.text
+    return TextOdds(ratio, offered, confidence, own.tokens, text.limit, own.number, own.sample, least=least)

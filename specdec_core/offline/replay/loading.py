@@ -1,0 +1,220 @@
+"""Getting ready to replay a drafter: loading it, and the hidden states of the texts if it reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
+from specdec_core.models import LoadedModel, open_session
+from specdec_core.models.requirements import unmet_requirements
+from specdec_core.offline.record.format import PartHeader, Record, RecordedText
+from specdec_core.offline.record.target import load_recorded, target_info
+from specdec_core.offline.replay.session import ForcedText
+from specdec_core.registry import Registry, default_registry, dotted
+from specdec_core.registry.nesting import Keys
+
+_CHUNK = 128
+"""Tokens of a text that are read in one forward pass; logits of all of them are held."""
+
+
+class Preparation:
+    """Loads drafters for the target of a record, and the target itself where there is no other way.
+
+    Args:
+        record: The record.
+        header: Settings of the part.
+        registry: Where plugins come from; by default the installed ones.
+        folder: Base for relative paths in plugin settings.
+        target: The loaded target, if there is one.
+
+    Attributes:
+        notes: What a reader of the results should know.
+    """
+
+    def __init__(
+        self,
+        record: Record,
+        header: PartHeader,
+        registry: Registry | None,
+        folder: Path,
+        target: LoadedModel | None,
+    ) -> None:
+        self._record, self._header = record, header
+        self._registry = registry or default_registry()
+        self._folder = folder
+        self._given = target
+        self.notes: list[str] = []
+
+    def drafter(self, given: PluginConfig | Drafter, batch_size: int) -> tuple[Drafter, int]:
+        """Return the drafter that was given, or load the one that was configured, and its batch size.
+
+        Args:
+            given: The drafter, or its settings.
+            batch_size: How many texts to ask it for together, if it can.
+
+        Raises:
+            ConfigError: It drafts for another vocabulary.
+            ModelError: It needs the target, which cannot be loaded.
+            PluginError: It cannot be loaded, or its requirements are not met.
+        """
+        if isinstance(given, Drafter):
+            drafter = given
+        else:
+            drafter, batch_size = self._load(given, batch_size)
+        vocab = self._record.header.vocab_size
+        if drafter.target.vocab_size != vocab:
+            raise ConfigError(
+                f"{type(drafter).__name__} drafts for a target with {drafter.target.vocab_size} token ids; the "
+                f"recorded one has {vocab}. Load it for the target of the record."
+            )
+        return drafter, batch_size
+
+    def forced(
+        self, texts: Sequence[RecordedText], *, hidden: bool, layers: Sequence[int] = ()
+    ) -> list[ForcedText]:
+        """Return texts ready to be drafted along, with hidden states if they are asked for.
+
+        Args:
+            texts: The texts.
+            hidden: Whether the drafter reads `DraftRequest.hidden`.
+            layers: Layers whose outputs it reads, which no record holds.
+
+        Raises:
+            ConfigError: Their probabilities are no probabilities.
+            ModelError: Hidden states are neither recorded, nor can the target be loaded.
+        """
+        return [self._forced(text, hidden, tuple(layers)) for text in texts]
+
+    def _forced(self, text: RecordedText, hidden: bool, layers: tuple[int, ...]) -> ForcedText:
+        name = f"text {text.sample} of prompt {text.number}"
+        if not len(text.tokens) or len(text.tokens) != len(text.probabilities):
+            raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
+        p = text.probabilities
+        # Greedy texts have their tokens with certainty, whatever is noted.
+        if not (self._header.sampling.greedy or ((p > 0) & (p <= 1 + 1e-4)).all()):
+            raise ConfigError(
+                f"{name} holds a probability that is not in (0, 1]: {float(p.min()):g} to "
+                f"{float(p.max()):g}. Each must be what its token was sampled with."
+            )
+        start = self._record.header.start_id
+        begin = text.prompt if start is None else (start,)
+        last, states = self._hidden(text, layers) if hidden else (None, {})
+        limit = self._limit(text, len(begin))
+        return ForcedText(text, begin, limit, last, self._all_p(text), states)
+
+    def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""
+        tokens, p = text.top_tokens, text.top_probabilities
+        if tokens is None or p is None or self._header.sampling.greedy:
+            return None
+        whole = tokens.shape[1] == self._record.header.vocab_size or not p[:, -1].any()
+        return (tokens, p) if whole else None
+
+    def _limit(self, text: RecordedText, begin: int) -> int:
+        """Return the most tokens that a text could have had. One that ended by itself could have gone on."""
+        length = len(text.tokens)
+        if text.finish_reason in ("length", "context"):
+            return length
+        longest = self._record.header.max_length
+        most = self._header.generation.max_new_tokens
+        return max(length, most if longest is None else min(most, longest - begin))
+
+    def _load(self, config: PluginConfig, batch_size: int) -> tuple[Drafter, int]:
+        info = self._info()
+        unmet = partial(self._unmet, config)
+        if len(unmet(info)) > len(unmet(info, loaded=True)):
+            info = self._target.info(self._folder)
+        if unmet(info, batch_size=batch_size):
+            batch_size = 1  # it may be limited to that
+        for keys, error in unmet(info, batch_size=batch_size):
+            raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
+        name: str = getattr(config, "name")  # noqa: B009  (the registry adds it; mypy knows no such field)
+        drafter: Drafter = self._registry.create("drafter", name, config, info)
+        return drafter, batch_size
+
+    def _unmet(
+        self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False, batch_size: int | None = None
+    ) -> list[tuple[Keys, PluginError]]:
+        """Return the unmet requirements of a drafter; with `loaded`, those that the loaded target would leave."""
+        return list(
+            unmet_requirements(
+                self._registry,
+                config,
+                encoder_decoder=info.encoder_decoder,
+                batch_size=batch_size,
+                has_tokenizer=info.tokenizer is not None,
+                has_hidden_states=loaded or info.features is not None,
+                has_model=loaded or info.model is not None,
+                folder=self._folder,
+            )
+        )
+
+    def _info(self) -> TargetInfo:
+        if self._given is not None:
+            return self._given.info(self._folder)
+        return target_info(self._record, self._folder)
+
+    @cached_property
+    def _target(self) -> LoadedModel:
+        """The target, loaded if none was given."""
+        if self._given is not None:
+            return self._given
+        if self._record.header.source is not None:
+            raise ModelError(
+                "this drafter works on the target, or on its hidden states, which an imported record does not "
+                "hold. Record the target with `specdec record --hidden-states`, or choose another drafter."
+            )
+        return load_recorded(self._record, self._folder)
+
+    def _hidden(self, text: RecordedText, layers: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
+        if text.hidden is not None and not layers:
+            return torch.from_numpy(np.ascontiguousarray(text.hidden)), {}
+        what = "no outputs of single layers" if text.hidden is not None else "no hidden states"
+        note = f"The record holds {what}: the target read each text once to compute them."
+        if note not in self.notes:
+            self.notes.append(note)
+        return read_hidden(self._target, text, layers)
+
+
+def read_hidden(
+    target: LoadedModel, text: RecordedText, layers: tuple[int, ...] = ()
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return hidden states of a text, by one pass over it.
+
+    Args:
+        target: The target.
+        text: The text.
+        layers: Layers whose outputs are wanted; see `Drafter.hidden_layers`.
+
+    Returns:
+        What each token was predicted from, `[L, D]`; and the layers' outputs at all tokens but the last, prompt
+        included, `[T, D]` each.
+
+    Raises:
+        ModelError: The target has no output embedding, whose inputs they are.
+    """
+    if target.features is None:
+        raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
+    begin = list(text.prompt) if target.start_id is None else [target.start_id]
+    read = text.tokens[:-1]
+    sources = [list(text.prompt)] if target.encoder_decoder else None
+    capacity = len(begin) + len(read)
+    session = open_session(target, 1, capacity, sources, keep_hidden=True, hidden_layers=layers)
+    parts = []
+    try:
+        for first in range(0, max(len(read), 1), _CHUNK):
+            draft = torch.from_numpy(read[first : first + _CHUNK].copy())[None]
+            session.forward([begin if not first else []], draft)
+            assert session.hidden is not None, "the session keeps hidden states"
+            parts.append(session.hidden[0].clone())
+        states = {layer: kept[0] for layer, kept in session.hidden_states.items()}
+    finally:
+        session.close()
+    return torch.cat(parts), states

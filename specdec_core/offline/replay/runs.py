@@ -1,0 +1,136 @@
+"""What follows for runs from the texts of a record: expected counts and seconds, and how certain they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_core.costs import StepCosts
+from specdec_core.interface import AcceptanceRule, GammaController
+from specdec_core.offline.record import RecordedText, RecordPart
+from specdec_core.offline.replay import DrafterReplay, Replayed, TextOdds, expected_metrics
+from specdec_core.offline.replay.workers import PooledReplay
+from specdec_core.study.report.run_fields import ReplayedOn
+from specdec_core.theory.intervals import ratio_interval
+
+
+class RecordedTexts:
+    """The texts of a part, as the target decodes them alone.
+
+    Args:
+        part: The part.
+
+    Attributes:
+        prompts: Number of the prompt of each text.
+    """
+
+    def __init__(self, part: RecordPart) -> None:
+        self._texts = [_undrafted(text) for text in part]
+        self.prompts = [text.number for text in self._texts]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def alone(self, costs: StepCosts | None) -> Replayed:
+        """Return what the target counts without a drafter; without costs, no times."""
+        return expected_metrics(self._texts, 0, costs=costs)
+
+    def certain(self, replayed: Replayed, record: str, costs: StepCosts | None, where: str | None) -> ReplayedOn:
+        """Return what a run was replayed on, with the intervals of its numbers over texts.
+
+        Args:
+            replayed: The run.
+            record: Name of the record.
+            costs: The times of its steps; None for none.
+            where: The name of their machine in results.
+        """
+        steps, tokens = replayed.steps_by_text.tolist(), replayed.tokens_by_text.tolist()
+        low, high = ratio_interval(tokens, steps, self.prompts) or (None, None)
+        faster: tuple[float | None, float | None] = (None, None)
+        alone = self.alone(costs).seconds_by_text
+        if replayed.seconds_by_text is not None and alone is not None:
+            own = replayed.seconds_by_text.tolist()
+            faster = ratio_interval(alone.tolist(), own, self.prompts) or faster
+        return ReplayedOn(
+            *(record, len(tokens), len(set(self.prompts)), sum(tokens)),
+            machine=None if costs is None else where,
+            low=low,
+            high=high,
+            drawn=replayed.drawn,
+            speedup_low=faster[0],
+            speedup_high=faster[1],
+            noise=None if costs is None else costs.noise,
+        )
+
+
+def _undrafted(text: RecordedText) -> TextOdds:
+    """Return a text without any draft along it."""
+    length = len(text.tokens)
+    return TextOdds(
+        ratio=np.zeros((length, 0)),
+        offered=np.zeros(length, dtype=np.int64),
+        confidence=np.zeros((length, 0), dtype=np.float32),
+        tokens=text.tokens,
+        limit=length,
+        number=text.number,
+        sample=text.sample,
+    )
+
+
+class Drafted:
+    """A drafter that was asked for drafts along the texts of a part: every gamma follows from that.
+
+    Args:
+        replay: The drafter; it is asked here.
+        longest: The longest draft.
+        greedy: Whether the target decodes greedily.
+        seed: Seed of what is drawn for controllers.
+
+    Raises:
+        SpecdecError: The drafter fails, or cannot be replayed.
+    """
+
+    def __init__(self, replay: DrafterReplay | PooledReplay, longest: int, greedy: bool, seed: int) -> None:
+        self.replay = replay
+        self._odds: Sequence[TextOdds] = replay.odds()
+        self._longest, self._greedy, self._seed = longest, greedy, seed
+        self._speedups: dict[tuple[StepCosts, str | None], tuple[float, ...]] = {}
+
+    def expected(
+        self,
+        gamma: int | GammaController,
+        rule: AcceptanceRule | None,
+        costs: StepCosts | None,
+    ) -> Replayed:
+        """Return what a run counts.
+
+        Args:
+            gamma: Tokens drafted in each step, or the controller.
+            rule: The acceptance rule; None for Algorithm 1.
+            costs: The times of steps with this drafter; None for counts alone.
+        """
+        return expected_metrics(
+            self._odds,
+            gamma,
+            rule=rule,
+            greedy=self._greedy,
+            costs=costs,
+            seed=self._seed,
+        )
+
+    def speedups(self, texts: RecordedTexts, rule: AcceptanceRule | None, costs: StepCosts) -> tuple[float, ...]:
+        """Return the expected speed-up with each gamma from 0 that was replayed and timed.
+
+        Args:
+            texts: The texts.
+            rule: The acceptance rule; None for Algorithm 1.
+            costs: The times of steps with this drafter.
+        """
+        key = costs, None if rule is None else repr(rule.config)
+        if key not in self._speedups:
+            alone = texts.alone(costs).metrics.seconds
+            most = min(self._longest, len(costs.step) - 1)
+            took = [self.expected(gamma, rule, costs).metrics.seconds for gamma in range(1, most + 1)]
+            self._speedups[key] = (1.0, *(alone / one for one in took))
+        return self._speedups[key]

@@ -1,0 +1,169 @@
+"""Replaying drafters on the workers of a pool: each job takes a drafter along some texts of a record.
+
+Texts are asked for together as one process asks for them, so that the results are the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_core.cluster import Pool
+from specdec_core.costs import StepCosts
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.offline.record import Record, RecordPart, read_record
+from specdec_core.offline.record.format import SomeTexts
+from specdec_core.offline.replay import DrafterReplay, TextOdds
+from specdec_core.offline.replay.drafter import BATCH_SIZE
+from specdec_core.registry import default_registry, plugin_settings
+from specdec_core.study.config.study import Run
+
+_JOBS_EACH = 2
+"""Number of jobs for each worker: the last ones are short, and loading a drafter is shared by a whole job."""
+_TIMINGS = 20
+"""Number of timings of each draft length."""
+
+
+class PooledReplay:
+    """A drafter along the texts of a part, on the workers of a pool; it has started when this returns.
+
+    Args:
+        pool: The workers. The folder of the record must be the same one on all of them.
+        record: The record.
+        part: One of its parts.
+        run: Settings of the drafter.
+        max_gamma: The longest draft.
+        folder: Base for relative paths in plugin settings.
+        plugin_timeout: Seconds that one call into the drafter may take.
+        texts: Numbers of the texts, in ascending order; None for all of the part.
+
+    Attributes:
+        notes: What a reader of the results should know; see `DrafterReplay`.
+        device: Where the drafter was timed.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        record: Record,
+        part: RecordPart,
+        run: Run,
+        *,
+        max_gamma: int,
+        folder: Path,
+        plugin_timeout: float | None,
+        texts: Sequence[int] | None = None,
+    ) -> None:
+        assert run.drafter is not None, "the baseline drafts nothing"
+        threads = torch.get_num_threads()
+        self._pool, self._gpus = pool, min(1.0, float(pool.gpus))
+        cpus = 1 if self._gpus else threads  # the results may depend on the number of threads
+        own = run.draft_sampling
+        self._asked = _Asked(
+            threads,
+            str(record.path.absolute()),
+            record.named,
+            record.parts.index(part),
+            run.drafter.model_dump(mode="json"),
+            None if own is None else own.model_dump(mode="json"),
+            max_gamma,
+            str(folder),
+            plugin_timeout,
+        )
+        self._timed = _TIMINGS * max_gamma
+        chosen = tuple(range(len(part)) if texts is None else texts)
+        batches = -(-len(chosen) // BATCH_SIZE)
+        each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * BATCH_SIZE
+        some = [chosen[first : first + each] for first in range(0, len(chosen), each)]
+        self._found = pool.map(_odds, [(self._asked, one) for one in some], cpus=cpus, gpus=self._gpus)
+        self._chosen = chosen
+        self._odds: list[TextOdds] | None = None
+        self.notes: tuple[str, ...] = ()
+        self.device = ""
+
+    def odds(self) -> Sequence[TextOdds]:
+        """Return the acceptance along each text; see `DrafterReplay.odds`."""
+        if self._odds is None:
+            found = list(self._found)
+            self.notes = tuple(dict.fromkeys(note for _, notes in found for note in notes))
+            self._odds = [one for odds, _ in found for one in odds]
+        return self._odds
+
+    def costs(self, target: StepCosts) -> StepCosts:
+        """Return the costs of steps; one worker times D(k) on a device of its own. See `DrafterReplay.costs`."""
+        job = (self._asked, self._chosen[: self._timed], list(self.odds()[: self._timed]), target)
+        ((costs, self.device),) = self._pool.map(_costs, [job], timed=True, gpus=self._gpus)
+        found: StepCosts = costs
+        return found
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of a drafter, in words that any process understands.
+
+    Attributes:
+        threads: Threads of the process that asks.
+        record: The folder of the record.
+        named: Models that the user names; see `Record`.
+        part: Number of the part.
+        drafter: Settings of the drafter.
+        draft_sampling: Its sampling settings, if they differ from the target's.
+        max_gamma: The longest draft.
+        folder: Base for relative paths in plugin settings.
+        plugin_timeout: Seconds that one call into the drafter may take.
+    """
+
+    threads: int
+    record: str
+    named: frozenset[str]
+    part: int
+    drafter: Mapping[str, Any]
+    draft_sampling: Mapping[str, Any] | None
+    max_gamma: int
+    folder: str
+    plugin_timeout: float | None
+
+    def replay(self, chosen: tuple[int, ...], odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+        """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
+        torch.set_num_threads(self.threads)
+        part = read_record(self.record).parts[self.part]
+        if _Loaded.last is None or _Loaded.last[0] != self:
+            _Loaded.last = None  # frees memory before the next is loaded
+            _Loaded.last = self, self._load(part)
+        return _Loaded.last[1].along(SomeTexts(part, chosen), odds)
+
+    def _load(self, part: RecordPart) -> DrafterReplay:
+        registry, own = default_registry(), self.draft_sampling
+        return DrafterReplay(
+            replace(read_record(self.record), named=self.named),
+            part,
+            plugin_settings(registry, "drafter", self.drafter),
+            max_gamma=self.max_gamma,
+            draft_sampling=None if own is None else SamplingSettings.model_validate(own),
+            registry=registry,
+            folder=Path(self.folder),
+            batch_size=BATCH_SIZE,
+            plugin_timeout=self.plugin_timeout,
+        )
+
+
+class _Loaded:
+    """What this worker has loaded."""
+
+    last: tuple[_Asked, DrafterReplay] | None = None
+
+
+def _odds(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextOdds], tuple[str, ...]]:
+    replay = asked.replay(chosen)
+    return list(replay.odds()), replay.notes
+
+
+def _costs(
+    asked: _Asked, chosen: tuple[int, ...], odds: Sequence[TextOdds], target: StepCosts
+) -> tuple[StepCosts, str]:
+    replay = asked.replay(chosen, odds)
+    return replay.costs(target, _TIMINGS), replay.device

@@ -1,0 +1,281 @@
+"""Recording the tasks of a study: seeds, samples, resuming, refusals, and finding a part again."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from specdec_core.decoding import Decoder, row_seed
+from specdec_core.interface import ConfigError
+from specdec_core.models import load_model
+from specdec_core.offline.record import outline, read_record
+from specdec_core.offline.record.study import RecordOptions, record_study, time_record
+from specdec_core.offline.record.target import target_info
+from specdec_core.offline.record.tasks import part_for
+from specdec_core.study import load_study
+
+PROMPTS = ["a b c", "d e", "f g h a", "b"]
+
+
+class Watcher:
+    """Receives progress; raises at one place if asked to."""
+
+    def __init__(self, stop_at=None):
+        self.stop_at = stop_at
+        self.seen = []
+
+    def stage(self, what, total=None):
+        self.seen.append(what)
+
+    def advance(self, done, note=""):
+        self.seen.append(done)
+        if self.stop_at is not None and done >= self.stop_at:
+            raise KeyboardInterrupt
+
+    def measured(self, point):
+        pass
+
+
+def study_of(folder, **changes):
+    plain = {
+        "target": str(folder),
+        "prompts": PROMPTS,
+        "generation": {"max_new_tokens": 10, "seed": 3},
+        "tasks": [
+            {"name": "greedy", "sampling": {"temperature": 0}},
+            {"name": "sampled", "sampling": {"temperature": 1.0, "top_p": 0.95}},
+        ],
+        "runs": [{"drafter": "random", "gamma": 2}],
+    }
+    return load_study({**plain, **changes})
+
+
+def files(folder):
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def study(model_folder):
+    return study_of(model_folder)
+
+
+OPTIONS = RecordOptions(rows=3, samples=3)
+
+
+def watched_jobs(monkeypatch):
+    """Return a list that receives the job of each batch that is decoded from now on."""
+    jobs = []
+    record_texts = outline.record_texts
+
+    def watched(target, job, *rest):
+        jobs.append(job)
+        return record_texts(target, job, *rest)
+
+    monkeypatch.setattr(outline, "record_texts", watched)
+    return jobs
+
+
+def test_sample_0_is_the_baseline_and_sample_s_that_of_repeated_prompts(study, model_folder, tmp_path):
+    record = record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    greedy, sampled = record.parts
+    assert (len(greedy), len(sampled)) == (4, 12)
+    assert [(text.number, text.sample) for text in sampled] == [(n, s) for n in range(4) for s in range(3)]
+    loaded = load_model(model_folder)
+    for part, rounds in ((greedy, 1), (sampled, 3)):
+        header = part.header
+        # By default the sequence with index n of a call has the seed row_seed(seed, n).
+        live = Decoder(loaded, sampling=header.sampling).generate(PROMPTS * rounds, header.generation)
+        for text in part:
+            one = live[text.sample * len(PROMPTS) + text.number]
+            assert text.tokens.tolist() == list(one.tokens)
+            assert text.prompt == one.prompt
+    assert len({tuple(text.tokens) for text in sampled}) > 4
+
+
+def test_the_header_says_what_a_drafter_must_know(study, model_folder, tmp_path):
+    record = record_study(study, tmp_path / "r", Watcher(), RecordOptions(hidden=True, top_k=2))
+    loaded, header = load_model(model_folder), record.header
+    assert (header.vocab_size, header.eos_ids, header.max_length) == (9, loaded.eos_ids, loaded.max_positions)
+    assert header.fingerprint == loaded.features.fingerprint()
+    assert not header.encoder_decoder
+    info, live = target_info(record, tmp_path), loaded.info(tmp_path)
+    assert (info.vocab_size, info.eos_ids, info.folder) == (live.vocab_size, live.eos_ids, live.folder)
+    assert info.tokenizer("a h z")["input_ids"] == live.tokenizer("a h z")["input_ids"]
+    assert info.features.hidden_size == live.features.hidden_size == header.hidden_size
+    assert info.features.fingerprint() == live.features.fingerprint()
+    for name in ("input_embeddings", "output_embeddings"):
+        assert getattr(info.features, name).equal(getattr(live.features, name))
+    text = next(iter(record.parts[1]))
+    assert text.hidden.shape == (len(text.tokens), header.hidden_size)
+    assert text.top_tokens.shape == (len(text.tokens), 2)
+
+
+@pytest.mark.parametrize("stop_at", [0.1, 3, 3.1, 6])
+def test_a_stopped_recording_resumes_with_the_shard_under_way(study, tmp_path, stop_at, monkeypatch):
+    whole = record_study(study, tmp_path / "whole", Watcher(), OPTIONS)
+    with pytest.raises(KeyboardInterrupt, match="of 16 texts are stored") as stopped:
+        record_study(study, tmp_path / "r", Watcher(stop_at), OPTIONS)
+    there = sum(map(len, read_record(tmp_path / "r").parts))
+    assert f"stopped; {there} of 16" in str(stopped.value)
+    jobs = watched_jobs(monkeypatch)
+    record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    assert sum(len(job.seeds) for job in jobs) == 16 - there
+    assert files(tmp_path / "r") == files(tmp_path / "whole")
+    assert sum(map(len, whole.parts)) == 16
+    jobs.clear()
+    record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    assert not jobs
+
+
+def test_a_shard_that_was_being_written_when_the_process_died_leaves_nothing(study, tmp_path, monkeypatch):
+    whole = record_study(study, tmp_path / "whole", Watcher(), OPTIONS)
+    count, fsync = [], os.fsync
+
+    def dies(descriptor):
+        count.append(descriptor)
+        if len(count) == 4:  # the header, two shards, and the third is not on the disk yet
+            raise KeyboardInterrupt
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", dies)
+    with pytest.raises(KeyboardInterrupt):
+        record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    monkeypatch.undo()
+    assert sum(map(len, read_record(tmp_path / "r").parts)) == 4
+    left = tmp_path / "r" / "part-1" / ".shard-00000.safetensors.x1.part"  # what SIGKILL leaves
+    left.mkdir(parents=True)
+    (left / "shard-00000.safetensors").write_bytes(b"half")
+    record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    assert files(tmp_path / "r") == files(tmp_path / "whole")
+    assert whole.header == read_record(tmp_path / "r").header
+
+
+def test_other_rows_resume_with_the_same_texts(study, tmp_path):
+    whole = record_study(study, tmp_path / "whole", Watcher(), OPTIONS)
+    with pytest.raises(KeyboardInterrupt):
+        record_study(study, tmp_path / "r", Watcher(3), OPTIONS)
+    found = record_study(study, tmp_path / "r", Watcher(), RecordOptions(rows=5, samples=3))
+    for part, same in zip(whole.parts, found.parts, strict=True):
+        assert [text.tokens.tolist() for text in part] == [text.tokens.tolist() for text in same]
+
+
+def test_a_folder_of_another_record_is_refused_and_fresh_replaces_it(study, model_folder, tmp_path):
+    record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    (tmp_path / "r" / "notes.txt").write_text("mine")
+    other = study_of(model_folder, generation={"max_new_tokens": 6, "seed": 3})
+    with pytest.raises(ConfigError, match=r"another record \(.*max_new_tokens: 10 there, 6 now"):
+        record_study(other, tmp_path / "r", Watcher(), OPTIONS)
+    with pytest.raises(ConfigError, match="texts: 12 there, 8 now"):
+        record_study(study, tmp_path / "r", Watcher(), RecordOptions(samples=2))
+    assert len(read_record(tmp_path / "r").parts[1]) == 12
+    found = record_study(other, tmp_path / "r", Watcher(), RecordOptions(), fresh=True)
+    assert max(len(text.tokens) for part in found.parts for text in part) == 6
+    assert (tmp_path / "r" / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_with_other_things_is_refused(study, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    for fresh in (False, True):
+        with pytest.raises(ConfigError, match=r"other things in it \(thesis.tex\)"):
+            record_study(study, tmp_path, Watcher(), fresh=fresh)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(ConfigError, match=r"thesis.tex is a file, and a record is a folder"):
+        record_study(study, tmp_path / "thesis.tex", Watcher())
+
+
+def test_beams_are_refused_with_the_reason(model_folder, tmp_path):
+    tasks = [{"name": "beams", "sampling": {"temperature": 0}, "generation": {"beams": 3}}]
+    with pytest.raises(ConfigError, match=r"beams: generation\.beams is 3, and beam search cannot be recorded"):
+        record_study(study_of(model_folder, tasks=tasks), tmp_path / "r", Watcher())
+
+
+def test_two_targets_are_refused(model_folder, tmp_path):
+    tasks = [{"name": "one"}, {"name": "two", "target": "builtin:target"}]
+    with pytest.raises(ConfigError, match=r"one target, and these tasks have several .*builtin:target"):
+        record_study(study_of(model_folder, tasks=tasks), tmp_path / "r", Watcher())
+
+
+def test_times_are_added_to_a_finished_record(study, tmp_path):
+    plain = record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    assert plain.header.times is None
+    before = files(tmp_path / "r")
+    timed = time_record(tmp_path / "r", Watcher(), gamma=2, timings=2)
+    times = timed.header.times
+    assert len(times.verify) == 3
+    assert min(times.verify) > 0
+    assert len(times.verify_spread) == 3
+    assert all(0 < spread < 1 for spread in times.verify_spread)
+    assert times.device.startswith("cpu")
+    assert times.batch_size == 1
+    after = files(tmp_path / "r")
+    assert {name for name in after if after[name] != before[name]} == {"record.json"}
+    again = record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    assert again.header.times == times
+    both = record_study(study, tmp_path / "r", Watcher(), RecordOptions(rows=3, samples=3, gamma=1, timings=2))
+    assert len(both.header.times.verify) == 2
+
+
+def test_times_of_other_weights_are_refused(study, model_folder, tmp_path, monkeypatch):
+    record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    monkeypatch.setattr("specdec_core.offline.record.target.fingerprint_weights", lambda _: "other")
+    with pytest.raises(ConfigError, match="is not the target that was recorded"):
+        time_record(tmp_path / "r", Watcher(), gamma=1, timings=2)
+
+
+def test_a_task_finds_its_part(study, model_folder, tmp_path):
+    record = record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    for task, part in zip(study.tasks, record.parts, strict=True):
+        assert part_for(record, task) is part
+    # The seed and the name play no part, and prompts may be given as token ids.
+    (task,) = study_of(
+        model_folder,
+        tasks=[{"name": "x", "sampling": {"temperature": 0}}],
+        generation={"max_new_tokens": 10, "seed": 9},
+        prompts={"tokens": [[0, 1, 2], [3, 4], [5, 6, 7, 0], [1]]},
+    ).tasks
+    assert part_for(record, task) is record.parts[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sampling": {"temperature": 0.5}}, r"sampling.temperature: 0.0 there, 0.5 now"),
+        ({"generation": {"max_new_tokens": 11}}, r"generation.max_new_tokens: 10 there, 11 now"),
+        ({"prompts": ["a b c", "d e", "f g h a"]}, r"the prompts \(4 there, 3 now\)"),
+        ({"prompts": ["a b c", "d e", "f g h a", "c"]}, r"differ the prompts\. Record"),
+        ({"target": "builtin:target"}, r"another target \(model: .* now\)"),
+    ],
+)
+def test_a_task_without_a_part_learns_what_differs(study, model_folder, tmp_path, change, message):
+    record = record_study(study, tmp_path / "r", Watcher(), RecordOptions())
+    task = {"name": "t", "sampling": {"temperature": 0}, **change}
+    if "generation" not in change:
+        task["generation"] = {"max_new_tokens": 10}
+    other = study_of(model_folder, tasks=[task])
+    with pytest.raises(ConfigError, match=message):
+        part_for(record, other.tasks[0])
+
+
+def test_seeds_are_those_of_row_seed(study, tmp_path, monkeypatch):
+    jobs = watched_jobs(monkeypatch)
+    record_study(study, tmp_path / "r", Watcher(), RecordOptions(samples=2, rows=100))
+    assert jobs[0].seeds == tuple(row_seed(3, n) for n in range(4))
+    assert jobs[1].seeds[:4] == (row_seed(3, 0), row_seed(3, 4), row_seed(3, 1), row_seed(3, 5))
+
+
+def test_a_full_disk_is_said_and_what_is_stored_stays(study, tmp_path, monkeypatch):
+    count, fsync = [], os.fsync
+
+    def full(descriptor):
+        count.append(descriptor)
+        if len(count) > 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
+        record_study(study, tmp_path / "r", Watcher(), OPTIONS)
+    assert sum(map(len, read_record(tmp_path / "r").parts)) == 3
