@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -12,9 +12,6 @@ from torch import Tensor
 
 from specdec_core.interface import Dense, Distribution, PointMass, Proposal, Sparse
 from specdec_core.sampling.candidates import TemperedCandidates
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,7 @@ class DraftRecord:
         self._shape = (batch_size, max_gamma, vocab_size)
         self.device = device
         self._buffer: Tensor | None = None
-        self._columns = _counting(batch_size, max_gamma, dtype=torch.long, device=device)
+        self._columns = torch.zeros(batch_size, max_gamma, dtype=torch.long, device=device)
         self._views: list[Tensor] = []  # of its columns, which are taken in every step
         self.clear()
 
@@ -56,7 +53,6 @@ class DraftRecord:
         self._places: list[_Place] = []
         self._extension: list[list[int]] = []
         self._extended_q = False
-        self._sparse_parts: list[Tensor] = []
 
     @property
     def extended(self) -> bool:
@@ -70,14 +66,8 @@ class DraftRecord:
     def buffer(self) -> Tensor:
         """Buffer for dense q, `[B, max_gamma, V]` float32, allocated when it is first needed."""
         if self._buffer is None:
-            self._buffer = _counting(*self._shape, dtype=torch.float32, device=self.device)
+            self._buffer = torch.zeros(self._shape, dtype=torch.float32, device=self.device)
         return self._buffer
-
-    @property
-    def changes(self) -> int:
-        """How often what a proposal is made of was changed, by whomever."""
-        buffers = [self._columns, *self._sparse_parts] + ([] if self._buffer is None else [self._buffer])
-        return sum(buffer._version for buffer in buffers)
 
     def next_q(self) -> Tensor:
         """Return the buffer for the q of the next position, `[B, V]` float32."""
@@ -184,9 +174,7 @@ class DraftRecord:
                     count = len(row.ids)
                     ids[index, number, :count], ids[index, number, count:] = row.ids, row.ids[0]
                     probabilities[index, number, :count] = row.probabilities
-        with torch.inference_mode(False):  # so that changes are counted
-            parts = [torch.from_numpy(part).to(self.device, non_blocking=True) for part in (ids, probabilities)]
-        self._sparse_parts = parts
+        parts = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in (ids, probabilities))
         return Sparse(*parts)
 
     def _write(self, number: int, place: _Place) -> None:
@@ -199,9 +187,3 @@ class DraftRecord:
                 if row is not None:
                     out[row.ids] = row.probabilities
             self.buffer[:, number].copy_(torch.from_numpy(written), non_blocking=True)
-
-
-def _counting(*shape: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros that count their changes, which tensors made in inference mode do not."""
-    with torch.inference_mode(False):
-        return torch.zeros(shape, dtype=dtype, device=device)

@@ -82,6 +82,7 @@ class DraftRecorder:
         tree: TreeShape | None = None,
         depth: tuple[int, ...] | None = None,
         hidden_states: Mapping[int, Tensor] | None = None,
+        step: object = None,
     ) -> None:
         """Discard the last step's draft and start another.
 
@@ -93,6 +94,7 @@ class DraftRecorder:
             tree: The shape of the draft, which is then not cut short; None for a line.
             depth: The maximum length of a path of each sequence; the budget for a line.
             hidden_states: The outputs of layers of the target; see `DraftRequest`.
+            step: Identifies the step; that of the request for a fork of it.
         """
         self._tokens = tokens
         self._budget = budget
@@ -103,8 +105,7 @@ class DraftRecorder:
         self._lengths = [0] * len(budget)
         self._numbers: list[list[float]] | None = None
         self._uniforms: Tensor | None = None
-        self._made: Proposal | None = None
-        self._changes = 0
+        self._step = step or object()
         self._drawn_directly = False
         self._forked = 0
         self._record.clear()
@@ -289,25 +290,19 @@ class DraftRecorder:
     def proposal(self) -> Proposal:
         """Return everything drawn since `start`, as views of buffers that are valid until the next step."""
         if self._tree is not None:
-            self._made = self._tree.proposal()
-            self._changes = self._record.changes
-            return self._made
-        self._made = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
-        self._changes = self._record.changes
-        return self._made
+            proposal = self._tree.proposal()
+        else:
+            proposal = Proposal(self._record.tokens(), tuple(self._lengths), self._record.q())
+        if not self._drawn_directly:
+            object.__setattr__(proposal, "_step", self._step)
+        return proposal
 
     def made(self, proposal: object) -> bool:
-        """Return whether these tokens and this q were drawn from logits here, or in a fork of this step.
+        """Return whether a proposal was drawn from logits in this step, by this request or a fork of it.
 
-        Such a proposal needs no check of its ids and sums, unless it was changed in place.
+        Its ids are then legal, and its q sums to 1.
         """
-        made = self._made
-        if type(proposal) is not Proposal:  # one with parts that are computed may return others later
-            return False
-        parts = () if made is None else (made.tokens, made.q, made.parents)
-        if made is not None and all(map(operator.is_, parts, (proposal.tokens, proposal.q, proposal.parents))):
-            return not self._drawn_directly and self._changes == self._record.changes
-        return any(fork.made(proposal) for fork in self._forks[: self._forked])
+        return isinstance(proposal, Proposal) and proposal._step is self._step
 
     def drew(self, proposal: Proposal) -> bool:
         """Return whether the tokens of a proposal are those that were drawn here, or in a fork of this step."""
@@ -338,7 +333,8 @@ class DraftRecorder:
             self._forks.append(DraftRecorder(self._to_probs, self._generators, *sizes, sampler=sampler))
         fork = self._forks[self._forked]
         self._forked += 1
-        fork.start(self._tokens, budget, self._hidden, self._keep_drafting, hidden_states=self._hidden_states)
+        states = self._hidden_states
+        fork.start(self._tokens, budget, self._hidden, self._keep_drafting, hidden_states=states, step=self._step)
         return fork
 
     def _draw(self, q: Tensor) -> Tensor:

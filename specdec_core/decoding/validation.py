@@ -5,20 +5,17 @@ from __future__ import annotations
 import reprlib
 from dataclasses import replace
 from itertools import islice
-from operator import index, is_
-from typing import TypeVar
+from operator import index
 
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Dense, Distribution, PluginError, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Sparse
 from specdec_core.models.tree import lineage
 from specdec_core.verification.distributions import density
 
 TOLERANCE = 1e-3
 """How far the sum of q may be from 1; half-precision softmaxes stay well below."""
-
-_Form = TypeVar("_Form", Dense, Sparse)
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """What logits and probabilities may be."""
@@ -63,9 +60,10 @@ def validate(
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
     if recorded and isinstance(proposal, Proposal):
-        # Only its lengths may be the drafter's own.
+        # Only its lengths may be the drafter's own. Ids are clamped all the same: an embedding must not crash.
         lengths = _lengths(proposal.lengths, budget, proposal.tokens.shape[1])
         checked = copied(replace(proposal, lengths=lengths), device)
+        checked.tokens.clamp_(0, vocab_size - 1)
     else:
         checked = copied(check_form(proposal, budget, vocab_size), device)
     if checked.parents is not None and depth is None:
@@ -89,9 +87,6 @@ def validate(
 def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Proposal:
     """Return the proposal if its types, shapes and lengths are right; its lengths become plain numbers.
 
-    Whatever a plugin may return is refused here, within the guard: what is returned holds plain tensors only, each
-    read once, so that nothing of it can fail later.
-
     Raises:
         PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
     """
@@ -105,19 +100,12 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
             f"tokens of shape {shape} and dtype {tokens.dtype} were proposed; expected int64 [{batch}, K]."
         )
     lengths = _lengths(proposal.lengths, budget, shape[1])
-    parents = None if proposal.parents is None else _checked_parents(proposal.parents, shape)
-    q = _checked_q(proposal.q, shape, vocab_size)
-    given = (tokens, lengths, q, parents)
-    parts = (proposal.tokens, proposal.lengths, proposal.q, proposal.parents)
-    same = type(proposal) is Proposal and all(map(is_, given, parts))
-    return proposal if same else Proposal(*given)
-
-
-def _checked_parents(parents: object, shape: tuple[int, ...]) -> Tensor:
-    checked = as_tensor(parents, "parents", "[B, K] int64", (torch.long,))
-    if tuple(checked.shape) != shape:
-        raise PluginError(f"parents have shape {tuple(checked.shape)}; that of tokens is {shape}.")
-    return checked
+    if proposal.parents is not None:
+        parents = tuple(as_tensor(proposal.parents, "parents", "[B, K] int64", (torch.long,)).shape)
+        if parents != shape:
+            raise PluginError(f"parents have shape {parents}; that of tokens is {shape}.")
+    _check_q(proposal.q, shape, vocab_size)
+    return proposal if proposal.lengths is lengths else proposal.shortened(lengths)
 
 
 def _lengths(given: object, budget: tuple[int, ...], columns: int) -> tuple[int, ...]:
@@ -160,10 +148,8 @@ def as_tensor(value: object, what: str, expected: str, dtypes: tuple[torch.dtype
     Raises:
         PluginError: It is something else.
     """
-    if type(value) is not Tensor:
-        if not isinstance(value, Tensor):
-            raise PluginError(f"{what} are a {type(value).__name__}; expected a tensor, {expected}.")
-        value = value.as_subclass(Tensor)
+    if not isinstance(value, Tensor):
+        raise PluginError(f"{what} are a {type(value).__name__}; expected a tensor, {expected}.")
     if value.is_nested or value.is_quantized or value.is_meta or value.layout is not torch.strided:
         kinds = {"nested": value.is_nested, "quantised": value.is_quantized, "meta": value.is_meta}
         kind = next((name for name, is_it in kinds.items() if is_it), str(value.layout).removeprefix("torch."))
@@ -178,31 +164,19 @@ def _probabilities(value: object, what: str) -> Tensor:
     return as_tensor(value, what, "float, probabilities from 0 to 1", FLOATS)
 
 
-def _checked_q(q: object, shape: tuple[int, ...], vocab_size: int) -> Distribution:
-    if isinstance(q, PointMass):
-        return q
+def _check_q(q: object, shape: tuple[int, ...], vocab_size: int) -> None:
     if isinstance(q, Dense):
         probabilities = _probabilities(q.probabilities, "probabilities of dense q")
         got, expected = tuple(probabilities.shape), (*shape, vocab_size)
         if got != expected:
             raise PluginError(f"dense q has shape {got}; [B, K, V] is {expected} here.")
-        return _unless_same(q, Dense(probabilities))
-    if isinstance(q, Sparse):
-        sparse = Sparse(
-            as_tensor(q.ids, "ids of sparse q", "int64", INTEGERS),
-            _probabilities(q.probabilities, "probabilities of sparse q"),
-        )
-        ids, weights = tuple(sparse.ids.shape), tuple(sparse.probabilities.shape)
+    elif isinstance(q, Sparse):
+        ids = tuple(as_tensor(q.ids, "ids of sparse q", "int64", INTEGERS).shape)
+        weights = tuple(_probabilities(q.probabilities, "probabilities of sparse q").shape)
         if ids != weights or len(ids) != 3 or ids[:2] != shape:
             raise PluginError(f"sparse q has ids {ids} and probabilities {weights}; both must be {[*shape, 'S']}.")
-        return _unless_same(q, sparse)
-    raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse or Dense.")
-
-
-def _unless_same(q: _Form, checked: _Form) -> _Form:
-    """Return what was given if it holds the same tensors: the core recognises its own q as an object."""
-    same = type(q) is type(checked) and all(map(is_, vars(q).values(), vars(checked).values()))
-    return q if same else checked
+    elif not isinstance(q, PointMass):
+        raise PluginError(f"q is a {type(q).__name__}; it must be PointMass, Sparse or Dense.")
 
 
 def copied(proposal: Proposal, device: torch.device) -> Proposal:

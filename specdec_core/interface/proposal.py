@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -66,6 +66,21 @@ class Proposal:
     lengths: tuple[int, ...]
     q: Distribution
     parents: Tensor | None = None
+    _step: object = field(default=None, init=False, repr=False, compare=False)
+    """Set by the core where it drew all tokens from logits: the step in which it did."""
+
+    def shortened(self, lengths: Sequence[int]) -> Proposal:
+        """Return the same proposal with shorter drafts.
+
+        The core checks the values of what it drew less than those of another proposal; this keeps it recognisable,
+        as `dataclasses.replace` does not.
+
+        Args:
+            lengths: B numbers, each at most that of the sequence now.
+        """
+        shorter = replace(self, lengths=tuple(lengths))
+        object.__setattr__(shorter, "_step", self._step)
+        return shorter
 
     @property
     def longest(self) -> int:

@@ -124,10 +124,7 @@ class SharedTokenRequest(_OwnTokens):
     def translated(self, proposal: Proposal) -> Proposal:
         """Return what the drafter proposed in the target's tokens, with their q."""
         found = self._recorded(proposal)
-        if found is None:
-            return self._shared.of_target(proposal)
-        # The core recognises what it drew by the tensors, whatever the lengths.
-        return found if found.lengths == proposal.lengths else Proposal(found.tokens, proposal.lengths, found.q)
+        return self._shared.of_target(proposal) if found is None else found.shortened(proposal.lengths)
 
     def _recorded(self, proposal: Proposal) -> Proposal | None:
         """Return what the core recorded for a proposal that was drawn here or in a fork."""
