@@ -377,7 +377,7 @@ def time_gamma(session: GammaSession, rows: int, most: int) -> float:
     steps = [made_up_steps(rows, gamma) for gamma in range(most + 1)]
     begun = perf_counter()
     for number in range(CONTROLLER_STEPS):
-        gamma = max(session.gamma())
+        gamma = max(session.plan())
         if session.uses_confidence:
             for token in range(gamma):
                 session.keep_drafting(confidence[(number + token) % 64])

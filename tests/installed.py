@@ -66,7 +66,7 @@ PARTS = """
         def __init__(self, values):
             self.values = values
 
-        def gamma(self):
+        def plan(self):
             return self.values
 
     class Constant(LenienceController):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from operator import index
 from time import perf_counter
 
 import torch
@@ -67,9 +66,7 @@ class Proposer:
         self._gamma_session: GammaSession | None = None
         self._watches = False
         self._lines_only = "" if info.trees else "the target, the acceptance rule or the lenience takes lines only"
-        self._asked_tree: object = None
-        self._tree: TreeShape | None = None  # a checked copy of it
-        self._last_gamma: Sequence[int] = (0,) * info.batch_size
+        self._last_plan: tuple[int, ...] | TreeShape = (0,) * info.batch_size
         self.asked = self._nothing_asked = (0,) * info.batch_size
         self.seconds = 0.0
         if drafter is not None and gamma is not None:
@@ -80,6 +77,11 @@ class Proposer:
             with guard.calling(gamma):
                 self._gamma_session = opened(gamma.open(replace(batch)))
                 self._watches = bool(self._gamma_session.uses_confidence)
+
+    @property
+    def drafting(self) -> bool:
+        """Whether there is a drafter that has not failed."""
+        return self._draft_session is not None
 
     def propose(
         self,
@@ -102,20 +104,12 @@ class Proposer:
         self.asked = self._nothing_asked
         session = self._draft_session
         if session is not None:
-            gamma = self._next_gamma()
-            tree = self._next_tree()
-            depth = budget = tuple(map(min, gamma, room))
-            if tree is not None:
-                depth = tuple(min(left, tree.depth) for left in room)
-                nodes = [left if self._lines_only else sum(tree.widths[:left]) for left in depth]
-                budget = tuple(min(*each, self._info.max_gamma) for each in zip(gamma, nodes, strict=True))
+            budget, depth, tree = self._plan(room)
             if any(budget):
                 self.asked = budget
                 begun = perf_counter()
                 recorder = self._recorder
                 with self._guard.calling(self._drafter, self._drop_drafter):
-                    tree = None if self._lines_only else tree
-                    depth = budget if tree is None else depth
                     recorder.start(tokens, budget, hidden, self._keep_drafting(), tree, depth, hidden_states)
                     made = session.propose(recorder)
                     self.seconds += perf_counter() - begun
@@ -144,26 +138,22 @@ class Proposer:
             with self._guard.calling(self._drafter):
                 session.close()
 
-    def _next_gamma(self) -> Sequence[int]:
+    def _plan(self, room: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...], TreeShape | None]:
+        """Return the budget of each sequence, the length that a path of it may have, and the tree if it is one."""
         session = self._gamma_session
         if session is not None:
             with self._guard.calling(self._gamma):
-                self._last_gamma = checked_gamma(session.gamma(), self._info.batch_size, self._max_gamma)
-        return self._last_gamma
-
-    def _next_tree(self) -> TreeShape | None:
-        session = self._gamma_session
-        if session is None:
-            return None
-        tree = None
-        with self._guard.calling(self._gamma):
-            asked = session.tree()
-            if asked is not self._asked_tree:  # controllers mostly ask for the same one again
-                self._tree, self._asked_tree = _checked_tree(asked), asked
-            tree = self._tree
-        if tree is not None and self._lines_only:
+                self._last_plan = checked_plan(session.plan(), self._info.batch_size, self._max_gamma)
+        plan = self._last_plan
+        if isinstance(plan, tuple):
+            budget = tuple(map(min, plan, room))
+            return budget, budget, None
+        most = min(len(plan), self._info.max_gamma)
+        depth = tuple(min(left, plan.depth) for left in room)
+        if self._lines_only:
             self._guard.note(f"a tree was asked for, but {self._lines_only}; lines are drafted.")
-        return tree
+            return depth, depth, None
+        return tuple(min(most, sum(plan.widths[:left])) for left in depth), depth, plan
 
     def _keep_drafting(self) -> KeepDrafting | None:
         """Return the callback that asks the controller after each draft token, or None if it does not use that."""
@@ -222,38 +212,25 @@ class Proposer:
         self._drop_drafter()
 
 
-def checked_gamma(asked: Sequence[int], count: int, limit: int) -> Sequence[int]:
-    """Return the gamma that a controller asks for.
+def checked_plan(asked: object, count: int, limit: int) -> tuple[int, ...] | TreeShape:
+    """Return what a gamma controller asks for.
 
     Args:
-        asked: A number for each sequence.
+        asked: A number for each sequence, or a tree.
         count: Number of sequences.
         limit: The controller's `max_gamma`.
 
     Raises:
         PluginError: It asks for something else.
     """
-    given = tuple(islice(asked, count + 1))
+    if isinstance(asked, TokenTree | BestFirstTree):
+        if len(asked) <= limit:
+            return asked
+        raise PluginError(f"a tree of {len(asked)} nodes was asked for; max_gamma is {limit}.")
+    given = tuple(islice(asked, count + 1)) if isinstance(asked, Iterable) else (asked,)
     if len(given) != count or not all(isinstance(n, int) and 0 <= n <= limit for n in given):
         raise PluginError(
             f"gamma {reprlib.repr(list(given))} was asked for; expected {count} whole numbers from 0 to max_gamma "
-            f"({limit}). The last valid gamma is used."
+            f"({limit}), or a TokenTree or BestFirstTree of at most as many nodes."
         )
     return given
-
-
-def _checked_tree(asked: object) -> TreeShape | None:
-    """Return a copy of a tree that a controller asks for.
-
-    Raises:
-        PluginError: It asks for something else.
-        ValueError: Its numbers make no tree.
-    """
-    if isinstance(asked, TokenTree):
-        return TokenTree(tuple(map(index, asked.parents)))
-    if isinstance(asked, BestFirstTree):
-        return BestFirstTree(tuple(map(index, asked.widths)))
-    if asked is not None:
-        wrong = type(asked).__name__
-        raise PluginError(f"tree() returned a {wrong}; it must return a TokenTree, a BestFirstTree or None.")
-    return None

@@ -56,7 +56,7 @@ class _Session(GammaSession):
     def __init__(self, batch_size: int, following: Callable[[], int]) -> None:
         self._batch_size, self._following = batch_size, following
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return [self._following()] * self._batch_size
 
 

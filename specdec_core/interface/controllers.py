@@ -125,16 +125,12 @@ class GammaSession(ABC):
     """Set to True to be asked after each draft token. This synchronises the device after each draft token."""
 
     @abstractmethod
-    def gamma(self) -> Sequence[int]:
-        """Return the number of tokens each of the B sequences should draft next; 0 skips drafting."""
+    def plan(self) -> Sequence[int] | TreeShape:
+        """Return the number of tokens that each of the B sequences should draft next; 0 skips drafting.
 
-    def tree(self) -> TreeShape | None:
-        """Return the shape of the next draft if it should be a tree; None for a line. Called after `gamma`.
-
-        Gamma is then the maximum number of its nodes. Where a tree cannot be drafted or verified, a line as long
-        as its longest path is drafted instead.
+        Return the shape of a tree instead to have every sequence draft one, of at most `max_gamma` nodes. Where a
+        tree cannot be drafted or verified, a line as long as its longest path is drafted.
         """
-        return None
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
         """Return whether each sequence should draft another token.
@@ -209,16 +205,11 @@ class FixedGammaSession(GammaSession):
     """
 
     def __init__(self, gamma: int, batch_size: int, tree: TreeShape | None = None) -> None:
-        self._gammas = (gamma,) * batch_size
-        self._tree = tree
+        self._plan = tree or (gamma,) * batch_size
 
-    def gamma(self) -> Sequence[int]:
-        """Return gamma for each sequence."""
-        return self._gammas
-
-    def tree(self) -> TreeShape | None:
-        """Return the tree, or None for a line."""
-        return self._tree
+    def plan(self) -> Sequence[int] | TreeShape:
+        """Return gamma for each sequence, or the tree."""
+        return self._plan
 
 
 class LenienceSession(ABC):

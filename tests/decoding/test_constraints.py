@@ -33,7 +33,6 @@ from specdec_core.sampling.constraints import open_constraints
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.statistics import p_of_sequences
 from specdec_core.testing.harness.tiny_target import uncached_logits
-from tests.decoding.test_trees import TreeGamma
 from tests.drafters.test_hierarchical import hierarchy
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
@@ -231,7 +230,7 @@ def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
 @pytest.mark.parametrize("regex", [FREE, FORCED])
 def test_trees_are_constrained_node_by_node(target, law, regex, setting):
-    gamma = TreeGamma(TokenTree.from_widths((2, 2, 1)), 10, 0, 3)
+    gamma = Gamma(10, 0, 3, tree=TokenTree.from_widths((2, 2, 1)))
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, sampling=SETTINGS[setting], strict=True)
     trace = TraceObserver()
     decoder.generate([PROMPT], constraint={"regex": regex}, observers=[trace], seed=2)

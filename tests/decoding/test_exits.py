@@ -113,7 +113,7 @@ class _BombGammaSession(GammaSession):
         self.bomb.at("uses_confidence")
         return True
 
-    def gamma(self):
+    def plan(self):
         self.bomb.at("s.gamma")
         return [3] * self.size
 

@@ -14,7 +14,6 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
-    BestFirstTree,
     Candidates,
     ConfigError,
     Dense,
@@ -378,7 +377,7 @@ class WildGamma(Gamma):
     def open(self, batch):
         session = super().open(batch)
         wild = iter([[2, 2], [2, 99]])
-        session.gamma = lambda: next(wild)
+        session.plan = lambda: next(wild)
         return session
 
 
@@ -400,7 +399,7 @@ class Unsteady(Gamma):
     def open(self, batch):
         session = super().open(batch)
         steps = iter(range(100))
-        session.gamma = lambda: self.script(next(steps))
+        session.plan = lambda: self.script(next(steps))
         return session
 
 
@@ -575,7 +574,7 @@ def test_a_controller_whose_observe_fails_is_still_asked(target):
     assert result.metrics.deviation > 0
 
 
-@pytest.mark.parametrize("what", ["gamma", "keep_drafting", "lenience"])
+@pytest.mark.parametrize("what", ["plan", "keep_drafting", "lenience"])
 def test_an_answer_without_an_end_is_not_read_to_the_end(target, what):
     class Endless(Gamma):
         def open(self, batch):
@@ -592,43 +591,13 @@ def test_an_answer_without_an_end_is_not_read_to_the_end(target, what):
     assert [row.tokens for row in result] == [row.tokens for row in plain]
 
 
-class Unmeasured(TokenTree):
-    """A tree whose depth cannot be read."""
-
-    @property
-    def depth(self):
-        raise RuntimeError("no depth")
-
-
-def changed(shape, **fields):
-    for name, value in fields.items():
-        object.__setattr__(shape, name, value)
-    return shape
-
-
-TREES = {
-    "no tree": (lambda: [-1, 0], "returned a list"),
-    "fractions": (lambda: changed(BestFirstTree((1,)), widths=(1.5,)), "'float' object"),
-    "a parent that comes later": (lambda: changed(TokenTree((-1,)), parents=(-1, 2, 1)), "in ascending order"),
-    "no depth": (lambda: Unmeasured((-1, 0)), None),
-}
-
-
-@pytest.mark.parametrize("what", TREES)
-def test_a_tree_that_is_none_is_the_controllers_failure(target, what):
-    shape, message = TREES[what]
-
-    class Pruning(Gamma):
-        def open(self, batch):
-            session = super().open(batch)
-            session.tree = shape
-            return session
-
-    result = decode(target, CountingDrafter(V), gamma=Pruning(3))
-    plain = decode(target, CountingDrafter(V), gamma=Gamma(3))
+def test_a_tree_that_is_larger_than_max_gamma_is_the_controllers_failure(target):
+    script = lambda step: TokenTree((-1, -1, 0, 0)) if step == 1 else [2, 2]  # noqa: E731
+    result = decode(target, CountingDrafter(V), gamma=Unsteady(script))
+    plain = decode(target, CountingDrafter(V), gamma=Gamma(2))
     assert [row.tokens for row in result] == [row.tokens for row in plain]
-    assert [failure.plugin for failure in result.failures] == ["Pruning"] * (message is not None)
-    assert message is None or message in result.failures[0].message
+    (failure,) = result.failures
+    assert failure.message == "a tree of 4 nodes was asked for; max_gamma is 3."
 
 
 def test_what_a_plugin_does_to_its_report_reaches_no_one_else(target):

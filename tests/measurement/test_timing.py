@@ -25,7 +25,7 @@ def test_every_turn_has_every_length_and_goes_on_in_the_next_batch():
     asked = []
     for _ in range(4):
         session = controller.open(info)
-        asked += [session.gamma() for _ in range(5)]
+        asked += [session.plan() for _ in range(5)]
     assert all(one == other for one, other in asked)
     turns = [tuple(one for one, _ in asked[start : start + 5]) for start in range(0, 20, 5)]
     assert all(sorted(turn) == [0, 1, 2, 3, 4] for turn in turns)

@@ -140,7 +140,7 @@ class Simulation:
             yield report
 
     def _step(self, session: GammaSession, left: list[int], step: int, missed: int) -> StepReport:
-        asked = tuple(max(0, min(g, n - 1)) for g, n in zip(session.gamma(), left, strict=True))
+        asked = tuple(max(0, min(g, n - 1)) for g, n in zip(session.plan(), left, strict=True))
         rows = list(zip(self._texts, asked, left, strict=True))
         drafts = [text.draft(n) if rest else (0, 0) for text, n, rest in rows]
         drafted, accepted = zip(*drafts, strict=True)

@@ -75,7 +75,7 @@ def decode(
     chance = random.Random(seed)
     course = Scenario([], [], [])
     for step in range(steps):
-        (gamma,) = session.gamma()
+        (gamma,) = session.plan()
         drafted, accepted, stands = 0, 0, True
         while drafted < gamma:
             q = confidence(chance)

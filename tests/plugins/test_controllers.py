@@ -26,9 +26,9 @@ def test_gamma_is_what_was_said_in_every_step(gamma):
     controller = FixedGamma(FixedGammaConfig(gamma=gamma))
     session = controller.open(BATCH)
     assert controller.max_gamma == gamma
-    assert list(session.gamma()) == [gamma, gamma]
+    assert list(session.plan()) == [gamma, gamma]
     session.observe(REPORT)
-    assert list(session.gamma()) == [gamma, gamma]
+    assert list(session.plan()) == [gamma, gamma]
     assert not session.uses_confidence
 
 

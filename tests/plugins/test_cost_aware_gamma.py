@@ -201,7 +201,7 @@ def test_a_drafter_that_was_slow_to_warm_up_gets_another_chance():
     text, asked = Drafter(constant(0.8)).text(0), []
     session = controller().open(BatchInfo(1, 8, (5000,), greedy=False))
     for step in range(1500):
-        asked.append(session.gamma()[0])
+        asked.append(session.plan()[0])
         drafted, accepted = text.draft(asked[-1])
         pause = drafted > 0 and not any(asked[-5:-1])
         slow = 10.0 if drafted and step < 100 else 1.0
@@ -222,7 +222,7 @@ def test_a_drafter_that_is_slow_to_say_nothing():
     session = made.open(BatchInfo(1, 8, (5000,), greedy=False))
     asked = []
     for step in range(1500):
-        asked.append(session.gamma()[0])
+        asked.append(session.plan()[0])
         spent = 1.3 if asked[-1] else 1.0
         session.observe(report(step, asked[-1:], [0], [0], spent))
     assert sum(map(bool, asked[200:])) < 0.06 * len(asked)
@@ -231,7 +231,7 @@ def test_a_drafter_that_is_slow_to_say_nothing():
 def test_a_row_gets_what_the_batch_gets():
     session = controller().open(BatchInfo(3, 8, (64,) * 3, greedy=False))
     for step in range(40):
-        gammas = session.gamma()
+        gammas = session.plan()
         assert len(gammas) == 3
         assert len(set(gammas)) == 1
         # One row is at its end, one always right, one always wrong.
@@ -242,7 +242,7 @@ def test_a_row_gets_what_the_batch_gets():
                        0.0, 0.01, 0.01, (0.0,) * 3)
         )  # fmt: skip
     # Of two rows that go on, one in two keeps everything: the row that has ended counts for nothing.
-    assert session.gamma()[0] == 8
+    assert session.plan()[0] == 8
 
 
 @pytest.mark.parametrize("rows", [4, 8])
@@ -274,10 +274,10 @@ def test_the_time_of_a_prompt_is_not_that_of_a_step():
     made = controller()
     for _ in range(50):
         session = made.open(BatchInfo(1, 8, (64,), greedy=False))
-        gamma = session.gamma()[0]
+        gamma = session.plan()[0]
         assert gamma > 0
         session.observe(report(0, [gamma], [gamma], [gamma], 1.0))
-    assert session.gamma()[0] == 0
+    assert session.plan()[0] == 0
 
 
 def test_the_time_of_a_prompt_is_not_that_of_a_plain_step():
@@ -296,7 +296,7 @@ def test_room_that_is_always_short():
     drafter, seconds, asked = Drafter(constant(0.4)).text(0), 0.0, []
     plain = 0.0
     for step in range(3000):
-        gamma = session.gamma()[0]
+        gamma = session.plan()[0]
         asked.append(gamma)
         drafted, accepted = drafter.draft(min(gamma, 3))
         took = JUMPS[drafted]
@@ -322,7 +322,7 @@ def test_times_that_cannot_be(absurd):
     session = controller().open(BatchInfo(1, 8, (5000,), greedy=False))
     asked = []
     for step in range(1000):
-        gamma = session.gamma()[0]
+        gamma = session.plan()[0]
         assert gamma in range(9)
         asked.append(gamma)
         drafted, accepted = text.draft(gamma)
@@ -338,9 +338,9 @@ def test_a_drafter_that_fails_is_no_reason_to_fail():
     session = controller().open(BatchInfo(1, 8, (500,), greedy=False))
     for step in range(100):
         if step < 20:
-            session.gamma()
+            session.plan()
         session.observe(report(step, [0], [0], [0], 0.05))
-    assert session.gamma()[0] in range(9)
+    assert session.plan()[0] in range(9)
 
 
 def test_given_seconds_leave_the_clock_out():

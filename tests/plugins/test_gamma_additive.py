@@ -16,27 +16,27 @@ def opened(rows=1, **settings):
 
 def test_it_begins_and_moves_as_the_librarys_does():
     session = opened()
-    assert list(session.gamma()) == [5]
+    assert list(session.plan()) == [5]
     session.observe(report((5,), (5,)))
-    assert list(session.gamma()) == [7]
+    assert list(session.plan()) == [7]
     session.observe(report((7,), (6,)))
-    assert list(session.gamma()) == [6]
+    assert list(session.plan()) == [6]
     session.observe(report((6,), (0,)))
-    assert list(session.gamma()) == [5]
+    assert list(session.plan()) == [5]
 
 
 def test_it_stays_within_its_bounds():
     session = opened(initial_gamma=3, min_gamma=2, max_gamma=4, increase=3, decrease=2)
     for drafted, accepted, gamma in ((3, 3, 4), (4, 4, 4), (4, 1, 2), (2, 0, 2)):
         session.observe(report((drafted,), (accepted,)))
-        assert list(session.gamma()) == [gamma]
+        assert list(session.plan()) == [gamma]
 
 
 def test_a_row_moves_by_itself():
     session = opened(rows=3)
     session.observe(report((5, 5, 5), (5, 4, 0)))
     session.observe(report((7, 4, 4), (7, 4, 0)))
-    assert list(session.gamma()) == [9, 6, 3]
+    assert list(session.plan()) == [9, 6, 3]
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_a_row_moves_by_itself():
 def test_what_says_nothing_of_gamma_leaves_it(drafted, accepted, ended):
     session = opened()
     session.observe(report((drafted,), (accepted,), ended=(ended,)))
-    assert list(session.gamma()) == [5]
+    assert list(session.plan()) == [5]
 
 
 def test_a_rejection_in_a_short_draft_counts():
     session = opened()
     session.observe(report((3,), (1,)))
-    assert list(session.gamma()) == [4]
+    assert list(session.plan()) == [4]
 
 
 def test_it_settles_where_rejections_balance_what_is_accepted():

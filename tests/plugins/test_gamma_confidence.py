@@ -28,7 +28,7 @@ def opened(rows=1, **settings):
 def test_a_draft_ends_behind_a_token_below_the_threshold(learn):
     session = opened(rows=3, threshold=0.5, max_gamma=7, learn=learn)
     assert session.uses_confidence
-    assert list(session.gamma()) == [7, 7, 7]
+    assert list(session.plan()) == [7, 7, 7]
     assert list(session.keep_drafting([0.51, 0.49, 0.5])) == [True, False, True]
     assert list(session.keep_drafting([0.2, math.nan, 1.0])) == [False, False, True]
 
@@ -120,11 +120,11 @@ def test_tokens_it_was_not_asked_about_are_not_learnt_from(heard, drafted):
     # A copied draft, or in a chain another drafter's than the one that was drawn.
     session = opened(learn=True, threshold=0.5)
     for _ in range(30):
-        session.gamma()
+        session.plan()
         for _ in range(heard):
             session.keep_drafting([0.95])
         session.observe(report((drafted,), (0,)))
-    session.gamma()
+    session.plan()
     assert list(session.keep_drafting([0.95])) == [True]
     assert list(session.keep_drafting([0.45])) == [False]
 
@@ -143,7 +143,7 @@ def test_rows_that_drafted_nothing_are_told_as_such(device, draft_sampling):
         def open(self, batch):
             session = super().open(batch)
             decide = session.keep_drafting
-            session.gamma = lambda: [1, 3]
+            session.plan = lambda: [1, 3]
             session.keep_drafting = lambda confidence: (heard.append(tuple(confidence)), decide(confidence))[1]
             return session
 

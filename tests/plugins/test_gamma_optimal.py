@@ -80,9 +80,9 @@ def test_it_maximises_theorem_3_8(alpha, c):
 def test_every_row_is_asked_for_it_in_every_step():
     controller = OptimalGamma(OptimalGammaConfig(alpha=0.8, c=0.05))
     session = controller.open(batch_info(controller, 2))
-    assert list(session.gamma()) == [controller.max_gamma] * 2 == [8, 8]
+    assert list(session.plan()) == [controller.max_gamma] * 2 == [8, 8]
     session.observe(report((8, 8), (0, 8)))
-    assert list(session.gamma()) == [8, 8]
+    assert list(session.plan()) == [8, 8]
 
 
 def test_a_verification_that_is_not_flat_shortens_drafts():

@@ -85,7 +85,7 @@ def test_short_and_long_drafts_count_by_their_tokens():
     for _ in range(400):
         session.observe(report((8,), (8,)))
         session.observe(report((8,), (0,)))
-    assert list(session.gamma()) == [pytest.approx(optimal_gamma(8 / 9, 0.02), abs=1)]
+    assert list(session.plan()) == [pytest.approx(optimal_gamma(8 / 9, 0.02), abs=1)]
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -98,7 +98,7 @@ def test_where_nothing_was_judged_nothing_changes(ended):
     for accepted in (1, 3, 0):
         for one in (session, other):
             one.observe(report((3,), (accepted,)))
-        assert list(session.gamma()) == list(other.gamma())
+        assert list(session.plan()) == list(other.plan())
 
 
 def test_a_row_moves_by_itself():
@@ -106,8 +106,8 @@ def test_a_row_moves_by_itself():
     for accepted in (3, 0, 5, 4, 1, 5):
         together.observe(report((5, 5, 0), (accepted, 0, 0)))
         alone.observe(report((5,), (accepted,)))
-        assert together.gamma()[0] == alone.gamma()[0]
-    assert together.gamma()[1:] == [3, 5]  # six rejections, and nothing judged
+        assert together.plan()[0] == alone.plan()[0]
+    assert together.plan()[1:] == [3, 5]  # six rejections, and nothing judged
 
 
 def test_c_is_measured_from_the_reports():
@@ -116,7 +116,7 @@ def test_c_is_measured_from_the_reports():
         # A draft of 5 in the time of a target call: c = 1 / 5.
         measured.observe(report((5,), (4,), step=step, draft_seconds=2.0, verify_seconds=2.0))
         given.observe(report((5,), (4,), step=step))
-    assert list(measured.gamma()) == list(given.gamma()) == [optimal_gamma(0.8, 0.2)]
+    assert list(measured.plan()) == list(given.plan()) == [optimal_gamma(0.8, 0.2)]
 
 
 def test_the_first_step_is_no_part_of_c():
@@ -124,10 +124,10 @@ def test_the_first_step_is_no_part_of_c():
     one, other = opened(c=None, step_size=60), opened(c=None, step_size=60)
     one.observe(report((5,), (0,), step=0, draft_seconds=5.0))
     other.observe(report((5,), (0,), step=0, draft_seconds=0.0))
-    assert list(one.gamma()) == list(other.gamma()) == [5]
+    assert list(one.plan()) == list(other.plan()) == [5]
     for session in (one, other):
         session.observe(report((5,), (1,), step=1))
-    assert list(one.gamma()) == list(other.gamma()) == [4]
+    assert list(one.plan()) == list(other.plan()) == [4]
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ VOCAB = 24
 def test_the_shape_that_is_asked_for(settings, shape):
     controller = TreeGamma(TreeGammaConfig(**settings))
     session = controller.open(BATCH)
-    assert session.tree() == shape
-    assert session.gamma() == (len(shape),) * 2
+    assert session.plan() == shape
     assert controller.max_gamma == len(shape)
 
 
@@ -70,11 +69,11 @@ def test_rates_and_costs_that_are_refused(settings, told):
 
 def test_the_best_tree_follows_the_rates_and_the_costs():
     def tree(**settings):
-        return OptimalTreeGamma(OptimalTreeGammaConfig(**settings)).open(BATCH).tree()
+        return OptimalTreeGamma(OptimalTreeGammaConfig(**settings)).open(BATCH).plan()
 
     assert tree(rates=[[0.9]], c=0.01, nodes=6).parents == (-1, 0, 1, 2, 3, 4)
     assert tree(rates=[[0.4, 0.3, 0.2]], c=0.5, nodes=3).depth == 1
-    assert tree(rates=[[0.1]], c=0.5) is None
+    assert tree(rates=[[0.1]], c=0.5) == (0,) * BATCH.batch_size
 
 
 def test_a_measured_file_gives_rates_and_costs(tmp_path):

@@ -66,8 +66,8 @@ def decode(target):
     class SameForAllRows(Gamma):
         def open(self, batch):
             session = super().open(batch)
-            ask = session.gamma
-            session.gamma = lambda: [ask()[0]] * batch.batch_size
+            ask = session.plan
+            session.plan = lambda: [ask()[0]] * batch.batch_size
             return session
 
     @functools.cache

@@ -193,7 +193,7 @@ class _HostileGammaSession(GammaSession):
     def __init__(self, script: Script, batch: int) -> None:
         self.script, self.batch = script, batch
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return self.script.at("gamma.gamma", None, [4] * self.batch)
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:

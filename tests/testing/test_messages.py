@@ -275,7 +275,7 @@ class Wrong(healthy.Following):
     """Answers with None."""
 
     class Session(GammaSession):
-        def gamma(self):
+        def plan(self):
             return None
 
     def open(self, batch):
@@ -284,7 +284,7 @@ class Wrong(healthy.Following):
 
 def test_a_controller_that_answers_nothing():
     (message,), _ = told(subject_of("gamma", Wrong))
-    assert f"See Wrong.Session.gamma (tests/testing/{line_of(Wrong.Session.gamma)})." in message
+    assert f"See Wrong.Session.plan (tests/testing/{line_of(Wrong.Session.plan)})." in message
     assert "expected: 1 int(s), one per row" in message
 
 

@@ -44,7 +44,7 @@ class FollowSession(GammaSession):
     def __init__(self, max_gamma: int, batch_size: int) -> None:
         self.max_gamma, self.gammas = max_gamma, [1] * batch_size
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return self.gammas
 
     def observe(self, report: StepReport) -> None:

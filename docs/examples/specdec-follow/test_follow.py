@@ -25,10 +25,10 @@ def kept(accepted: int) -> StepReport:
 
 def test_it_asks_for_one_more_than_were_accepted() -> None:
     session = Follow(FollowConfig(max_gamma=4)).open(ONE_ROW)
-    asked = [session.gamma()[0]]
+    asked = [session.plan()[0]]
     for accepted in (1, 2, 4, 0):
         session.observe(kept(accepted))
-        asked.append(session.gamma()[0])
+        asked.append(session.plan()[0])
     assert asked == [1, 2, 3, 4, 1]
 
 

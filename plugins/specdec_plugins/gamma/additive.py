@@ -50,7 +50,7 @@ class _AdditiveGammaSession(GammaSession):
         self._config = config
         self._gammas = [config.initial_gamma] * batch_size
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return self._gammas
 
     def observe(self, report: StepReport) -> None:

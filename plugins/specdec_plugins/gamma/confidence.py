@@ -78,7 +78,7 @@ class _ConfidenceSession(GammaSession):
         self._gammas = (config.max_gamma,) * batch_size
         self._thresholds = [config.threshold] * batch_size
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return self._gammas
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
@@ -90,10 +90,10 @@ class _LearningSession(_ConfidenceSession):
         super().__init__(config, batch_size)
         self._rows = [LearnedThreshold(config.threshold, config.c, config.decay) for _ in range(batch_size)]
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         for row in self._rows:
             row.begin()
-        return super().gamma()
+        return super().plan()
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
         return [row.keep_drafting(value) for row, value in zip(self._rows, confidence, strict=True)]

@@ -120,7 +120,7 @@ class _CostAwareSession(GammaSession):
         self._held = 0  # further steps for which the choice stays
         self._worth: float | None = None  # of a trial: the time its tokens would have taken with the best gamma
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         if self._held:
             self._held -= 1
         else:

@@ -75,7 +75,7 @@ class _RunningAverageGammaSession(GammaSession):
         self._verified = [2.0] * batch_size
         self._clock = None if config.c is not None else _Clock(config.decay)
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return [int(gamma + 0.5) for gamma in self._gammas]
 
     def observe(self, report: StepReport) -> None:

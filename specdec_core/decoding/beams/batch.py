@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.beams.block import TreeBlock
-from specdec_core.decoding.beams.drafting import DraftSearch, log_probs
+from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch, log_probs
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.drafting import DraftRecorder
@@ -43,6 +43,7 @@ class BeamBatch:
         rows: A row for each beam of each prompt, as the drafter sees it; their tokens change with the beams.
         target: The target's cached forward pass, with a row for each prompt.
         proposer: Drafter and gamma controller, for the rows.
+        gamma: That controller, which decides how many levels are drafted; None without a drafter.
         recorder: What records the drafts.
         search: What the drafter's beam search keeps.
         to_probs: The target's sampling settings, greedy.
@@ -55,6 +56,7 @@ class BeamBatch:
         rows: Sequence[Row],
         target: ModelSession,
         proposer: Proposer,
+        gamma: BeamGamma | None,
         recorder: DraftRecorder,
         search: DraftSearch,
         to_probs: LogitsToProbs,
@@ -68,6 +70,7 @@ class BeamBatch:
         self._row_of = [list(range(n * self._beams, (n + 1) * self._beams)) for n in range(len(prompts))]
         self._target = target
         self._proposer = proposer
+        self._gamma = gamma
         self._recorder = recorder
         self._search = search
         self._to_probs = to_probs
@@ -101,6 +104,8 @@ class BeamBatch:
         hidden = self._hidden()
         states = None if hidden is None else self._hidden_states()
         room = [row.room for row in self._rows]
+        if self._gamma is not None and self._proposer.drafting:
+            room = list(map(min, room, self._gamma.next_levels()))
         proposal, faults = self._proposer.propose(self._tokens, room, hidden, states)
         proposed = perf_counter()
         most = [max(self._proposer.asked[row] for row in rows) for rows in self._row_of]

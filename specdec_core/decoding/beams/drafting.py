@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
 from specdec_core.decoding.guard import PluginGuard, opened
-from specdec_core.decoding.proposer import checked_gamma
+from specdec_core.decoding.proposer import checked_plan
 from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import (
     BatchInfo,
@@ -54,7 +54,7 @@ class BeamGamma(GammaController):
         guard: Records its failures.
 
     Raises:
-        ConfigError: The controller asks for trees, or after each token whether to draft another.
+        ConfigError: The controller decides after each token whether to draft another.
     """
 
     def __init__(
@@ -62,13 +62,16 @@ class BeamGamma(GammaController):
     ) -> None:
         super().__init__(PluginConfig())
         self._inner, self._limit, self._beams, self._width, self._guard = inner, limit, beams, width, guard
-        self._levels: Sequence[int] = (0,) * batch.batch_size
+        self._levels: tuple[int, ...] = (0,) * batch.batch_size
         self._session: GammaSession | None = None
-        tree: TreeShape | None = None
         with guard.calling(inner):
             self._session = opened(inner.open(batch))
-            tree = self._session.tree()
-        _check_gamma(self._session, tree, type(inner).__name__)
+        if self._session is not None and self._session.uses_confidence:
+            raise ConfigError(
+                f"gamma: {type(inner).__name__} decides after each draft token whether to draft another, but with "
+                "beams all of them draft a level together; choose a number, or a controller that decides before "
+                "the draft."
+            )
 
     @property
     def max_gamma(self) -> int:
@@ -79,12 +82,23 @@ class BeamGamma(GammaController):
         """Return the session for the batch whose rows are beams."""
         return _BeamGammaSession(self)
 
-    def nodes(self) -> Sequence[int]:
-        """Return the number of nodes that each row may draft: all those of its prompt."""
+    def next_levels(self) -> list[int]:
+        """Ask the controller how many levels each prompt drafts in the next step; return them for each row.
+
+        Raises:
+            ConfigError: It asks for a tree.
+        """
+        plan: Sequence[int] | TreeShape = self._levels
         if self._session is not None:
             with self._guard.calling(self._inner):
-                self._levels = checked_gamma(self._session.gamma(), len(self._levels), self._limit)
-        return [self._width * levels for levels in self._levels for _ in range(self._beams)]
+                plan = checked_plan(self._session.plan(), len(self._levels), self._limit)
+        if not isinstance(plan, tuple):
+            raise ConfigError(
+                f"gamma: {type(self._inner).__name__} asks for trees, but with beams the drafter's beam search "
+                "decides on the tree; choose the number of its levels, and draft_beams for their width."
+            )
+        self._levels = plan
+        return [levels for levels in plan for _ in range(self._beams)]
 
     def tree(self) -> TreeShape:
         """Return the shape of the draft, over all beams of a prompt."""
@@ -97,27 +111,11 @@ class BeamGamma(GammaController):
                 self._session.observe(report)
 
 
-def _check_gamma(session: GammaSession | None, tree: TreeShape | None, name: str) -> None:
-    if session is not None and session.uses_confidence:
-        raise ConfigError(
-            f"gamma: {name} decides after each draft token whether to draft another, but with beams all of them "
-            "draft a level together; choose a number, or a controller that decides before the draft."
-        )
-    if tree is not None:
-        raise ConfigError(
-            f"gamma: {name} asks for trees, but with beams the drafter's beam search decides on the tree; choose "
-            "the number of its levels, and draft_beams for their width."
-        )
-
-
 class _BeamGammaSession(GammaSession):
     def __init__(self, controller: BeamGamma) -> None:
         self._controller = controller
 
-    def gamma(self) -> Sequence[int]:
-        return self._controller.nodes()
-
-    def tree(self) -> TreeShape:
+    def plan(self) -> TreeShape:
         return self._controller.tree()
 
     def observe(self, report: StepReport) -> None:

@@ -95,7 +95,7 @@ def open_beams(
     )
     rows_info = BatchInfo(len(copies), spread.max_gamma, tuple(n for n in room for _ in range(beams)), greedy=True)
     proposer = Proposer(drafter, rows_gamma, recorder, context.with_loop(spread), rows_info, context.guard)
-    return BeamBatch(prompts, copies, session, proposer, recorder, search, to_probs, candidates)
+    return BeamBatch(prompts, copies, session, proposer, rows_gamma, recorder, search, to_probs, candidates)
 
 
 def _prompt(

@@ -18,6 +18,7 @@ import numpy as np
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.metrics import Metrics, StepTimes, Tally
+from specdec_core.decoding.proposer import checked_plan
 from specdec_core.interface import (
     AcceptanceRule,
     BatchInfo,
@@ -130,15 +131,15 @@ class _Run:
         tally, at = Tally(), 0
         while at < len(self._tokens):
             with self._guard.calling(self._controller):
-                gamma, tree = self._gamma(), self._session.tree()
-            if tree is not None:
+                plan = checked_plan(self._session.plan(), 1, self._max_gamma)
+            if not isinstance(plan, tuple):
                 raise ConfigError(
                     "this controller asks for trees, and a replay asks drafters for lines: where the target "
                     "samples, what is accepted of a tree depends on its rejected tokens, of which the text says "
                     "nothing. Replay a controller of lines, or compare live."
                 )
             with self._guard.calling(self._controller):
-                asked = min(gamma, self._text.room(at))
+                asked = min(plan[0], self._text.room(at))
                 drafted, accepted = self._draft(at, asked)
                 report = self._report(tally.steps, at, asked, drafted, accepted)
                 self._session.observe(report)
@@ -146,15 +147,6 @@ class _Run:
             self._guard.step += 1
             at += len(report.outcome.committed[0])
         return tally.metrics
-
-    def _gamma(self) -> int:
-        answer = self._session.gamma()
-        if len(answer) != 1 or not isinstance(answer[0], int) or not 0 <= answer[0] <= self._max_gamma:
-            raise PluginError(
-                f"gamma {list(answer)} was asked for; expected a whole number from 0 to max_gamma "
-                f"({self._max_gamma})."
-            )
-        return int(answer[0])
 
     def _draft(self, at: int, asked: int) -> tuple[int, int]:
         """Return how many tokens the draft at a position has, and how many of them are accepted."""

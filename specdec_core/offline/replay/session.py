@@ -120,7 +120,7 @@ class _WatchingSession(GammaSession):
     def __init__(self, controller: _Watcher, batch_size: int) -> None:
         self._controller, self._batch_size = controller, batch_size
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         self._controller.told = [[] for _ in range(self._batch_size)]
         return [self._controller.max_gamma] * self._batch_size
 

@@ -88,7 +88,7 @@ def _require_range(subject: ControllerSubject) -> None:
 
 @check("gamma-per-row", kind="gamma")
 def gamma_per_row(subject: GammaSubject) -> None:
-    """`gamma()` returns one int per row."""
+    """`plan()` returns one int per row, or the shape of a tree."""
     _require_form(subject)
 
 

@@ -15,12 +15,14 @@ from typing import Any
 from specdec_core._time_limit import TimeLimitExceeded
 from specdec_core.interface import (
     BatchInfo,
+    BestFirstTree,
     GammaController,
     GammaSession,
     LenienceController,
     LenienceSession,
     Outcome,
     StepReport,
+    TokenTree,
 )
 from specdec_core.interface.errors import is_failure
 from specdec_core.testing.causes import located
@@ -158,7 +160,7 @@ class SimulatedBatch:
 
     def _located(self, required: str, hint: str | None) -> str | None:
         """Return a hint that names the author's function, where its answer is at fault."""
-        asked = "lenience" if self._drives_lenience else "gamma"
+        asked = "lenience" if self._drives_lenience else "plan"
         function = getattr(type(self.session), required if required == "keep_drafting" else asked, None)
         if function is None or required == "unchanged":
             return hint
@@ -192,8 +194,12 @@ class SimulatedBatch:
         session, maximum, batch = self._gamma, self.info.max_gamma, len(self._rows)
         if self._drives_lenience:
             return tuple((len(self.reports) + row) % (maximum + 1) for row in range(batch))
-        answer = _NO_ANSWER if session is None else self._call("called gamma()", session.gamma)
-        if answer is not _NO_ANSWER and self._is_gamma(answer, batch):
+        answer = _NO_ANSWER if session is None else self._call("called plan()", session.plan)
+        if isinstance(answer, TokenTree | BestFirstTree):  # drafted as a line here: as long as its longest path
+            if len(answer) > maximum:
+                self._fail_if("range", f"a tree of {len(answer)} nodes", f"at most max_gamma = {maximum} nodes")
+            self._last_gamma = (min(answer.depth, maximum),) * batch
+        elif answer is not _NO_ANSWER and self._is_gamma(answer, batch):
             if not all(0 <= value <= maximum for value in answer):
                 self._fail_if("range", f"{list(answer)}", f"integers from 0 to max_gamma = {maximum}")
             self._last_gamma = tuple(min(max(value, 0), maximum) for value in answer)
@@ -201,7 +207,7 @@ class SimulatedBatch:
         return self._last_gamma
 
     def _is_gamma(self, answer: Sequence[int], batch: int) -> bool:
-        expected = f"{batch} int(s), one per row"
+        expected = f"{batch} int(s), one per row, or a TokenTree or BestFirstTree"
         if not _has_length(answer, batch):
             self._fail_if("form", f"{answer!r}", expected, "Rows that have ended need an answer, too.")
             return False

@@ -21,6 +21,7 @@ from specdec_core.interface import (
     Proposal,
     SessionInfo,
     TargetInfo,
+    TokenTree,
     TreeShape,
 )
 from specdec_core.models import LoadedModel
@@ -30,9 +31,10 @@ class Gamma(GammaController):
     """Cycles through gammas, a different one for each row; may stop drafts by confidence.
 
     Args:
-        gammas: The gammas.
+        gammas: The gammas, one in each step for a row.
         stop_below: Stop a row's draft after a token with q below this; 0 does not use confidence.
-        tree: The shape of drafts, of which each gamma is a number of nodes; None for lines.
+        tree: The shape of drafts in steps where the first row's gamma is not 0, cut to as many nodes if it is a
+            `TokenTree`; None for lines.
 
     Attributes:
         asked: How often a session was asked whether to draft on.
@@ -47,8 +49,8 @@ class Gamma(GammaController):
 
     @property
     def max_gamma(self) -> int:
-        """The largest of the gammas."""
-        return max(self.gammas)
+        """The largest of the gammas, or the size of the tree."""
+        return max(*self.gammas, 0 if self.tree is None else len(self.tree))
 
     def open(self, batch: BatchInfo) -> GammaSession:
         """Begin a batch."""
@@ -59,13 +61,13 @@ class _GammaSession(GammaSession):
     def __init__(self, controller: Gamma, batch: int) -> None:
         self.controller, self.batch, self.step = controller, batch, 0
 
-    def gamma(self) -> Sequence[int]:
-        gammas = self.controller.gammas
+    def plan(self) -> Sequence[int] | TreeShape:
+        gammas, tree = self.controller.gammas, self.controller.tree
         self.step += 1
+        most = gammas[self.step % len(gammas)]
+        if tree is not None and most:
+            return TokenTree(tree.parents[:most]) if isinstance(tree, TokenTree) else tree
         return [gammas[(self.step + row) % len(gammas)] for row in range(self.batch)]
-
-    def tree(self) -> TreeShape | None:
-        return self.controller.tree
 
 
 class _ConfidentSession(_GammaSession):

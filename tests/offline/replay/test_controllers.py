@@ -53,7 +53,7 @@ class _AlwaysSession(GammaSession):
     def __init__(self, controller: _Always) -> None:
         self.controller = controller
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return [self.controller.gamma]
 
     def observe(self, report: StepReport) -> None:

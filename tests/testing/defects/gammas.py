@@ -72,7 +72,7 @@ class OneRow(Following):
 
 
 class _OneRowSession(FollowingSession):
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return self.gammas[:1]
 
 
@@ -97,7 +97,7 @@ class TensorOfGammas(Following):
 
 
 class _TensorOfGammasSession(FollowingSession):
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return cast(Sequence[int], torch.tensor(self.gammas))
 
 
@@ -112,7 +112,7 @@ class OneGammaForAllRows(Following):
 
 
 class _OneGammaForAllRowsSession(FollowingSession):
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return [min(self.gammas)] * len(self.gammas)
 
 
@@ -191,7 +191,7 @@ class LooksAtTheClock(Following):
 
 
 class _LooksAtTheClockSession(FollowingSession):
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         now = time.perf_counter_ns() // 100
         return [1 + (now + row) % self.controller.max_gamma for row in range(self.batch.batch_size)]
 
@@ -204,7 +204,7 @@ class DrawsGlobally(Following):
 
 
 class _DrawsGloballySession(FollowingSession):
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return [random.randint(0, self.controller.max_gamma) for _ in range(self.batch.batch_size)]
 
 
@@ -335,7 +335,7 @@ class AnswersNothing(Following):
 
 
 class _AnswersNothingSession(FollowingSession):
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         self.gammas = [1] * self.batch.batch_size
         return None  # type: ignore[return-value]
 
@@ -350,13 +350,13 @@ class CountsOnBeingAsked(Following):
 class _CountsOnBeingAskedSession(FollowingSession):
     asked: Sequence[int] | None = None
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         self.asked = list(self.gammas)
         return self.asked
 
     def observe(self, report: StepReport) -> None:
         asked, self.asked = self.asked, None
-        assert asked is not None, "observe() before gamma()"
+        assert asked is not None, "observe() before plan()"
         super().observe(report)
 
 

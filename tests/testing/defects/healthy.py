@@ -238,7 +238,7 @@ class FollowingSession(GammaSession):
         self.controller, self.batch = controller, batch
         self.gammas = [1] * batch.batch_size
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return self.gammas
 
     def observe(self, report: StepReport) -> None:
@@ -257,7 +257,7 @@ class ConfidentSession(FollowingSession):
 
     uses_confidence = True
 
-    def gamma(self) -> Sequence[int]:
+    def plan(self) -> Sequence[int]:
         return [self.controller.max_gamma] * self.batch.batch_size
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
