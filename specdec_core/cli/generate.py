@@ -4,139 +4,128 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel
 from typer import Argument, Option
 
 from specdec_core.cli.common import (
-    MinP,
     PluginTimeout,
     Quiet,
-    TopK,
-    TopP,
     error_console,
     option_of,
     output_console,
     plugin_output,
     quieten_libraries,
-    validated,
 )
 from specdec_core.cli.console import write_text
-from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
+from specdec_core.cli.inputs import PROMPTS_HELP, prompts_settings
+from specdec_core.cli.study_options import TextOptions, given, grouped, study_of_options
 from specdec_core.cli.trace import TraceView, speller
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
 from specdec_core.interface.inputs import open_text
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.interface.target import TargetConfig
-from specdec_core.registry import default_registry, rule_problems
-from specdec_core.study import BASELINE, Run, run_model
-from specdec_core.study.config.prompts import (
-    PromptText,
-    as_chat,
-    read_chat_template,
-    read_prompts,
-    read_template,
-)
-from specdec_core.study.config.yaml_source import parse_value
+from specdec_core.registry import default_registry
+from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from specdec_core.decoding import BatchResult, Decoder, Prompt
     from specdec_core.models import LoadedModel
 
-
-_Model = TypeVar("_Model", bound=BaseModel)
 _MAX_PROMPT = 100_000_000
 """The most bytes of a prompt from a file."""
 
 
-@dataclass(frozen=True)
-class _Prompts:
-    """Prompts to continue, and the chat template from the command line."""
+@dataclass(frozen=True, kw_only=True)
+class _RunOptions:
+    """What drafts."""
 
-    prompts: tuple[PromptText, ...]
-    template: str | None
-
-
-@dataclass(frozen=True)
-class _Options:
-    """The validated options."""
-
-    run: Run
-    sampling: SamplingSettings
-    generation: GenerationSettings
-    trace: bool
-    strict: bool
-    plugin_timeout: float | None
-    quiet: bool
-
-
-def generate(
-    prompt: Annotated[str | None, Argument(help="The prompt; - reads it from standard input.")] = None,
-    target: Annotated[str, Option("--target", "--model", help=TARGET_HELP)] = "builtin:target",
-    device: Device = None,
-    dtype: Dtype = None,
     drafter: Annotated[
         str | None, Option(help="The drafter: a name, or YAML with its settings; none by default.")
-    ] = None,
+    ] = None
     gamma: Annotated[
         str | None, Option(help="Tokens drafted per step: a number, or YAML of a controller.  [default: 4]")
-    ] = None,
+    ] = None
     lenience: Annotated[
         str | None,
         Option(help="Lenience l in (0, 1], 1 is lossless: a number, or YAML of a controller.  [default: 1]"),
-    ] = None,
+    ] = None
     rule: Annotated[
         str | None, Option(help="The acceptance rule: a name, or YAML with its settings.  [default: token]")
-    ] = None,
-    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repetition_penalty: Annotated[float, Option(help="Values above 1 discourage repetition.")] = 1.0,
-    max_new_tokens: Annotated[int, Option(help="Maximum number of tokens to generate.")] = 128,
-    stop: Annotated[list[str] | None, Option(help="Stop at this text; may be repeated.")] = None,
-    seed: Annotated[int, Option(help="Seed of the random generators: the same seed gives the same text.")] = 0,
+    ] = None
+    draft_beams: Annotated[
+        int | None, Option(help="With beams: nodes in each level of the draft.  [default: as many as beams]")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TextOptions(TextOptions):
+    """What the target decodes, and how."""
+
+    prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None
     constraint: Annotated[
         str | None,
         Option(
             help="What the text must be: YAML with json_schema, regex or grammar. Needs specdec-core[grammar]."
         ),
-    ] = None,
-    beams: Annotated[int, Option(help="Beam search of this width, at --temperature 0; 1 is none.")] = 1,
-    draft_beams: Annotated[
-        int | None, Option(help="With beams: nodes in each level of the draft.  [default: as many as beams]")
-    ] = None,
+    ] = None
+    beams: Annotated[
+        int | None, Option(help="Beam search of this width, at --temperature 0.  [default: 1, which is none]")
+    ] = None
     length_penalty: Annotated[
-        float, Option(help="With beams: exponent of the length by which log probabilities are divided.")
-    ] = 1.0,
+        float | None,
+        Option(help="With beams: exponent of the length by which log probabilities are divided.  [default: 1]"),
+    ] = None
     early_stopping: Annotated[
-        str, Option(help="With beams: end with enough finished ones: true, false or never.")
-    ] = "false",
-    num_return_sequences: Annotated[int, Option(help="With beams: how many sequences to show.")] = 1,
-    trace: Annotated[bool, Option("--trace", help="Show which draft tokens were accepted, step by step.")] = False,
-    prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None,
+        str | None,
+        Option(help="With beams: end with enough finished ones: true, false or never.  [default: false]"),
+    ] = None
+    num_return_sequences: Annotated[
+        int | None, Option(help="With beams: how many sequences to show.  [default: 1]")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PromptOptions:
+    """Where the prompts come from."""
+
     file: Annotated[
         Path | None, Option(help="Read the prompt from a file: its whole text is one prompt.", metavar="FILE")
-    ] = None,
+    ] = None
     chat: Annotated[
         bool, Option("--chat", help="Treat the prompt as a user message, not as a text to continue.")
-    ] = False,
+    ] = False
     system: Annotated[
         str | None, Option(help="System message that precedes the prompt; requires --chat.", metavar="TEXT")
-    ] = None,
+    ] = None
     chat_template: Annotated[
         Path | None, Option(help="A Jinja file that replaces the model's chat template.", metavar="FILE")
-    ] = None,
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decoding:
+    """How the text is decoded and shown."""
+
+    trace: Annotated[bool, Option("--trace", help="Show which draft tokens were accepted, step by step.")] = False
     strict: Annotated[
         bool, Option("--strict", help="Stop if a plugin fails, instead of continuing without it.")
-    ] = False,
-    plugin_timeout: PluginTimeout = None,
-    quiet: Quiet = False,
+    ] = False
+    plugin_timeout: PluginTimeout = None
+    quiet: Quiet = False
+
+
+@grouped
+def generate(
+    *,
+    prompt: Annotated[str | None, Argument(help="The prompt; - reads it from standard input.")] = None,
+    drafting: _RunOptions,
+    temperature: Annotated[float, Option(help="Sampling temperature; 0 is greedy.")] = 1.0,
+    text: _TextOptions,
+    source: _PromptOptions,
+    how: _Decoding,
 ) -> None:
     r"""Generate text from a prompt: a continuation, or the output of an encoder-decoder model.
 
@@ -165,53 +154,43 @@ def generate(
         --chat --system "Answer in one sentence."
     ```
     """
-    read = _prompts(prompt, file, prompts, chat, system, chat_template)
-    sampling = _picked(SamplingSettings, locals())
-    parsed = {"stop": tuple(stop or ()), "early_stopping": parse_value(early_stopping, "--early-stopping")}
-    if constraint is not None:
-        parsed["constraint"] = parse_value(constraint, "--constraint")
-    generation = _picked(GenerationSettings, {**locals(), **parsed})
-    run = replace(_run(drafter, gamma, lenience, rule, sampling), draft_beams=draft_beams)
-    _check_beams(generation, sampling, run, trace)
-    _check_drafter(drafter, gamma=gamma, lenience=lenience, rule=rule, draft_beams=draft_beams)
-    options = _Options(run, sampling, generation, trace, strict, plugin_timeout, quiet)
-    _decode(read_target(target, device, dtype), read, options)
+    runs = _runs(drafting)
+    prompts = _prompts(prompt, text.prompts, source)
+    task = study_of_options(text, temperature=[temperature], runs=runs, prompts=prompts).tasks[0]
+    if how.trace and task.generation.beams > 1:
+        raise ConfigError("--trace: shows how one text grows, and beams are several; remove it, or --beams.")
+    _decode(task, task.runs[-1], how)
 
 
-def _picked(model: type[_Model], options: dict[str, Any]) -> _Model:
-    """Return a settings model from the options of the same names."""
-    return validated(model, {name: options[name] for name in model.model_fields if name in options})
+def _runs(drafting: _RunOptions) -> list[dict[str, str | int]]:
+    """Return the run with a drafter, if there is one; options about drafts have a meaning with one only."""
+    options = given(drafting)
+    if drafting.drafter is None and options:
+        raise ConfigError(
+            f"{', '.join(option_of([name]) for name in options)}: given without --drafter, so nothing is drafted; "
+            "add one, such as --drafter prompt-copy (`specdec plugins` lists them), or leave it out."
+        )
+    return [{"gamma": "4", **options}] if options else []
 
 
-def _prompts(
-    prompt: str | None,
-    file: Path | None,
-    prompts: str | None,
-    chat: bool,
-    system: str | None,
-    chat_template: Path | None,
-) -> _Prompts:
-    given = {"a prompt": prompt, "--file": file, "--prompts": prompts}
-    named = [name for name, value in given.items() if value is not None]
+def _prompts(prompt: str | None, prompts: str | None, source: _PromptOptions) -> dict[str, Any]:
+    """Return where the prompts come from, as a study names it."""
+    named = [
+        name
+        for name, value in (("a prompt", prompt), ("--file", source.file), ("--prompts", prompts))
+        if value is not None
+    ]
     if len(named) != 1:
         found = f"; given {' and '.join(named)}, not both" if named else ""
         raise PromptError(f"give a prompt or --prompts or --file{found}; - reads the prompt from standard input.")
-    if system is not None and not chat:
+    if source.system is not None and not source.chat:
         raise PromptError("--system: requires --chat, which treats the prompt as a user message.")
-    _checked(system or "", "--system")
-    template = None
-    if prompts is not None:
-        config = read_prompts_option(prompts)
-        read, template = read_prompts(config, Path()), read_chat_template(config, Path())
-    else:
-        read = (PromptText("1", _text_of(prompt or "", file)),)
-    if chat:
-        read = tuple(as_chat(one, system) for one in read)
-    if chat_template is not None:
-        if all(one.messages is None for one in read):
-            raise PromptError("--chat-template: no prompt is a chat; add --chat, or use prompts with `messages`.")
-        template = read_template(chat_template)
-    return _Prompts(read, template)
+    _checked(source.system or "", "--system")
+    if source.chat_template is not None and prompts is None and not source.chat:
+        raise PromptError("--chat-template: no prompt is a chat; add --chat, or use prompts with `messages`.")
+    settings = {"texts": [_text_of(prompt or "", source.file)]} if prompts is None else prompts_settings(prompts)
+    chat = {name: value for name, value in given(source).items() if name != "file"}
+    return {**settings, **chat}
 
 
 def _text_of(prompt: str, file: Path | None) -> str:
@@ -247,71 +226,33 @@ def _checked(text: str, what: str) -> str:
     return text
 
 
-def _check_drafter(drafter: str | None, **given: object) -> None:
-    """Check that options about drafts are given with a drafter only."""
-    names = [option_of([name]) for name, value in given.items() if value is not None]
-    if drafter is None and names:
-        raise ConfigError(
-            f"{', '.join(names)}: given without --drafter, so nothing is drafted; add one, such as --drafter "
-            "prompt-copy (`specdec plugins` lists them), or leave it out."
-        )
-
-
-def _run(
-    drafter: str | None, gamma: str | None, lenience: str | None, rule: str | None, sampling: SamplingSettings
-) -> Run:
-    if drafter is None:
-        return Run(BASELINE)
-    options = {"drafter": drafter, "gamma": gamma or "4", "lenience": lenience, "rule": rule}
-    data = {name: parse_value(text, f"--{name}") for name, text in options.items() if text is not None}
-    config = validated(run_model(default_registry()), data)
-    run = Run(drafter, config.drafter, config.gamma, config.lenience, rule=config.rule)
-    if config.rule is not None:
-        problems = rule_problems(config.rule, config.rule.name, greedy=sampling.greedy, lenient=run.lenient)
-        for _, problem in problems:
-            raise ConfigError(f"--rule: {problem}")
-    return run
-
-
-def _check_beams(generation: GenerationSettings, sampling: SamplingSettings, run: Run, trace: bool) -> None:
-    given = {
-        "draft_beams": run.draft_beams,
-        "lenience": run.lenience if run.lenient else None,
-        "rule": run.rule,
-    }
-    for name, problem in generation.beam_problems(sampling, **given):
-        raise ConfigError(f"{option_of([name])}: {problem}")
-    if trace and generation.beams > 1:
-        raise ConfigError("--trace: shows how one text grows, and beams are several; remove it, or --beams.")
-
-
-def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
+def _decode(task: Task, run: Run, how: _Decoding) -> None:
     errors = error_console()
-    shown = errors.is_terminal and not options.quiet
+    shown = errors.is_terminal and not how.quiet
     with errors.status("loading torch and the model") if shown else nullcontext(), plugin_output():
         from specdec_core.study.run.factory import load_target, make_decoder, ready_prompts
 
         quieten_libraries()
-        target = load_target(model)
-        prompts = ready_prompts(target, read.prompts, read.template)
+        target = load_target(task.target)
+        prompts = ready_prompts(target, task.prompts, task.chat_template)
         decoder = make_decoder(
             target,
-            options.run,
+            run,
             registry=default_registry(),
-            sampling=options.sampling,
-            strict=options.strict,
-            plugin_timeout=options.plugin_timeout,
+            sampling=task.sampling,
+            strict=how.strict,
+            plugin_timeout=how.plugin_timeout,
         )
     failed = False
     # Text that goes elsewhere is not seen to grow.
     unseen = shown and not sys.stdout.isatty()
-    for number, (written, prompt) in enumerate(zip(read.prompts, prompts, strict=True), start=1):
+    for number, (written, prompt) in enumerate(zip(task.prompts, prompts, strict=True), start=1):
         if len(prompts) > 1:
             output_console().print(f"--- prompt {written.id}", soft_wrap=True)
         with TerminalProgress(errors, quiet=not unseen) as progress, warnings.catch_warnings():
             warnings.simplefilter("ignore", PluginWarning)  # they are printed below
-            progress.stage(f"prompt {number} of {len(prompts)}", options.generation.max_new_tokens)
-            result = _stream(decoder, target, prompt, options, progress)
+            progress.stage(f"prompt {number} of {len(prompts)}", task.generation.max_new_tokens)
+            result = _stream(decoder, prompt, task, progress, trace=how.trace)
         if len(prompts) > 1:
             for reference in written.references:
                 write_text(f"--- reference\n{reference}\n")
@@ -325,13 +266,14 @@ def _decode(model: TargetConfig, read: _Prompts, options: _Options) -> None:
 
 
 def _stream(
-    decoder: "Decoder", target: "LoadedModel", prompt: "Prompt", options: _Options, progress: TerminalProgress
+    decoder: "Decoder", prompt: "Prompt", task: Task, progress: TerminalProgress, *, trace: bool
 ) -> "BatchResult":
     """Decode a prompt, print the text as it is generated, and return the result."""
+    target = decoder.target
     view = TraceView(output_console(), speller(target.tokenizer))
     tokens: list[int] = []
     shown = ""
-    steps = decoder.stream([prompt], options.generation)
+    steps = decoder.stream([prompt], task.generation)
     while True:
         try:
             with plugin_output():
@@ -341,15 +283,15 @@ def _stream(
             break
         tokens += report.outcome.committed[0]
         progress.advance(len(tokens))
-        if options.generation.beams > 1:
+        if task.generation.beams > 1:
             continue  # which beam is the best is known at the end
-        if options.trace:
+        if trace:
             view.step(report)
             continue
         shown = _show(_text(target, tokens), shown)
-    if options.generation.beams > 1:
+    if task.generation.beams > 1:
         _show_beams(result)
-    elif options.trace:
+    elif trace:
         view.close(result)
     else:
         write_text(f"{_text(target, tokens)[len(shown) :]}\n")

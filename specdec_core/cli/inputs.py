@@ -10,7 +10,6 @@ from pydantic import BaseModel
 from specdec_core.cli.common import validated
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.target import TargetConfig
-from specdec_core.study.config.schema import AnyPrompts, AnyTarget, PromptsConfig
 from specdec_core.study.config.yaml_source import parse_value, read_document
 
 Device: TypeAlias = Annotated[
@@ -37,15 +36,20 @@ PROMPTS_HELP = (
 
 
 class _Target(BaseModel):
-    target: AnyTarget
+    target: TargetConfig
 
 
-class _Prompts(BaseModel):
-    prompts: AnyPrompts
-
-
-def read_target(text: str, device: str | None = None, dtype: str | None = None) -> TargetConfig:
+def read_target(text: str) -> TargetConfig:
     """Return the target that `--target` names.
+
+    Raises:
+        ConfigError: The settings are invalid.
+    """
+    return validated(_Target, {"target": target_settings(text)}).target
+
+
+def target_settings(text: str, device: str | None = None, dtype: str | None = None) -> dict[str, Any]:
+    """Return the settings of the target that `--target` names.
 
     Args:
         text: The option's value.
@@ -53,7 +57,7 @@ def read_target(text: str, device: str | None = None, dtype: str | None = None) 
         dtype: The value of `--dtype`.
 
     Raises:
-        ConfigError: The settings are invalid, or an option repeats one of them.
+        ConfigError: It is neither a name nor settings, or an option repeats one of them.
     """
     data = _settings(text, "--target", ("model", "adapter", "offload_folder")) or {"model": text}
     for name, value in (("device", device), ("dtype", dtype)):
@@ -61,17 +65,16 @@ def read_target(text: str, device: str | None = None, dtype: str | None = None) 
             if name in data:
                 raise ConfigError(f"--{name}: --target sets {name!r} too; use one of them.")
             data[name] = value
-    return validated(_Target, {"target": data}).target
+    return data
 
 
-def read_prompts_option(text: str) -> PromptsConfig:
-    """Return the prompts that `--prompts` names.
+def prompts_settings(text: str) -> dict[str, Any]:
+    """Return the settings of the prompts that `--prompts` names.
 
     Raises:
-        ConfigError: The settings are invalid.
+        ConfigError: It is neither a name nor settings.
     """
-    data = _settings(text, "--prompts", ("file", "dataset", "chat_template"))
-    return validated(_Prompts, {"prompts": data or {"file": text}}).prompts
+    return _settings(text, "--prompts", ("file", "dataset", "chat_template")) or {"file": text}
 
 
 def _settings(text: str, option: str, paths: tuple[str, ...]) -> dict[str, Any] | None:

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from pydantic import BaseModel, create_model
 from typer import Argument, Option
 
 from specdec_core.cli.common import (
-    MinP,
     PluginTimeout,
     Quiet,
     Settings,
-    TopK,
-    TopP,
     Wide,
     error_console,
-    option_of,
     output_console,
     quieten_libraries,
     shown_progress,
     validated,
 )
-from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
-from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.cli.study_options import TaskOptions, given, grouped, study_of
+from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.interface.inputs import input_path
-from specdec_core.interface.settings import SamplingSettings
-from specdec_core.interface.target import TargetConfig
 from specdec_core.measurement.file import (
     DrafterEntry,
     Measurement,
@@ -41,92 +34,79 @@ from specdec_core.measurement.file import (
     read_measurement,
     write_measurement,
 )
-from specdec_core.models.requirements import unmet_requirements
-from specdec_core.models.resolve import has_encoder, model_folder
-from specdec_core.models.vocabulary import local_vocabulary
 from specdec_core.registry import default_registry
-from specdec_core.study import Study, Task, load_study, run_model
-from specdec_core.study.config.prompts import PromptText, read_chat_template, read_prompts
-from specdec_core.study.config.schema import PromptsConfig, RunConfig
+from specdec_core.study import Study, Task
+from specdec_core.study.config.schema import RunConfig
 from specdec_core.study.config.study import drafter_label
-from specdec_core.study.config.yaml_source import parse_value
 from specdec_core.study.run.folder import exclusive_output
 
 if TYPE_CHECKING:
     from specdec_core.measurement.measure import MeasureContext
 
-_Model = TypeVar("_Model", bound=BaseModel)
+
+@dataclass(frozen=True, kw_only=True)
+class _TaskOptions(TaskOptions):
+    """What a target decodes."""
+
+    batch_size: Annotated[
+        int | None, Option(help="Prompts decoded together while steps are timed.  [default: 1]")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _MeasureOptions:
+    """What is measured, and how; each option is a field of `MeasureSettings`."""
+
+    tokens: Annotated[int | None, Option(help="Target tokens at which drafts are verified.  [default: 10000]")] = (
+        None
+    )
+    temperature: Annotated[
+        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
+    ] = None
+    lenience: Annotated[
+        list[float] | None, Option(help="Lenience l in (0, 1], 1 is lossless; may be repeated.  [default: 1]")
+    ] = None
+    gamma: Annotated[int | None, Option(help="Tokens per draft at most.  [default: 8]")] = None
+    ranks: Annotated[
+        int | None,
+        Option(help="Siblings to draft at each depth of a tree, for `optimal-tree`; 0 for none.  [default: 0]"),
+    ] = None
+    rows: Annotated[
+        int | None, Option(help="Prompts decoded together while acceptance is measured.  [default: 8]")
+    ] = None
+    timings: Annotated[int | None, Option(help="Number of timings of each draft length.  [default: 20]")] = None
 
 
 @dataclass(frozen=True)
-class _Options:
-    """The validated options.
+class _Job:
+    """What is measured.
 
     Attributes:
-        target: Settings of the target.
+        task: The target and its prompts.
         folder: Base for relative paths.
-        prompts: Prompts to continue.
-        chat_template: Replaces the tokenizer's chat template; None uses the tokenizer's own.
-        sampling: Sampling settings of the target, except the temperature.
         entries: The drafters.
         settings: What to measure, and how.
         plugin_timeout: Seconds that one call into a plugin may take.
     """
 
-    target: TargetConfig
+    task: Task
     folder: Path
-    prompts: tuple[PromptText, ...]
-    chat_template: str | None
-    sampling: SamplingSettings
     entries: tuple[DrafterEntry, ...]
     settings: MeasureSettings
-    plugin_timeout: float | None = None
+    plugin_timeout: float | None
 
 
+@grouped
 def measure(
+    *,
     study: Annotated[
         Path | None, Argument(help="YAML file of a study; its target, prompts and drafters are measured.")
     ] = None,
     drafter: Annotated[
         list[str] | None, Option(help="A drafter to measure: a name, or YAML with its settings; may be repeated.")
     ] = None,
-    target: Annotated[
-        str | None,
-        Option("--target", "--model", help=f"{TARGET_HELP}  [default: builtin:target]"),
-    ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    prompts: Annotated[
-        str | None, Option(help=f"{PROMPTS_HELP}  [default: built-in ones]", metavar="FILE|YAML")
-    ] = None,
-    tokens: Annotated[
-        int | None, Option(help="Target tokens at which drafts are verified.  [default: 10000]")
-    ] = None,
-    temperature: Annotated[
-        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
-    ] = None,
-    lenience: Annotated[
-        list[float] | None, Option(help="Lenience l in (0, 1], 1 is lossless; may be repeated.  [default: 1]")
-    ] = None,
-    gamma: Annotated[int | None, Option(help="Tokens per draft at most.  [default: 8]")] = None,
-    ranks: Annotated[
-        int | None,
-        Option(help="Siblings to draft at each depth of a tree, for `optimal-tree`; 0 for none.  [default: 0]"),
-    ] = None,
-    batch_size: Annotated[
-        int | None, Option(help="Prompts decoded together while steps are timed.  [default: 1]")
-    ] = None,
-    rows: Annotated[
-        int | None, Option(help="Prompts decoded together while acceptance is measured.  [default: 8]")
-    ] = None,
-    timings: Annotated[int | None, Option(help="Number of timings of each draft length.  [default: 20]")] = None,
-    max_new_tokens: Annotated[
-        int | None, Option(help="Maximum number of tokens per text.  [default: 128]")
-    ] = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None,
+    options: _TaskOptions,
+    how: _MeasureOptions,
     output: Annotated[
         Path | None, Option("--output", "-o", help="JSON file for the result.", metavar="FILE")
     ] = None,
@@ -157,65 +137,61 @@ def measure(
         --output results/measured.json
     ```
     """
-    given = {name: value for name, value in locals().items() if value is not None}
-    options = _of_study(study, given) if study is not None else _of_options(given)
-    options = replace(options, plugin_timeout=plugin_timeout)
+    # Another gamma tells a run from the others; it plays no part.
+    runs: list[dict[str, str | int]] = [
+        {"drafter": text, "gamma": number} for number, text in enumerate(drafter or (), start=1)
+    ]
+    if study is None and not runs:
+        raise ConfigError("no drafter: name one with --drafter (`specdec plugins` lists them), or pass a study.")
+    loaded = study_of(study, options, settings=settings, task=[task] if task else (), runs=runs, beside=_BESIDE)
+    job = _job(loaded, _only_task(loaded, task), options, how, plugin_timeout)
     if output is None:
-        _measure(options, None, None, quiet, wide)
+        _measure(job, None, None, quiet, wide)
         return
     with exclusive_output(output, "measurement"):
         unfinished = None if overwrite else _unfinished(output)
         check_output(output, overwrite or unfinished is not None)
-        _measure(options, output, unfinished, quiet, wide)
+        _measure(job, output, unfinished, quiet, wide)
 
 
-_SET_BY_STUDY = ("drafter", "target", "device", "dtype", "prompts", "top_k", "top_p", "min_p")
+_BESIDE = ("batch_size", "max_new_tokens", "seed")
+"""Options that have a meaning beside a study, whose settings they override."""
 
 
-def _of_study(path: Path, given: Mapping[str, Any]) -> _Options:
-    """Return the options for a study; command-line options override its settings."""
-    for name in _SET_BY_STUDY:
-        if name in given:
-            raise ConfigError(
-                f"{option_of((name,))}: the study sets this; change it there or with --set, or omit the study."
-            )
-    study = load_study(path, given.get("settings", ()))
-    task = _task(study, given.get("task"))
+def _only_task(study: Study, name: str | None) -> Task:
+    """Return the only task of a study, or the named one."""
+    tasks = study.chosen([name] if name else ())
+    if len(tasks) > 1:
+        names = ", ".join(str(task.name) for task in tasks)
+        raise ConfigError(f"{study.path} has {len(tasks)} tasks; choose one with --task: {names}.")
+    return tasks[0]
+
+
+def _job(
+    study: Study, task: Task, options: _TaskOptions, how: _MeasureOptions, plugin_timeout: float | None
+) -> _Job:
+    """Return what is measured; options override the settings of a study."""
     if task.generation.constraint is not None:
         raise ConfigError(
             task.with_task("constraint: `measure` decodes without one; remove it, or use `specdec compare`.")
         )
     chosen = [pair for pair in zip(study.config.runs, study.runs[1:], strict=True) if pair[1] in task.runs]
-    defaults = {
+    settings = {
         "batch_size": study.config.batch_size,
         "max_new_tokens": task.generation.max_new_tokens,
         "ignore_eos": task.generation.ignore_eos,
         "seed": task.generation.seed,
         "lenience": _leniences(task),
+        **{name: value for name, value in options.given().items() if name in _BESIDE},
+        **{name: tuple(dict.fromkeys(v)) if isinstance(v, list) else v for name, v in given(how).items()},
     }
-    return _Options(
-        target=task.target,
-        folder=study.folder,
-        prompts=task.prompts,
-        chat_template=task.chat_template,
-        sampling=task.sampling,
-        entries=_entries([config for config, _ in chosen], [run.name for _, run in chosen]),
-        settings=_settings({**defaults, **given}),
+    return _Job(
+        task,
+        study.folder,
+        _entries([config for config, _ in chosen], [run.name for _, run in chosen]),
+        validated(MeasureSettings, settings),
+        plugin_timeout,
     )
-
-
-def _task(study: Study, name: str | None) -> Task:
-    """Return the only task of a study, or the named one."""
-    names = [task.name for task in study.tasks if task.name is not None]
-    if name is None and len(study.tasks) > 1:
-        raise ConfigError(f"{study.path} has {len(names)} tasks; choose one with --task: {', '.join(names)}.")
-    if name is None:
-        return study.tasks[0]
-    if name not in names:
-        raise ConfigError(
-            f"--task: {unknown_name('task', name, names) if names else 'this study has no `tasks`.'}"
-        )
-    return study.tasks[names.index(name)]
 
 
 def _leniences(task: Task) -> list[float]:
@@ -223,64 +199,6 @@ def _leniences(task: Task) -> list[float]:
     labels = [run.labels.lenience for run in task.runs]
     numbers = {float(label) for label in labels if isinstance(label, (int, float))}
     return sorted({1.0, *(value for value in numbers if 0 < value <= 1)}, reverse=True)
-
-
-def _of_options(given: Mapping[str, Any]) -> _Options:
-    """Return the options without a study."""
-    if "settings" in given:
-        raise ConfigError("--set: requires a study, whose values it overrides.")
-    if "task" in given:
-        raise ConfigError("--task: requires a study, whose task it selects.")
-    if "drafter" not in given:
-        raise ConfigError("no drafter: name one with --drafter (`specdec plugins` lists them), or pass a study.")
-    runs = [_drafter(text) for text in given["drafter"]]
-    prompts = read_prompts_option(given["prompts"]) if "prompts" in given else PromptsConfig(builtin="heldout")
-    target = read_target(given.get("target", "builtin:target"), given.get("device"), given.get("dtype"))
-    model_folder(target.model)  # a missing model is reported before torch is loaded
-    settings = _settings(given)
-    encoder = has_encoder(target.model, subfolder=target.subfolder)
-    vocabulary = local_vocabulary(target.model, subfolder=target.subfolder)
-    for run in runs:
-        for _, error in unmet_requirements(
-            default_registry(),
-            run.drafter,
-            encoder_decoder=encoder,
-            batch_size=settings.batch_size,
-            vocabulary=vocabulary,
-        ):
-            raise error
-    return _Options(
-        target=target,
-        folder=Path(),
-        prompts=read_prompts(prompts, Path()),
-        chat_template=read_chat_template(prompts, Path()),
-        sampling=_validated(SamplingSettings, given),
-        entries=_entries(runs, [None] * len(runs)),
-        settings=settings,
-    )
-
-
-def _drafter(text: str) -> RunConfig:
-    """Return a run with only this drafter, validated like that of a study."""
-    # Only the drafter is required. The model is made at run time, beyond the reach of a type checker.
-    field: Any = run_model(default_registry()).model_fields["drafter"]
-    model: Any = create_model("Measured", drafter=(field.annotation, field))
-    read: Any = _validated(model, {"drafter": parse_value(text, "--drafter")})
-    return RunConfig.model_construct(drafter=read.drafter, gamma=None)
-
-
-def _settings(given: Mapping[str, Any]) -> MeasureSettings:
-    return _validated(MeasureSettings, given)
-
-
-def _validated(model: type[_Model], given: Mapping[str, Any]) -> _Model:
-    """Return a settings model from the options of the same names."""
-    single = ("temperature",) if model is SamplingSettings else ()
-    data = {name: given[name] for name in model.model_fields if name in given and name not in single}
-    data = {
-        name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in data.items()
-    }
-    return validated(model, data)
 
 
 def _entries(runs: Sequence[RunConfig], names: Sequence[str | None]) -> tuple[DrafterEntry, ...]:
@@ -331,7 +249,7 @@ def _unfinished(output: Path) -> Measurement | None:
     return None if found.finished else found
 
 
-def _measure(options: _Options, output: Path | None, before: Measurement | None, quiet: bool, wide: bool) -> None:
+def _measure(job: _Job, output: Path | None, before: Measurement | None, quiet: bool, wide: bool) -> None:
     """Measure, write and print what is finished, and report failures."""
     errors = error_console()
     latest: list[Measurement] = []
@@ -344,15 +262,15 @@ def _measure(options: _Options, output: Path | None, before: Measurement | None,
     try:
         with shown_progress(quiet=quiet) as progress:
             progress.stage("loading torch and the target")
-            context = _context(options)
+            context = _context(job)
             from specdec_core.measurement.measure import measure as measure_drafters
 
-            _, failed = measure_drafters(context, options.entries, progress, before=before, keep=keep)
+            _, failed = measure_drafters(context, job.entries, progress, before=before, keep=keep)
     except KeyboardInterrupt as stopped:
-        _show(latest, options, wide)
+        _show(latest, job, wide)
         stopped.args = (_stopped(latest, output),)
         raise
-    _show(latest, options, wide)
+    _show(latest, job, wide)
     if output is not None and latest and not quiet:
         errors.print(f"written: {output}", soft_wrap=True)
     for name, reason in failed.items():
@@ -361,31 +279,24 @@ def _measure(options: _Options, output: Path | None, before: Measurement | None,
         raise typer.Exit(2)
 
 
-def _context(options: _Options) -> MeasureContext:
+def _context(job: _Job) -> MeasureContext:
     from specdec_core.measurement.measure import MeasureContext
-    from specdec_core.study.run.factory import load_target, ready_prompts
+    from specdec_core.study.run.factory import load_target
 
     quieten_libraries()
-    target = load_target(options.target, options.folder)
-    return MeasureContext(
-        target=target,
-        prompts=ready_prompts(target, options.prompts, options.chat_template),
-        sampling=options.sampling,
-        settings=options.settings,
-        registry=default_registry(),
-        folder=options.folder,
-        target_settings=options.target.model_dump(mode="json"),
-        plugin_timeout=options.plugin_timeout,
+    target = load_target(job.task.target, job.folder)
+    return MeasureContext.of_task(
+        job.task, target, job.settings, default_registry(), job.folder, job.plugin_timeout
     )
 
 
-def _show(latest: Sequence[Measurement], options: _Options, wide: bool) -> None:
+def _show(latest: Sequence[Measurement], job: _Job, wide: bool) -> None:
     from specdec_core.measurement.table import drafter_report
 
     console = output_console(wide=wide)
     for measurement in latest:
         for one in measurement.drafters:
-            console.print(drafter_report(one, measurement.batch_size, options.settings.tokens))
+            console.print(drafter_report(one, measurement.batch_size, job.settings.tokens))
 
 
 def _stopped(latest: Sequence[Measurement], output: Path | None) -> str:

@@ -2,106 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
 from specdec_core.cli.common import (
-    MinP,
     Quiet,
     Ray,
     Settings,
-    TopK,
-    TopP,
     option_of,
     output_console,
     quieten_libraries,
     shown_progress,
-    validated,
 )
-from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, read_prompts_option, read_target
+from specdec_core.cli.inputs import read_target
+from specdec_core.cli.study_options import TextOptions, given, grouped, study_of
 from specdec_core.cluster import pooled
-from specdec_core.interface.errors import ConfigError, unknown_name
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models.resolve import model_folder
-from specdec_core.study import BASELINE, Run, Study, Task, load_study
-from specdec_core.study.config.prompts import read_chat_template, read_prompts
-from specdec_core.study.config.schema import PromptsConfig
+from specdec_core.interface.errors import ConfigError
+from specdec_core.study import Study, Task
 from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
     from specdec_core.interface.target import TargetConfig
     from specdec_core.offline.record import Record
-    from specdec_core.offline.record.study import RecordOptions
 
 
-def record(
-    study: Annotated[
-        Path | None, Argument(help="YAML file of a study: its target is recorded on the prompts of each task.")
-    ] = None,
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="Folder of the record; a stopped recording resumes from it.")
-    ] = None,
-    target: Annotated[
-        str | None, Option("--target", "--model", help=f"{TARGET_HELP}  [default: builtin:target]")
-    ] = None,
-    device: Device = None,
-    dtype: Dtype = None,
-    prompts: Annotated[
-        str | None, Option(help=f"{PROMPTS_HELP}  [default: built-in ones]", metavar="FILE|YAML")
-    ] = None,
-    temperature: Annotated[
-        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
-    ] = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    min_p: MinP = None,
-    repetition_penalty: Annotated[
-        float | None, Option(help="Values above 1 discourage repetition.  [default: 1]")
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None, Option(help="Maximum number of tokens per text.  [default: 128]")
-    ] = None,
-    stop: Annotated[list[str] | None, Option(help="End a text at this string; may be repeated.")] = None,
-    ignore_eos: Annotated[
-        bool, Option("--ignore-eos", help="Continue after an end of sequence, up to --max-new-tokens.")
-    ] = False,
-    seed: Annotated[int | None, Option(help="Seed of the texts.  [default: 0]")] = None,
+@dataclass(frozen=True, kw_only=True)
+class _RecordOptions:
+    """What is recorded, and how."""
+
     samples: Annotated[
         int | None,
         Option(
             min=1,
             help="Texts of each prompt where the target samples; at temperature 0 there is one.  [default: 1]",
         ),
-    ] = None,
+    ] = None
     rows: Annotated[
         int | None,
         Option(min=1, help="Texts decoded together; they are stored together, as one shard.  [default: 8]"),
-    ] = None,
+    ] = None
     hidden: Annotated[
         bool,
         Option("--hidden", help="Store the hidden states, which drafters such as heads read, and embeddings."),
-    ] = False,
+    ] = False
+    keep_top: Annotated[
+        int | None, Option(min=0, help="Store the K most probable tokens at each position, too.", metavar="K")
+    ] = None
     hidden_dtype: Annotated[
         Literal["float32", "float16"] | None,
         Option(help="Number format of the hidden states.  [default: float32 for a float32 target, else float16]"),
-    ] = None,
-    keep_top: Annotated[
-        int, Option(min=0, help="Store the K most probable tokens at each position, too.", metavar="K")
-    ] = 0,
+    ] = None
     timings: Annotated[
         bool,
         Option(
             "--timings",
             help="Time the target, too: T(k) of this machine. With a finished record and nothing else, add it.",
         ),
-    ] = False,
+    ] = False
     gamma: Annotated[
         int | None,
         Option(min=1, help="With --timings: the longest draft whose verification is timed.  [default: 8]"),
-    ] = None,
+    ] = None
     import_file: Annotated[
         Path | None,
         Option(
@@ -109,14 +74,30 @@ def record(
             help="Read texts generated elsewhere, as JSON lines: of the OpenAI API, of vLLM, or in our own form.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     logprobs: Annotated[
         Literal["raw", "processed"] | None,
         Option(
             help="With --import: whether log-probabilities are those of the model (vLLM's raw_logprobs, its "
             "default) or after the sampling settings (processed_logprobs).  [default: raw]"
         ),
+    ] = None
+
+
+@grouped
+def record(
+    *,
+    study: Annotated[
+        Path | None, Argument(help="YAML file of a study: its target is recorded on the prompts of each task.")
     ] = None,
+    output: Annotated[
+        Path | None, Option("--output", "-o", help="Folder of the record; a stopped recording resumes from it.")
+    ] = None,
+    options: TextOptions,
+    temperature: Annotated[
+        list[float] | None, Option(help="Sampling temperature, 0 is greedy; may be repeated.  [default: 0 and 1]")
+    ] = None,
+    how: _RecordOptions,
     settings: Settings = None,
     task: Annotated[
         list[str] | None, Option(help="Task of the study to record; may be repeated.  [default: all]")
@@ -149,113 +130,67 @@ def record(
         --target meta-llama/Llama-3.1-70B-Instruct --output records/llama
     ```
     """
-    given = {name: value for name, value in locals().items() if value is not None}
     if output is None:
         raise ConfigError("--output: name the folder that receives the record.")
-    _check_together(given)
-    from_options = [name for name in _TASK_OPTIONS if name in given] + ["ignore_eos"] * ignore_eos
-    if import_file is not None:
-        found = _imported(import_file, output, given, fresh, quiet)
-    elif timings and study is None and not fresh and _adds_times(output, given, from_options):
+    of_task = [*options.given(), *(["temperature"] if temperature else [])]
+    adds = how.timings and study is None and not fresh and _adds_times(output, of_task, how)
+    _check_together(how)
+    if how.import_file is not None:
+        _check_import(how, [*of_task, *(["study"] if study else []), *(["ray"] if ray else [])])
+        imported = study_of(None, options, settings=settings, task=task or (), temperature=temperature)
+        found = _imported(how.import_file, output, imported.tasks[0], how, options.max_new_tokens, fresh, quiet)
+    elif adds:
         if ray is not None:
             raise ConfigError(
                 "--ray: T(k) that is added to a finished record is that of this machine; leave it out."
             )
-        found = _timed(output, gamma or _GAMMA, None if target is None else read_target(target), quiet)
+        named = None if options.target is None else read_target(options.target)
+        found = _timed(output, how.gamma or _GAMMA, named, quiet)
     else:
-        tasks, folder = (
-            _of_study(study, given, from_options) if study is not None else (_of_options(given), Path())
-        )
-        found = _recorded(tasks, folder, output, given, fresh, quiet)
+        if study is None and not temperature:
+            temperature = [0.0, 1.0]
+        loaded = study_of(study, options, settings=settings, task=task or (), temperature=temperature)
+        found = _recorded(loaded, loaded.chosen(task or ()), output, how, ray, fresh, quiet)
     _show(found, output, study)
 
 
 _GAMMA = 8
 """The longest draft that is timed by default."""
-_TASK_OPTIONS = (
-    *("target", "device", "dtype", "prompts", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
-    *("max_new_tokens", "stop", "seed"),
-)
-"""Options that a study sets."""
 _OF_RECORDING = ("rows", "samples", "hidden", "keep_top")
 """Options that say how texts are recorded."""
 
 
-def _check_together(given: Mapping[str, Any]) -> None:
+def _check_together(how: _RecordOptions) -> None:
     """Refuse options that have a meaning with another one only."""
     for name, needed in (("hidden_dtype", "hidden"), ("gamma", "timings"), ("logprobs", "import_file")):
-        if name in given and not given.get(needed):
+        if name in given(how) and needed not in given(how):
             other = "--import" if needed == "import_file" else option_of((needed,))
             raise ConfigError(f"{option_of((name,))}: requires {other}.")
-    to_record = any(name in given for name in ("study", *_TASK_OPTIONS)) or given["ignore_eos"] or given["fresh"]
-    if given["timings"] and not to_record and (given["output"] / "record.json").is_file():
-        for name in _OF_RECORDING:
-            if given.get(name):
-                raise ConfigError(
-                    f"{option_of((name,))}: there is a record in {given['output']}, to which --timings alone adds "
-                    "T(k). To record anew, pass --fresh."
-                )
 
 
-def _of_study(path: Path, given: Mapping[str, Any], refused: list[str]) -> tuple[list[Task], Path]:
-    """Return the tasks of a study."""
-    for name in refused:
-        raise ConfigError(
-            f"{option_of((name,))}: the study sets this; change it there or with --set, or omit the study."
-        )
-    study: Study = load_study(path, given.get("settings", ()))
-    names = [task.name for task in study.tasks if task.name is not None]
-    for name in given.get("task", ()):
-        if name not in names:
-            raise ConfigError(f"--task: {unknown_name('task', name, names)}")
-    chosen = [task for task in study.tasks if "task" not in given or task.name in given["task"]]
-    return chosen, study.folder
-
-
-def _of_options(given: Mapping[str, Any]) -> list[Task]:
-    """Return a task for each temperature."""
-    _require_study(given)
-    config = read_prompts_option(given["prompts"]) if "prompts" in given else PromptsConfig(builtin="heldout")
-    target = read_target(given.get("target", "builtin:target"), given.get("device"), given.get("dtype"))
-    model_folder(target.model)  # a missing model is reported before torch is loaded
-    prompts, template = read_prompts(config, Path()), read_chat_template(config, Path())
-    temperatures = list(dict.fromkeys(given.get("temperature", (0.0, 1.0))))
-    generation = _generation(given)
-    return [
-        Task(
-            name=None if len(temperatures) == 1 else f"temperature-{temperature:g}",
-            target=target,
-            prompts_config=config,
-            prompts=prompts,
-            chat_template=template,
-            sampling=_sampling(given, temperature),
-            generation=generation,
-            runs=(Run(BASELINE),),
-        )
-        for temperature in temperatures
-    ]
-
-
-def _require_study(given: Mapping[str, Any]) -> None:
-    for name, option in (("settings", "--set"), ("task", "--task")):
-        if name in given:
-            raise ConfigError(f"{option}: requires a study.")
-
-
-def _sampling(given: Mapping[str, Any], temperature: float) -> SamplingSettings:
-    others = ("top_k", "top_p", "min_p", "repetition_penalty")
-    return validated(
-        SamplingSettings, {"temperature": temperature, **{name: given[name] for name in others if name in given}}
-    )
-
-
-def _generation(given: Mapping[str, Any]) -> GenerationSettings:
-    names = ("max_new_tokens", "stop", "ignore_eos", "seed")
-    return validated(GenerationSettings, {name: given[name] for name in names if name in given})
+def _check_import(how: _RecordOptions, others: Sequence[str]) -> None:
+    """Refuse options that have no meaning with an import, and miss those that it needs."""
+    for name in ("study", "device", "dtype", "seed", "prompts", "rows", "samples"):
+        if name in others or name in given(how):
+            option = "the study" if name == "study" else option_of((name,))
+            raise ConfigError(f"{option}: not with --import, which reads prompts and texts from its file.")
+    for name in ("hidden", "keep_top", "timings", "ray"):
+        if name in others or name in given(how):
+            raise ConfigError(f"{option_of((name,))}: not with --import, as the target is not loaded.")
+    if "temperature" not in others:
+        raise ConfigError("--temperature: with --import, say the temperature that the texts were sampled with.")
+    if "target" not in others:
+        raise ConfigError("--target: with --import, name the model that generated the texts.")
 
 
 def _recorded(
-    tasks: list[Task], folder: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool
+    study: Study,
+    tasks: Sequence[Task],
+    output: Path,
+    how: _RecordOptions,
+    ray: str | None,
+    fresh: bool,
+    quiet: bool,
 ) -> Record:
     from specdec_core.offline.record.writer import check_folder
 
@@ -263,31 +198,37 @@ def _recorded(
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
-        from specdec_core.offline.record.study import record_tasks
+        from specdec_core.offline.record.study import RecordOptions, record_tasks
 
         quieten_libraries()
-        with pooled(given.get("ray"), progress) as pool:
-            return record_tasks(tasks, output, progress, _options(given), folder=folder, fresh=fresh, pool=pool)
+        options = RecordOptions(
+            rows=how.rows or 8,
+            samples=how.samples or 1,
+            hidden=how.hidden,
+            hidden_type=how.hidden_dtype,
+            top_k=how.keep_top or 0,
+            gamma=how.gamma or _GAMMA if how.timings else None,
+        )
+        with pooled(ray, progress) as pool:
+            return record_tasks(tasks, output, progress, options, folder=study.folder, fresh=fresh, pool=pool)
 
 
-def _options(given: Mapping[str, Any]) -> RecordOptions:
-    from specdec_core.offline.record.study import RecordOptions
+def _adds_times(output: Path, of_task: Sequence[str], how: _RecordOptions) -> bool:
+    """Whether --timings is about the record in a folder: nothing else is given, or --target and it is finished.
 
-    return RecordOptions(
-        rows=given.get("rows", 8),
-        samples=given.get("samples", 1),
-        hidden=given["hidden"],
-        hidden_type=given.get("hidden_dtype"),
-        top_k=given["keep_top"],
-        gamma=given.get("gamma", _GAMMA) if given["timings"] else None,
-    )
-
-
-def _adds_times(output: Path, given: Mapping[str, Any], of_task: Sequence[str]) -> bool:
-    """Whether --timings is about the record in a folder: nothing else is given, or --target and it is finished."""
+    Raises:
+        ConfigError: An option says how texts are recorded, and there is a record.
+    """
     if not (output / "record.json").is_file():
         return False
-    if of_task != ["target"] or any(given.get(name) for name in _OF_RECORDING):
+    of_recording = [name for name in _OF_RECORDING if name in given(how)]
+    if not of_task:
+        for name in of_recording:
+            raise ConfigError(
+                f"{option_of((name,))}: there is a record in {output}, to which --timings alone adds T(k). To "
+                "record anew, pass --fresh."
+            )
+    if of_task != ["target"] or of_recording:
         return not of_task
     from specdec_core.offline.record import read_record
 
@@ -305,36 +246,28 @@ def _timed(output: Path, gamma: int, named: TargetConfig | None, quiet: bool) ->
         return time_record(output, progress, gamma, named=named)
 
 
-def _imported(source: Path, output: Path, given: Mapping[str, Any], fresh: bool, quiet: bool) -> Record:
+def _imported(
+    source: Path,
+    output: Path,
+    task: Task,
+    how: _RecordOptions,
+    max_new_tokens: int | None,
+    fresh: bool,
+    quiet: bool,
+) -> Record:
     """Import what another program logged."""
-    _require_study(given)
-    for name in ("study", "device", "dtype", "seed", "prompts", "rows", "samples"):
-        if name in given:
-            option = "the study" if name == "study" else option_of((name,))
-            raise ConfigError(f"{option}: not with --import, which reads prompts and texts from its file.")
-    for name in ("hidden", "keep_top", "timings", "ray"):
-        if given.get(name):
-            raise ConfigError(f"{option_of((name,))}: not with --import, as the target is not loaded.")
-    temperatures = given.get("temperature", ())
-    if len(temperatures) != 1:
-        raise ConfigError("--temperature: with --import, say the temperature that the texts were sampled with.")
-    if "target" not in given:
-        raise ConfigError("--target: with --import, name the model that generated the texts.")
-    target = read_target(given["target"])
-    sampling = _sampling(given, temperatures[0])
-    model_folder(target.model)
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading transformers")
         from specdec_core.offline.record.import_log import ImportOptions, import_record
 
         quieten_libraries()
         options = ImportOptions(
-            target=target,
-            sampling=sampling,
-            max_new_tokens=given.get("max_new_tokens"),
-            stop=tuple(given.get("stop", ())),
-            ignore_eos=given["ignore_eos"],
-            logprobs=given.get("logprobs", "raw"),
+            target=task.target,
+            sampling=task.sampling,
+            max_new_tokens=max_new_tokens,
+            stop=task.generation.stop,
+            ignore_eos=task.generation.ignore_eos,
+            logprobs=how.logprobs or "raw",
         )
         return import_record(source, output, progress, options, fresh=fresh)
 

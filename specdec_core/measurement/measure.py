@@ -32,6 +32,8 @@ from specdec_core.measurement.synchronized import synchronized
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry
+from specdec_core.study.config.study import Task
+from specdec_core.study.run.factory import ready_prompts
 from specdec_core.study.run.provenance import fingerprint_files, versions
 
 
@@ -58,6 +60,32 @@ class MeasureContext:
     folder: Path = Path()
     target_settings: Mapping[str, Any] | None = None
     plugin_timeout: float | None = None
+
+    @classmethod
+    def of_task(
+        cls,
+        task: Task,
+        target: LoadedModel,
+        settings: MeasureSettings,
+        registry: Registry,
+        folder: Path,
+        plugin_timeout: float | None,
+    ) -> MeasureContext:
+        """Return the context of a study's task, of which `target` is the loaded target.
+
+        Raises:
+            PromptError: The target cannot take the prompts.
+        """
+        return cls(
+            target=target,
+            prompts=ready_prompts(target, task.prompts, task.chat_template),
+            sampling=task.sampling,
+            settings=settings,
+            registry=registry,
+            folder=folder,
+            target_settings=task.target.model_dump(mode="json"),
+            plugin_timeout=plugin_timeout,
+        )
 
 
 def measure(

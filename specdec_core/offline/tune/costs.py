@@ -76,8 +76,8 @@ def measure_costs(
     Raises:
         SpecdecError: The target cannot be timed on the prompts.
     """
-    from specdec_core.measurement.measure import measure
-    from specdec_core.offline.tune.workers import context_of, measured_on
+    from specdec_core.measurement.measure import MeasureContext, measure
+    from specdec_core.offline.tune.workers import measured_on
 
     runs = task.runs[1:]
     entries = entries_of(runs)
@@ -100,7 +100,7 @@ def measure_costs(
             return made, failed
         keep = lambda made: write_measurement(path, made)  # noqa: E731
         assert target is not None, "it is loaded to be timed"
-        context = context_of(target, task, settings, registry, study.folder, study.plugin_timeout)
+        context = MeasureContext.of_task(task, target, settings, registry, study.folder, study.plugin_timeout)
         return measure(context, every, progress, before=before, keep=keep, times_only=True)
 
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.cluster import Pool, pooled
 from specdec_core.decoding import make_gamma
-from specdec_core.interface.errors import ConfigError, SpecdecError, unknown_name
+from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.interface.files import writing_file
 from specdec_core.offline.candidates import default_study
 from specdec_core.offline.record.reader import read_record
@@ -155,7 +155,7 @@ class _Job:
             raise ConfigError("--target: the study names its target; leave it out.")
         elif opened is not None:
             opened = replace(opened, named=named_models(study.tasks))
-        tasks = _tasks(study, task)
+        tasks = study.chosen([task] if task else ())
         if opened is None:
             with self._timed("record"):
                 opened = replace(self._recorded(study, tasks), named=named_models(tasks))
@@ -311,16 +311,6 @@ class _Job:
         with writing_file(everything) as place:
             place.write_text(json.dumps(done.to_dict(), indent=2) + "\n", encoding="utf-8")
         return replace(done, files=(output, everything))
-
-
-def _tasks(study: Study, name: str | None) -> tuple[Task, ...]:
-    """Return the tasks to tune."""
-    if name is None:
-        return study.tasks
-    names = [task.name for task in study.tasks if task.name is not None]
-    if name not in names:
-        raise ConfigError(f"--task: {unknown_name('task', name, names) if names else 'the study has no `tasks`.'}")
-    return tuple(task for task in study.tasks if task.name == name)
 
 
 def _alike(tasks: Sequence[Task]) -> list[list[Task]]:

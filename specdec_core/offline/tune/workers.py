@@ -14,44 +14,9 @@ from specdec_core.interface import NoProgress
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.file import DrafterEntry, Measurement, MeasureSettings
 from specdec_core.measurement.measure import MeasureContext, measure
-from specdec_core.models import LoadedModel
-from specdec_core.registry import Registry, default_registry, plugin_settings
+from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.study import Study, Task
-from specdec_core.study.run.factory import ready_prompts
 from specdec_core.study.run.remote import gpus_of, refuse_shared, worker_target
-
-
-def context_of(
-    target: LoadedModel,
-    task: Task,
-    settings: MeasureSettings,
-    registry: Registry,
-    folder: Path,
-    plugin_timeout: float | None,
-) -> MeasureContext:
-    """Return what the steps of a task are timed with.
-
-    Args:
-        target: The target of the task.
-        task: The task.
-        settings: What is timed.
-        registry: Where plugins come from.
-        folder: Base for relative paths.
-        plugin_timeout: Seconds that one call into a plugin may take.
-
-    Raises:
-        PromptError: The target cannot take the prompts.
-    """
-    return MeasureContext(
-        target=target,
-        prompts=ready_prompts(target, task.prompts, task.chat_template),
-        sampling=task.sampling,
-        settings=settings,
-        registry=registry,
-        folder=folder,
-        target_settings=task.target.model_dump(mode="json"),
-        plugin_timeout=plugin_timeout,
-    )
 
 
 def measured_on(
@@ -95,7 +60,7 @@ def _measured(
 ) -> tuple[Measurement, Mapping[str, str]]:
     registry = default_registry()
     loaded = worker_target(target, folder, threads)
-    context = context_of(loaded, task, settings, registry, Path(folder), plugin_timeout)
+    context = MeasureContext.of_task(task, loaded, settings, registry, Path(folder), plugin_timeout)
     drafters = [
         DrafterEntry(name, plugin_settings(registry, "drafter", config), own) for name, config, own in entries
     ]

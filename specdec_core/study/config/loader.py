@@ -52,6 +52,7 @@ def load_study(
     *,
     max_runs: int = MAX_RUNS,
     recorded: Sequence[Task] = (),
+    options: Mapping[Keys, str] | None = None,
 ) -> Study:
     """Read a study and check everything that can be checked without loading a model.
 
@@ -62,14 +63,17 @@ def load_study(
         registry: The plugins that the study may name; by default the installed ones.
         max_runs: The most runs that it may have, those of all tasks together.
         recorded: The tasks of a record. A study that says nothing but its runs is compared on them.
+        options: For a mapping that the options of a command make: the option that gave each value, by its keys.
+            It may lack runs.
 
     Raises:
         ConfigError: With one line per problem, each beginning with file, line and column; those of a mapping begin
-            with `study`.
+            with the option, or with `study`.
     """
     registry = registry or default_registry()
     if isinstance(study, Mapping):
         path, document = Path("study"), document_of(study, "study")
+        document.options = options or {}
     else:
         path, document = study, read_document(study)
     apply_overrides(document, settings)
@@ -114,9 +118,9 @@ class _Loader:
         return self._document.where(path if origin is None else origin.written(path[2:]), key=key)
 
     def _written(self, path: Keys) -> Keys:
-        """Return the keys of a setting as written, before grids were expanded."""
+        """Return the keys of a setting as written, before grids were expanded; those after an option."""
         origin = self._origin(path)
-        return path if origin is None else (origin.section, origin.index, *path[2:])
+        return self._document.shown(path if origin is None else (origin.section, origin.index, *path[2:]))
 
     def _origin(self, path: Keys) -> Expanded | None:
         """Return the entry that holds a setting, if it is in a list that may have grids."""
@@ -125,9 +129,16 @@ class _Loader:
         expanded = self._expanded.get(str(path[0]))
         return expanded[path[1]] if expanded else None
 
-    def _note(self, path: Keys, problem: object) -> None:
-        """Remember a problem; there may be thousands, of which the first are enough."""
-        self._problems[f"{self._where(path)}: {problem}"] = None
+    def _note(self, path: Keys, problem: object, about: str = "") -> None:
+        """Remember a problem; there may be thousands, of which the first are enough.
+
+        Args:
+            path: The keys of the setting.
+            problem: What is wrong.
+            about: The beginning of the message, unless an option begins it.
+        """
+        about = about if self._document.shown(path) == path else ""
+        self._problems[f"{self._where(path)}: {about}{problem}"] = None
         if len(self._problems) == MAX_PROBLEMS:
             self._problems["These are the first problems; there may be more."] = None
             self._raise_problems()
@@ -137,7 +148,7 @@ class _Loader:
             raise ConfigError("\n".join(self._problems))
 
     def _validated(self) -> StudyConfig:
-        model = study_model(self._registry)
+        model = study_model(self._registry, runs_needed=not self._document.options)
         data = dict(self._document.data)
         data |= {
             section: [one.data for one in expanded] for section, expanded in self._expanded.items() if expanded
@@ -255,7 +266,7 @@ class _Loader:
             return GenerationSettings.model_validate({**settings, "constraint": constraint})
         except ValidationError as error:
             problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-            self._note((*(keys if own else ()), "constraint"), f"constraint: {problem}.")
+            self._note((*(keys if own else ()), "constraint"), f"{problem}.", "constraint: ")
             return config.generation
 
     def _check_names(self, section: str, names: list[str]) -> None:
@@ -280,7 +291,7 @@ class _Loader:
             where = self._where(("tasks",), key=True)
             raise ConfigError(f"{where}: the tasks together have {count:,} runs; {too_many(self._max_runs)}")
         for place, name in enumerate(names):
-            if not any(name in tasks for tasks in chosen):
+            if chosen and not any(name in tasks for tasks in chosen):
                 self._note(("tasks", place), f"task {name!r} has no runs: the `tasks` of every run exclude it.")
         return chosen
 
@@ -350,7 +361,7 @@ class _Loader:
                 part = "sampling" if name == "temperature" else "generation"
                 written = config.tasks is not None and getattr(config.tasks[place], part) is not None
                 keys: Keys = ("tasks", place, part, name) if written else (part, name)
-                self._note(keys, f"{_in_tasks([task])}{part}.{name}: {problem}")
+                self._note(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
         of_run = _tasks_by_run(tasks)
         for place, run in enumerate(runs):
             given = {
@@ -362,7 +373,7 @@ class _Loader:
             for task in of_run.get(run.name, ()):
                 for name, problem in task.generation.beam_problems(task.sampling, **given):
                     if name in given:
-                        self._note(("runs", place, name), f"{_in_tasks([task])}{name}: {problem}")
+                        self._note(("runs", place, name), problem, f"{_in_tasks([task])}{name}: ")
 
     def _check_lossless(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         if not config.lossless:

@@ -313,15 +313,21 @@ class StudyConfig(_Part):
 
 
 @lru_cache(maxsize=8)
-def study_model(registry: Registry) -> type[StudyConfig]:
-    """Return the model of a study that may name exactly the plugins of the registry."""
+def study_model(registry: Registry, *, runs_needed: bool = True) -> type[StudyConfig]:
+    """Return the model of a study that may name exactly the plugins of the registry.
+
+    Args:
+        registry: The plugins.
+        runs_needed: Whether it must have runs.
+    """
     run = run_model(registry)
     # Made at run time, beyond the reach of a type checker.
     runs: Any = Annotated[
         tuple[run, ...],  # type: ignore[valid-type]
-        Field(min_length=1, description="The runs to compare with the autoregressive baseline."),
+        Field(min_length=int(runs_needed), description="The runs to compare with the autoregressive baseline."),
     ]
-    return create_model("Study", __base__=StudyConfig, __cls_kwargs__=NO_SOURCE, runs=(runs, ...))
+    default: Any = ... if runs_needed else ()
+    return create_model("Study", __base__=StudyConfig, __cls_kwargs__=NO_SOURCE, runs=(runs, default))
 
 
 @lru_cache(maxsize=8)

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from specdec_core.interface.errors import ConfigError, unknown_name
 from specdec_core.interface.settings import BEAM_SETTINGS
 from specdec_core.registry import nested_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from specdec_core.interface import PluginConfig, PluginKind, RuleConfig
@@ -183,6 +185,23 @@ class Study:
         """Return the settings shared by all tasks, including defaults, as plain data."""
         plain = self.config.model_dump(mode="json", include={"batch_size", "repeats", "lossless"})
         return plain if self.config.timing else {**plain, "repeats": 1, "timing": False}
+
+    def chosen(self, names: Sequence[str], option: str = "--task") -> tuple[Task, ...]:
+        """Return the tasks with some names; all of them without names.
+
+        Args:
+            names: Their names.
+            option: What names them, for messages.
+
+        Raises:
+            ConfigError: There is no such task.
+        """
+        known = [task.name for task in self.tasks if task.name is not None]
+        for name in names:
+            if name not in known:
+                why = unknown_name("task", name, known) if known else "the study has no `tasks`."
+                raise ConfigError(f"{option}: {why}")
+        return tuple(task for task in self.tasks if not names or task.name in names)
 
     @property
     def repeats(self) -> RepeatsConfig:

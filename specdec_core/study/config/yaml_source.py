@@ -42,6 +42,7 @@ class Document:
         keys: Line and column of each key, from 1.
         values: Line and column of each value, from 1.
         overrides: The `--set` text that replaced a value, by its keys.
+        options: The option of a command that gave a value, by its keys.
         located: Whether its parts have locations; not if it comes from Python.
     """
 
@@ -50,6 +51,7 @@ class Document:
     keys: dict[Keys, tuple[int, int]] = field(default_factory=dict)
     values: dict[Keys, tuple[int, int]] = field(default_factory=dict)
     overrides: dict[Keys, str] = field(default_factory=dict)
+    options: Mapping[Keys, str] = field(default_factory=dict)
     located: bool = True
 
     def where(self, path: Keys, *, key: bool = False) -> str:
@@ -62,12 +64,19 @@ class Document:
         for part in parts:
             if part in self.overrides:
                 return f"--set {self.overrides[part]}"
+            if part in self.options:
+                return self.options[part]
         for part in parts:
             places = self.keys if key and part == path else self.values
             if part in places:
                 line, column = places[part]
                 return f"{self.name}:{line}:{column}"
         return f"{self.name}:1:1" if self.located else self.name
+
+    def shown(self, path: Keys) -> Keys:
+        """Return the keys that a message shows after `where`: without those that an option stands for."""
+        option = max((keys for keys in self.options if path[: len(keys)] == keys), key=len, default=())
+        return path[len(option) :]
 
 
 def read_document(path: Path) -> Document:

@@ -1,0 +1,195 @@
+"""The options that describe a study: its target, prompts, settings and runs, and the study that they make."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+from typer import Option
+
+from specdec_core.cli.common import MinP, TopK, TopP, option_of
+from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, prompts_settings, target_settings
+from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.registry.nesting import Keys
+from specdec_core.study import Study, load_study
+from specdec_core.study.config.yaml_source import parse_value
+
+_PATHS: dict[str, tuple[str, ...]] = {
+    **{name: ("sampling", name) for name in SamplingSettings.model_fields},
+    **{name: ("generation", name) for name in GenerationSettings.model_fields},
+    "constraint": ("constraint",),
+    "batch_size": ("batch_size",),
+}
+"""The keys in a study of what options set."""
+_YAML = ("constraint", "early_stopping")
+"""Options whose values are YAML."""
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of the dataclasses among its parameters.
+
+    Args:
+        command: Takes options, and dataclasses whose fields are annotated as options.
+    """
+    groups: dict[str, Any] = {}
+    parameters: list[inspect.Parameter] = []
+    hints = get_type_hints(command, include_extras=True)
+    for name, parameter in inspect.signature(command).parameters.items():
+        kind = hints[name]
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(annotation=kind, kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = kind
+        own = get_type_hints(kind, include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=own[field.name]
+            )
+            for field in fields(kind)
+        ]
+
+    def run(**values: Any) -> None:
+        made = {
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**values, **made)
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """What a target decodes, and how. An option that was not given is None, and the study's default counts."""
+
+    target: Annotated[
+        str | None, Option("--target", "--model", help=f"{TARGET_HELP}  [default: builtin:target]")
+    ] = None
+    device: Device = None
+    dtype: Dtype = None
+    prompts: Annotated[
+        str | None, Option(help=f"{PROMPTS_HELP}  [default: built-in ones]", metavar="FILE|YAML")
+    ] = None
+    top_k: TopK = None
+    top_p: TopP = None
+    min_p: MinP = None
+    repetition_penalty: Annotated[
+        float | None, Option(help="Values above 1 discourage repetition.  [default: 1]")
+    ] = None
+    max_new_tokens: Annotated[int | None, Option(help="Maximum number of tokens per text.  [default: 128]")] = None
+    seed: Annotated[
+        int | None, Option(help="Seed of the texts: the same seed gives the same texts.  [default: 0]")
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given, by name."""
+        return given(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(TaskOptions):
+    """What a target decodes, and where its texts end."""
+
+    stop: Annotated[list[str] | None, Option(help="End a text at this string; may be repeated.")] = None
+    ignore_eos: Annotated[
+        bool, Option("--ignore-eos", help="Continue after an end of sequence, up to --max-new-tokens.")
+    ] = False
+
+
+def given(options: Any) -> dict[str, Any]:
+    """Return the options of a dataclass that were given, by name."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def study_of(
+    path: Path | None,
+    options: TaskOptions,
+    *,
+    settings: Sequence[str] | None = None,
+    task: Sequence[str] = (),
+    temperature: Sequence[float] | None = None,
+    runs: Sequence[Mapping[str, str | int]] = (),
+    beside: Sequence[str] = (),
+) -> Study:
+    """Return a study: that of a file, or the one that options describe.
+
+    Args:
+        path: The file; None for the options.
+        options: What is decoded, and how.
+        settings: Values of `--set`, for a file only.
+        task: Values of `--task`, for a file only.
+        temperature: Values of `--temperature`; with several, there is a task for each.
+        runs: The runs, each with the values of its options by key of the study.
+        beside: The options that have a meaning beside a file, too.
+
+    Raises:
+        ConfigError: The study is invalid, or an option has no meaning with or without a file.
+    """
+    if path is None:
+        for option, values in (("--set", settings), ("--task", task)):
+            if values:
+                raise ConfigError(f"{option}: requires a study.")
+        return study_of_options(options, temperature=temperature, runs=runs)
+    own = [name for name in options.given() if name not in beside]
+    own += ["temperature"] * (temperature is not None and "temperature" not in beside)
+    for name in [*own, *(key for run in runs for key in run)]:
+        raise ConfigError(
+            f"{option_of((name,))}: the study sets this; change it there or with --set, or omit the study."
+        )
+    return load_study(path, settings or ())
+
+
+def study_of_options(
+    options: TaskOptions,
+    *,
+    temperature: Sequence[float] | None = None,
+    runs: Sequence[Mapping[str, str | int]] = (),
+    prompts: Mapping[str, Any] | None = None,
+) -> Study:
+    """Return the study that options describe; see `study_of`.
+
+    Args:
+        options: What is decoded, and how.
+        temperature: Temperatures; with several, there is a task for each.
+        runs: The runs.
+        prompts: Settings of the prompts; by default those that the options name.
+
+    Raises:
+        ConfigError: The study is invalid; each line begins with an option.
+    """
+    target = target_settings(options.target or "builtin:target", options.device, options.dtype)
+    if prompts is None:
+        prompts = prompts_settings(options.prompts) if options.prompts else {"builtin": "heldout"}
+    data: dict[str, Any] = {"target": target, "prompts": prompts, "sampling": {}, "generation": {}}
+    names: dict[Keys, str] = {(name,): option_of((name,)) for name in ("target", "prompts")}
+    names |= {("target", name): option_of((name,)) for name in ("device", "dtype") if name in options.given()}
+    for name, value in options.given().items():
+        if name in _PATHS:
+            *section, key = path = _PATHS[name]
+            names[path] = option_of(path[-1:])
+            given_value = parse_value(value, names[path]) if name in _YAML else value
+            (data[section[0]] if section else data)[key] = given_value
+    temperatures = list(dict.fromkeys(temperature or ()))
+    if len(temperatures) == 1:
+        data["sampling"]["temperature"] = temperatures[0]
+    elif temperatures:
+        data["tasks"] = [
+            {"name": f"temperature-{one:g}", "sampling": {"temperature": one}} for one in temperatures
+        ]
+    keys: list[Keys] = [(), *(("tasks", index) for index in range(len(temperatures)))]
+    names |= {(*key, "sampling", "temperature"): "--temperature" for key in keys}
+    data["runs"] = [{key: _read(key, value) for key, value in run.items()} for run in runs]
+    names |= {("runs", index, key): option_of((key,)) for index, run in enumerate(runs) for key in run}
+    return load_study(data, options=names)
+
+
+def _read(key: str, value: str | int) -> Any:
+    """Return the value of an option of a run, which is YAML if it is a text."""
+    return parse_value(value, option_of((key,))) if isinstance(value, str) else value
