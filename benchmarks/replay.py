@@ -33,7 +33,7 @@ from specdec_core.decoding import make_drafter
 from specdec_core.interface import PluginConfig
 from specdec_core.offline.record import Record, RecordPart, read_record
 from specdec_core.offline.record.tasks import part_for
-from specdec_core.offline.replay import DrafterReplay, TextOdds, expected_metrics
+from specdec_core.offline.replay import DrafterReplay, TextAcceptance, expected_metrics
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study import Task, load_study
 from specdec_core.theory.intervals import ratio_interval
@@ -135,7 +135,7 @@ def measured(
     row: dict[str, Any] = {"drafter": name}
     for task in tasks:
         part = parts[task.name]
-        odds, seconds = _replayed(record, part, drafter, target)
+        acceptance, seconds = _replayed(record, part, drafter, target)
         replay_seconds += seconds
         seeds = 1 if task.sampling.greedy else options.seeds
         live = _decoded(task, part, target, drafter, options.gamma, options.prompts, seeds)
@@ -143,26 +143,26 @@ def measured(
         live_seconds += live.seconds / sum(live.tokens) * whole * len(GAMMAS)
         if not task.sampling.greedy:
             row["live"] = live.plain()
-            some = [one for one in odds if one.number < options.prompts and one.sample < seeds]
+            some = [one for one in acceptance if one.number < options.prompts and one.sample < seeds]
             row["replay"] = _expected(some, options.gamma).plain()
-            row["record"] = _expected(odds, options.gamma).plain()
+            row["record"] = _expected(acceptance, options.gamma).plain()
     return {**row, "replay_seconds": round(replay_seconds, 2), "live_seconds": round(live_seconds)}
 
 
 def _replayed(
     record: Record, part: RecordPart, drafter: Any, target: LoadedModel
-) -> tuple[Sequence[TextOdds], float]:
+) -> tuple[Sequence[TextAcceptance], float]:
     """Return the acceptance of a drafter along the texts of a part, and the seconds of that and of all gammas."""
     start = perf_counter()
-    odds = DrafterReplay(record, part, drafter, max_gamma=max(GAMMAS), target=target).odds()
+    acceptance = DrafterReplay(record, part, drafter, max_gamma=max(GAMMAS), target=target).acceptance()
     for gamma in GAMMAS:
-        expected_metrics(odds, gamma)
-    return odds, perf_counter() - start
+        expected_metrics(acceptance, gamma)
+    return acceptance, perf_counter() - start
 
 
-def _expected(odds: Sequence[TextOdds], gamma: int) -> Counted:
-    law = expected_metrics(odds, gamma)
-    return Counted([one.number for one in odds], law.tokens_by_text.tolist(), law.steps_by_text.tolist())
+def _expected(acceptance: Sequence[TextAcceptance], gamma: int) -> Counted:
+    law = expected_metrics(acceptance, gamma)
+    return Counted([one.number for one in acceptance], law.tokens_by_text.tolist(), law.steps_by_text.tolist())
 
 
 def _decoded(

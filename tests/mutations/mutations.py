@@ -55,10 +55,10 @@ TREE_DRAFTING = "specdec_core/decoding/tree_drafting.py"
 BEAM_SEARCH = "specdec_core/decoding/beams/search.py"
 BEAM_BATCH = "specdec_core/decoding/beams/batch.py"
 RUNNER = "specdec_core/study/run/runner.py"
-RECORDER = "specdec_core/offline/record/decode.py"
+RECORD_DECODE = "specdec_core/offline/record/decode.py"
 SHARDS = "specdec_core/offline/record/shards.py"
 TOKEN_TEXTS = "specdec_core/offline/record/token_texts.py"
-IMPORTING = "specdec_core/offline/record/import_log.py"
+IMPORT_LOG = "specdec_core/offline/record/import_log.py"
 CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 SHARED = "drafters/specdec_drafters/translated/shared.py"
 TRANSLATED = "drafters/specdec_drafters/translated/drafter.py"
@@ -87,12 +87,12 @@ ALLOWING = "specdec_core/verification/allowing.py"
 VERIFIER = "specdec_core/decoding/verifier.py"
 GUARDED_RULE = "specdec_core/decoding/guarded_rule.py"
 ROW = "specdec_core/decoding/row.py"
-ALONG = "specdec_core/offline/replay/session.py"
+TEXT_SESSION = "specdec_core/offline/replay/session.py"
 FORCED = "specdec_core/offline/replay/forced.py"
 REPLAY = "specdec_core/offline/replay/drafter.py"
-ODDS = "specdec_core/offline/replay/acceptance.py"
-PREPARING = "specdec_core/offline/replay/loading.py"
-REPLAYED_LAW = "specdec_core/offline/replay/expected_counts.py"
+TEXT_ACCEPTANCE = "specdec_core/offline/replay/acceptance.py"
+LOADING = "specdec_core/offline/replay/loading.py"
+EXPECTED_COUNTS = "specdec_core/offline/replay/expected_counts.py"
 RACING = "specdec_core/offline/tune/elimination.py"
 PROCESSORS = "specdec_core/decoding/custom_generate/processors.py"
 COLUMNS = "specdec_core/decoding/custom_generate/columns.py"
@@ -1210,7 +1210,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: p of the token before",
-        ALONG,
+        TEXT_SESSION,
         "at = self.position[index]\n",
         "at = max(self.position[index] - 1, 0)\n",
         "q of a token is divided by p of another: acceptance is wrong, and nothing crashes.",
@@ -1218,7 +1218,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: hidden state of the wrong position",
-        ALONG,
+        TEXT_SESSION,
         "one.hidden[min(at, len(one)) - 1]",
         "one.hidden[min(at, len(one) - 1)]",
         "Heads read the state that predicts the next token, which no live decoder has yet.",
@@ -1266,7 +1266,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: drafts of the largest budget for all",
-        ODDS,
+        TEXT_ACCEPTANCE,
         "return self.by_budget[budget - 1] if",
         "return self.by_budget[-1] if",
         "A drafter whose drafts depend on the budget is replayed with others.",
@@ -1274,7 +1274,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: a step begins at the last accepted token",
-        REPLAYED_LAW,
+        EXPECTED_COUNTS,
         "begins[:, i + 1 : i + 1 + width] +=",
         "begins[:, i : i + width] +=",
         "The recovered or bonus token is not counted, so that texts take more steps.",
@@ -1282,7 +1282,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: the last place before the limit is drafted",
-        REPLAYED_LAW,
+        EXPECTED_COUNTS,
         "[:, None] - position - 1",
         "[:, None] - position",
         "More is drafted than a decoder asks for.",
@@ -1290,7 +1290,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: the end of a text counts as a rejection",
-        REPLAYED_LAW,
+        EXPECTED_COUNTS,
         "verifiable = np.minimum(drafted, left)",
         "verifiable = drafted",
         "Tokens beyond an end of sequence are counted as verified.",
@@ -1314,7 +1314,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: all of p at the position before",
-        ALONG,
+        TEXT_SESSION,
         "torch.from_numpy(values[at : at + width])",
         "torch.from_numpy(values[max(at - 1, 0) : max(at - 1, 0) + width])",
         "q is compared with p of another position.",
@@ -1322,7 +1322,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: tokens that p excludes count among all",
-        ALONG,
+        TEXT_SESSION,
         "own.where(p > 0, math.inf)",
         "own.nan_to_num(nan=0.0)",
         "Rejection sampling is replayed as if it accepted next to nothing where sampling settings exclude tokens.",
@@ -1330,7 +1330,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: some of p is taken for all of it",
-        PREPARING,
+        LOADING,
         "or not p[:, -1].any()",
         "or True",
         "A rule that depends on all of p is replayed with the most probable tokens alone.",
@@ -1356,7 +1356,7 @@ MUTATIONS = (
     # Records.
     Mutation(
         "the probability of the most probable token is recorded",
-        RECORDER,
+        RECORD_DECODE,
         "self._probabilities.append(p[:, 0].gather(1, result.token[:, None])[:, 0])",
         "self._probabilities.append(p[:, 0].amax(dim=1))",
         "Every replay of a sampled text accepts too little.",
@@ -1364,7 +1364,7 @@ MUTATIONS = (
     ),
     Mutation(
         "hidden states of a long text are one token late",
-        RECORDER,
+        RECORD_DECODE,
         "tokens[max(start - 1, 0) : min(start + POSITIONS, len(tokens)) - 1]",
         "tokens[start : min(start + POSITIONS, len(tokens) - 1)]",
         "Heads draft from another token's state than the one they would see.",
@@ -1380,7 +1380,7 @@ MUTATIONS = (
     ),
     Mutation(
         "raw log-probabilities pass for those after top-p",
-        IMPORTING,
+        IMPORT_LOG,
         'if options.logprobs == "processed" or sampling.greedy or not changed:',
         'if options.logprobs == "processed" or sampling.temperature in (0, 1):',
         "An imported record has another distribution than the one that was sampled from.",
@@ -1835,16 +1835,16 @@ MUTATIONS = (
     Mutation(
         "a replay begins with what the one before taught",
         "specdec_core/offline/replay/drafter.py",
-        "            self.drafter.reset()\n            found: list[TextOdds] = []",
-        "            found: list[TextOdds] = []",
+        "            self.drafter.reset()\n            found: list[TextAcceptance] = []",
+        "            found: list[TextAcceptance] = []",
         "A drafter that remembers is expected to know the record by heart.",
         ("tests/offline/replay/test_remembering.py",),
     ),
     Mutation(
         "texts between those that are replayed teach nothing",
         "specdec_core/offline/replay/drafter.py",
-        "                        along.teach()",
-        "                        along.close()",
+        "                        session.teach()",
+        "                        session.close()",
         "What tune expects of a drafter that remembers depends on the texts of a round.",
         ("tests/offline/replay/test_remembering.py",),
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from specdec_core.offline.replay.acceptance import TextOdds
+    from specdec_core.offline.replay.acceptance import TextAcceptance
     from specdec_core.offline.replay.compare import replay
     from specdec_core.offline.replay.drafter import DrafterReplay
     from specdec_core.offline.replay.metrics import Replayed, expected_metrics
@@ -19,7 +19,7 @@ __all__ = [
     "DrafterReplay",
     "OwnTokensError",
     "Replayed",
-    "TextOdds",
+    "TextAcceptance",
     "check_replayable",
     "expected_metrics",
     "replay",
@@ -32,7 +32,7 @@ lazy_attributes(
         "specdec_core.offline.replay.session": ("OwnTokensError",),
         "specdec_core.offline.replay.drafter": ("DrafterReplay",),
         "specdec_core.offline.replay.metrics": ("Replayed", "expected_metrics"),
-        "specdec_core.offline.replay.acceptance": ("TextOdds",),
+        "specdec_core.offline.replay.acceptance": ("TextAcceptance",),
         "specdec_core.offline.replay.refusals": ("check_replayable",),
     },
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
-from specdec_core.offline.replay.expected_counts import TextLaw
+from specdec_core.offline.replay.expected_counts import DraftedText
 from specdec_core.verification import SpeculativeSampling
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class TextOdds:
+class TextAcceptance:
     """What the acceptance of a drafter along a recorded text of L tokens depends on, for drafts of up to K tokens.
 
     Attributes:
@@ -43,7 +43,7 @@ class TextOdds:
     limit: int
     number: int = 0
     sample: int = 0
-    by_budget: tuple[TextOdds, ...] = ()
+    by_budget: tuple[TextAcceptance, ...] = ()
     least: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class TextOdds:
         """Return how many tokens may be drafted at a position: the last place is for the target's own token."""
         return self.limit - position - 1
 
-    def asked(self, budget: int) -> TextOdds:
+    def asked(self, budget: int) -> TextAcceptance:
         """Return the acceptance of drafts for which a number of tokens was asked."""
         return self.by_budget[budget - 1] if self.by_budget and budget else self
 
@@ -93,17 +93,17 @@ class TextOdds:
                 )
         return found
 
-    def law(self, gamma: int, rule: AcceptanceRule | None = None) -> TextLaw:
+    def drafted(self, gamma: int, rule: AcceptanceRule | None = None) -> DraftedText:
         """Return what follows for a fixed gamma, at most K; see `accept`."""
         if not self.by_budget or not gamma:
-            return TextLaw(self.accept(rule), self.offered, self.limit)
+            return DraftedText(self.accept(rule), self.offered, self.limit)
         # Near the limit, fewer tokens are asked for.
         budgets = np.clip(self.limit - np.arange(len(self)) - 1, 1, gamma)
         accept, offered = np.zeros(self.ratio.shape), np.zeros(len(self), dtype=np.int64)
         for budget in np.unique(budgets).tolist():
             own, here = self.asked(budget), budgets == budget
             accept[here], offered[here] = own.accept(rule)[here], own.offered[here]
-        return TextLaw(accept, offered, self.limit)
+        return DraftedText(accept, offered, self.limit)
 
 
 def rule_name(rule: AcceptanceRule) -> str:

@@ -1,4 +1,4 @@
-"""Gamma controllers along recorded texts: run step by step, with accepted tokens drawn from their law.
+"""Gamma controllers along recorded texts: run step by step, with accepted tokens drawn at random.
 
 What a controller is told is what it would be told in decoding, except for two things that a record does not know,
 as they concern rejected tokens: which they are (`StepReport.draft_tokens` holds -1 there), and what was drafted
@@ -29,7 +29,7 @@ from specdec_core.interface import (
     PluginError,
     StepReport,
 )
-from specdec_core.offline.replay.acceptance import TextOdds
+from specdec_core.offline.replay.acceptance import TextAcceptance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class DrawnRun:
 
 
 def draw_runs(
-    odds: Sequence[TextOdds],
+    acceptance: Sequence[TextAcceptance],
     controller: GammaController,
     greedy: bool,
     costs: StepCosts | None,
@@ -78,7 +78,7 @@ def draw_runs(
         raise ConfigError(f"draws is {draws!r}; it must be a whole number, at least 1.")
     every: list[Metrics] = []
     watches = False
-    for text in odds:
+    for text in acceptance:
         accept = [one.accept(rule) for one in text.by_budget or (text,)]
         for draw in range(draws):
             # Of its own text, so that a text's runs do not depend on which others are replayed with it.
@@ -86,7 +86,7 @@ def draw_runs(
             run = _Run(text, accept, controller, greedy, costs, generator)
             every.append(run.metrics())
             watches = watches or run.watches
-    shape = len(odds), draws
+    shape = len(acceptance), draws
     steps = np.array([one.target_calls for one in every], dtype=np.float64).reshape(shape)
     seconds = np.array([one.seconds for one in every]).reshape(shape)
     notes = (_CONFIDENCE_NOTE,) if watches else ()
@@ -107,7 +107,7 @@ class _Run:
 
     def __init__(
         self,
-        text: TextOdds,
+        text: TextAcceptance,
         accept: Sequence[NDArray[np.float64]],
         controller: GammaController,
         greedy: bool,

@@ -20,10 +20,10 @@ from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress,
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart, SomeTexts
-from specdec_core.offline.replay.acceptance import TextOdds
+from specdec_core.offline.replay.acceptance import TextAcceptance
 from specdec_core.offline.replay.drafter_times import draft_seconds
 from specdec_core.offline.replay.loading import Preparation
-from specdec_core.offline.replay.session import Along, ForcedDraft, ForcedText
+from specdec_core.offline.replay.session import ForcedDraft, ForcedText, TextSession
 from specdec_core.registry import Registry
 
 BATCH_SIZE = 16
@@ -88,7 +88,7 @@ class DrafterReplay:
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
-        self._odds: tuple[TextOdds, ...] | None = None
+        self._acceptance: tuple[TextAcceptance, ...] | None = None
         self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._timed: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
@@ -97,15 +97,15 @@ class DrafterReplay:
         """What a reader of the results should know."""
         return tuple(self._preparation.notes)
 
-    def along(self, texts: RecordPart, odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+    def for_texts(self, texts: RecordPart, acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
         """Return the same drafter along some of the texts; nothing is loaded again.
 
         Args:
             texts: Texts of the part.
-            odds: The acceptance along each, if it is known.
+            acceptance: The acceptance along each, if it is known.
         """
         other = copy(self)
-        other._part, other._odds = texts, None if odds is None else tuple(odds)
+        other._part, other._acceptance = texts, None if acceptance is None else tuple(acceptance)
         other._timed = None
         return other
 
@@ -114,26 +114,26 @@ class DrafterReplay:
         """Device of the drafter, with its hardware."""
         return describe_device(torch.device(self.drafter.target.device))
 
-    def odds(self) -> Sequence[TextOdds]:
+    def acceptance(self) -> Sequence[TextAcceptance]:
         """Return the acceptance along each text, in the order of the part. It is computed once.
 
         Raises:
             PluginError: The drafter fails, draws its tokens itself, or is not what it declares.
             ConfigError: The part holds no texts, or their probabilities are no probabilities.
         """
-        if self._odds is None:
+        if self._acceptance is None:
             if self._progress is not None:
                 self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
             with watched(self._timeout) as watch:
                 found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
             if not found:
                 raise ConfigError("this part of the record holds no texts.")
-            self._odds = tuple(found)
-        return self._odds
+            self._acceptance = tuple(found)
+        return self._acceptance
 
-    def _alone(self, watch: CallWatch) -> list[TextOdds]:
+    def _alone(self, watch: CallWatch) -> list[TextAcceptance]:
         """Return the acceptance along each text of a drafter that does not know the others."""
-        found: list[TextOdds] = []
+        found: list[TextAcceptance] = []
         for texts in self._batches(self._batch_size):
             with watch.interrupting():
                 found += self._along(texts, watch)
@@ -141,7 +141,7 @@ class DrafterReplay:
                 self._progress.advance(len(found))
         return found
 
-    def _remembered(self, watch: CallWatch) -> list[TextOdds]:
+    def _remembered(self, watch: CallWatch) -> list[TextAcceptance]:
         """Return the acceptance along each text of a drafter that has learned those before it, and nothing else.
 
         Of some texts of a part, the texts between them are taught, too: what is expected of a text does not depend
@@ -151,16 +151,16 @@ class DrafterReplay:
         passes = []
         for budget in range(1, self._max_gamma + 1) if by_budget else (self._max_gamma,):
             self.drafter.reset()
-            found: list[TextOdds] = []
+            found: list[TextAcceptance] = []
             for text, wanted in self._in_order():
                 with watch.interrupting():
-                    along = self._open([text], watch)
+                    session = self._open([text], watch)
                     if not wanted:
-                        along.teach()
+                        session.teach()
                     elif self._autoregressive:
-                        found += _in_chunks([text], along, self._max_gamma)
+                        found += _in_chunks([text], session, self._max_gamma)
                     else:
-                        found += _at_every_position([text], along, budget, self._max_gamma)
+                        found += _at_every_position([text], session, budget, self._max_gamma)
                 if self._progress is not None:
                     self._progress.advance(len(found))
             passes.append(found)
@@ -188,9 +188,9 @@ class DrafterReplay:
             timings: Number of timings of each length.
         """
         if self._timed is None:
-            odds = iter(self.odds())
-            self.drafter.reset()  # each text is as new to it as in `odds`
-            texts = ((texts[0], next(odds)) for texts in self._batches(1))
+            acceptance = iter(self.acceptance())
+            self.drafter.reset()  # each text is as new to it as in `acceptance`
+            texts = ((texts[0], next(acceptance)) for texts in self._batches(1))
             with watched(self._timeout) as watch, watch.interrupting():
                 self._timed = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
         return target.with_drafter(*self._timed)
@@ -210,11 +210,11 @@ class DrafterReplay:
         hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
         return self._preparation.forced(texts, hidden=hidden, layers=layers)
 
-    def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> Along:
+    def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> TextSession:
         sampling = self._part.header.sampling
-        return Along(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
+        return TextSession(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
 
-    def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextOdds]:
+    def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextAcceptance]:
         """Return the acceptance along some texts."""
         if self._autoregressive:
             return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
@@ -228,13 +228,13 @@ class DrafterReplay:
 
 
 def _at_every_position(
-    texts: Sequence[ForcedText], along: Along, budget: int, width: int | None = None
-) -> list[TextOdds]:
+    texts: Sequence[ForcedText], session: TextSession, budget: int, width: int | None = None
+) -> list[TextAcceptance]:
     """Ask for a draft of a number of tokens at each position of each text.
 
     Args:
         texts: The texts.
-        along: The session.
+        session: The session.
         budget: The number of tokens.
         width: K of the result; the budget by default.
     """
@@ -243,15 +243,15 @@ def _at_every_position(
         for position in range(max(map(len, texts))):
             inside = [position < len(text) for text in texts]
             rows = zip(texts, inside, strict=True)
-            proposal = along.ask([min(budget, text.room(position)) if more else 0 for text, more in rows])
-            for one, draft, more in zip(found, along.read(proposal), inside, strict=True):
+            proposal = session.ask([min(budget, text.room(position)) if more else 0 for text, more in rows])
+            for one, draft, more in zip(found, session.read(proposal), inside, strict=True):
                 if more:
                     one.put(position, draft)
             # No draft token counts as accepted, not even one that equals the text's: a draft begins at the next.
-            along.commit([0] * len(texts), [int(more) for more in inside], proposal.lengths)
+            session.commit([0] * len(texts), [int(more) for more in inside], proposal.lengths)
     finally:
-        along.close()
-    return [one.odds() for one in found]
+        session.close()
+    return [one.acceptance() for one in found]
 
 
 class _Found:
@@ -273,12 +273,12 @@ class _Found:
             self._least[position, :count] = draft.least
         self._offered[position] = draft.offered
 
-    def odds(self) -> TextOdds:
+    def acceptance(self) -> TextAcceptance:
         """Return all of it."""
-        return _odds(self._text, self._ratio, self._least, self._offered, self._confidence)
+        return _acceptance(self._text, self._ratio, self._least, self._offered, self._confidence)
 
 
-def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> list[TextOdds]:
+def _in_chunks(texts: Sequence[ForcedText], session: TextSession, max_gamma: int) -> list[TextAcceptance]:
     """Ask an autoregressive drafter once for each token of each text, in drafts of up to K tokens.
 
     All but the last token of a draft are committed as accepted, and the last as recovered with the same token: the
@@ -288,10 +288,10 @@ def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> lis
     try:
         while any(one.budget for one in found):
             budget = [one.budget for one in found]
-            proposal = along.ask(budget)
-            for one, draft in zip(found, along.read(proposal, drawn=True), strict=True):
+            proposal = session.ask(budget)
+            for one, draft in zip(found, session.read(proposal, drawn=True), strict=True):
                 if one.budget and not one.put(draft):
-                    along.fail(
+                    session.fail(
                         f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
                         "and some later. Set `autoregressive = False` where the length of drafts varies."
                     )
@@ -301,10 +301,10 @@ def _in_chunks(texts: Sequence[ForcedText], along: Along, max_gamma: int) -> lis
             count = [max(n, 1) if asked else one.left for one, asked, n in each]
             for one, more in zip(found, count, strict=True):
                 one.position += more
-            along.commit([max(n - 1, 0) for n in drafted], count, drafted)
+            session.commit([max(n - 1, 0) for n in drafted], count, drafted)
     finally:
-        along.close()
-    return [one.odds() for one in found]
+        session.close()
+    return [one.acceptance() for one in found]
 
 
 class _Chunks:
@@ -344,7 +344,7 @@ class _Chunks:
             return True
         return self._end is None or not draft.offered
 
-    def odds(self) -> TextOdds:
+    def acceptance(self) -> TextAcceptance:
         """Return what follows for drafts that begin at any position."""
         starts = np.arange(len(self._text))
         offered = np.minimum(self._max_gamma, self._text.limit - starts - 1)
@@ -352,7 +352,7 @@ class _Chunks:
             offered = np.minimum(offered, self._end - starts)
         least = None if self._least is None else self._windows(self._least, 0)
         ratio, confidence = self._windows(self._ratio, 0), self._windows(self._confidence, np.nan)
-        return _odds(self._text, ratio, least, np.maximum(offered, 0), confidence)
+        return _acceptance(self._text, ratio, least, np.maximum(offered, 0), confidence)
 
     def _windows(self, values: Floats, beyond: float) -> Floats:
         """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
@@ -361,12 +361,12 @@ class _Chunks:
         return windows
 
 
-def _odds(
+def _acceptance(
     text: ForcedText,
     ratio: NDArray[np.float64],
     least: NDArray[np.float64] | None,
     offered: NDArray[np.int64],
     confidence: NDArray[np.float32],
-) -> TextOdds:
+) -> TextAcceptance:
     own = text.text
-    return TextOdds(ratio, offered, confidence, own.tokens, text.limit, own.number, own.sample, least=least)
+    return TextAcceptance(ratio, offered, confidence, own.tokens, text.limit, own.number, own.sample, least=least)

@@ -11,26 +11,30 @@ import numpy as np
 from specdec_core.costs.timed_steps import mean_seconds
 from specdec_core.decoding.watch import CallWatch
 from specdec_core.models.device import synchronize
-from specdec_core.offline.replay.acceptance import TextOdds
-from specdec_core.offline.replay.session import Along, ForcedText
+from specdec_core.offline.replay.acceptance import TextAcceptance
+from specdec_core.offline.replay.session import ForcedText, TextSession
 
 _SEED = 0
 
 
-class OpenAlong(Protocol):
+class OpenSession(Protocol):
     """Opens a session along some texts."""
 
-    def __call__(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> Along:
-        """Return it; `live` as in `Along`."""
+    def __call__(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> TextSession:
+        """Return it; `live` as in `TextSession`."""
 
 
 def draft_seconds(
-    texts: Iterable[tuple[ForcedText, TextOdds]], opened: OpenAlong, watch: CallWatch, max_gamma: int, timings: int
+    texts: Iterable[tuple[ForcedText, TextAcceptance]],
+    opened: OpenSession,
+    watch: CallWatch,
+    max_gamma: int,
+    timings: int,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean seconds of `propose` and `commit` by the length k = 0, 1, ... K of the draft.
 
     Drafts of 1 to K tokens are asked for in turn, in a new random order each time. Each follows the text for as
-    many tokens as would be accepted, a number drawn from the law of acceptance, and is free from there on, so that
+    many tokens as would be accepted, a number drawn at random, and is free from there on, so that
     caches are rolled back as they are in decoding. The first step, which reads the prompt, is left out. Lengths
     that did not occur are interpolated; a drafter that was asked and drafted nothing counts as k = 0, and D(0) is
     0 where that never happened. `specdec_core.costs.timed_steps` says why it is the mean.
@@ -49,50 +53,50 @@ def draft_seconds(
     found: dict[int, list[float]] = {}
     turn: list[int] = []
     steps = 0
-    for text, odds in texts:
-        along = opened([text], watch, live=True)
+    for text, acceptance in texts:
+        session = opened([text], watch, live=True)
         try:
-            while along.position[0] < len(text) and steps < (timings + 1) * max_gamma:
+            while session.position[0] < len(text) and steps < (timings + 1) * max_gamma:
                 if not turn:
                     turn = (generator.permutation(max_gamma) + 1).tolist()
-                first = not along.position[0]
-                length, seconds = _step(along, text, odds, turn.pop(), generator)
+                first = not session.position[0]
+                length, seconds = _step(session, text, acceptance, turn.pop(), generator)
                 if not first:
                     steps += 1
                     if steps > max_gamma:  # the first turn warms up
                         found.setdefault(length, []).append(seconds)
         finally:
-            along.close()
+            session.close()
         if steps >= (timings + 1) * max_gamma:
             break
     return mean_seconds({0: [0.0], **found}, max_gamma)
 
 
 def _step(
-    along: Along, text: ForcedText, odds: TextOdds, budget: int, generator: np.random.Generator
+    session: TextSession, text: ForcedText, acceptance: TextAcceptance, budget: int, generator: np.random.Generator
 ) -> tuple[int, float]:
     """Take a step with a draft of up to `budget` tokens; return its length and the drafter's seconds."""
-    at = along.position[0]
-    own = odds.asked(budget)
+    at = session.position[0]
+    own = acceptance.asked(budget)
     ahead = min(budget, text.room(at), int(own.offered[at]), len(text) - at)
     rejected = generator.random(ahead) >= own.ratio[at, :ahead]
-    along.sampler.reach = [int(rejected.argmax()) if rejected.any() else ahead]
-    wait = along.device.type != "cpu"
-    along.proposer.seconds = 0.0
+    session.sampler.reach = [int(rejected.argmax()) if rejected.any() else ahead]
+    wait = session.device.type != "cpu"
+    session.proposer.seconds = 0.0
     begun = perf_counter()
-    proposal = along.ask([min(budget, text.room(at))])
+    proposal = session.ask([min(budget, text.room(at))])
     seconds = perf_counter() - begun
     if wait:
-        synchronize(along.device)
+        synchronize(session.device)
         seconds = perf_counter() - begun
     tokens = proposal.tokens[0].tolist()[: proposal.lengths[0]]
     accepted = _common(tokens, text.text.tokens[at:].tolist())
     begun = perf_counter()
-    along.commit([accepted], [min(accepted + 1, len(text) - at)], proposal.lengths)
+    session.commit([accepted], [min(accepted + 1, len(text) - at)], proposal.lengths)
     if wait:
-        synchronize(along.device)
+        synchronize(session.device)
         return proposal.lengths[0], seconds + perf_counter() - begun
-    return proposal.lengths[0], along.proposer.seconds  # the drafter alone, without the checks of its proposal
+    return proposal.lengths[0], session.proposer.seconds  # the drafter alone, without the checks of its proposal
 
 
 def _common(draft: Sequence[int], text: Sequence[int]) -> int:

@@ -1,11 +1,11 @@
 """What a drafter would have done on given texts: the expected counts of decoding, given each text.
 
-With a lossless acceptance rule the emitted text has the target's law whatever is drafted. Given the text,
+With a lossless acceptance rule the emitted text has the target's distribution whatever is drafted. Given the text,
 Algorithm 1 accepts a draft token at a position where the drafter has q and the target emitted y with probability
 min(1, q(y) / p(y)), independently of all that came before. Steps are therefore a Markov chain along the text: one
 that begins at position i accepts n tokens with a probability that depends on i alone, and the next begins at
 i + n + 1. Expectations follow by dynamic programming over the positions. Other lossless rules have another
-acceptance given the text, and the rest is the same; docs/replay-law.md has the proofs.
+acceptance given the text, and the rest is the same; docs/exact-replay.md has the proofs.
 
 References:
     Leviathan, Kalman, Matias 2023, Algorithm 1 and appendix A.1 (arXiv 2211.17192).
@@ -29,7 +29,7 @@ _CELLS = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class TextLaw:
+class DraftedText:
     """What is known of drafts along one text of L tokens, whose sequence may have had up to `limit` tokens.
 
     Attributes:
@@ -94,7 +94,7 @@ class ExpectedCounts:
         return np.maximum(length, 1 - self.first_asked[:, 0])
 
 
-def expected_counts(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
+def expected_counts(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     """Return the expected counts of decoding texts with a fixed gamma, each in a batch of its own.
 
     Args:
@@ -110,7 +110,7 @@ def expected_counts(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
     return ExpectedCounts(**{name: np.concatenate([getattr(one, name) for one in parts]) for name in names})
 
 
-def _check(texts: Sequence[TextLaw], gamma: int) -> None:
+def _check(texts: Sequence[DraftedText], gamma: int) -> None:
     if not texts:
         raise ValueError("no text was given")
     most = min(text.accept.shape[1] for text in texts)
@@ -122,7 +122,7 @@ def _check(texts: Sequence[TextLaw], gamma: int) -> None:
             raise ValueError(f"text {number} has {length} tokens; expected from 1 to its limit, {text.limit}")
 
 
-def _parts(texts: Sequence[TextLaw], gamma: int) -> Iterator[Sequence[TextLaw]]:
+def _parts(texts: Sequence[DraftedText], gamma: int) -> Iterator[Sequence[DraftedText]]:
     """Yield the texts in parts whose arrays fit in memory."""
     first, longest = 0, 0
     for number, text in enumerate(texts):
@@ -133,7 +133,7 @@ def _parts(texts: Sequence[TextLaw], gamma: int) -> Iterator[Sequence[TextLaw]]:
     yield texts[first:]
 
 
-def _counts_of(texts: Sequence[TextLaw], gamma: int) -> ExpectedCounts:
+def _counts_of(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     lengths = np.array([len(text.accept) for text in texts])
     longest = int(lengths.max())
     position = np.arange(longest)

@@ -11,7 +11,7 @@ import numpy as np
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.metrics import Metrics, StepTimes
 from specdec_core.interface import AcceptanceRule, ConfigError, FixedGamma, GammaController
-from specdec_core.offline.replay.acceptance import TextOdds
+from specdec_core.offline.replay.acceptance import TextAcceptance
 from specdec_core.offline.replay.controllers import DrawnRun, draw_runs
 from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts
 
@@ -43,7 +43,7 @@ class Replayed:
 
 
 def expected_metrics(
-    odds: Sequence[TextOdds],
+    acceptance: Sequence[TextAcceptance],
     gamma: int | GammaController,
     *,
     rule: AcceptanceRule | None = None,
@@ -55,10 +55,10 @@ def expected_metrics(
     """Return what a run would count in expectation.
 
     A fixed gamma is computed exactly. Any other controller is run step by step: the number of accepted tokens is
-    drawn from its law, and the controller is told the step as in decoding.
+    drawn from its distribution, and the controller is told the step as in decoding.
 
     Args:
-        odds: The drafter's acceptance along each text.
+        acceptance: The drafter's acceptance along each text.
         gamma: The number of tokens drafted in each step, or the controller that decides it.
         rule: The acceptance rule, which `check_replayable` lets pass; None for Algorithm 1.
         greedy: Whether the target decodes greedily, which controllers are told. All rules accept the same then.
@@ -71,10 +71,10 @@ def expected_metrics(
             rule takes more of p than the record holds.
         PluginError: The controller fails.
     """
-    if not odds:
+    if not acceptance:
         raise ConfigError("there are no texts to replay.")
     longest = gamma.max_gamma if isinstance(gamma, GammaController) else gamma
-    known = min(one.longest for one in odds)
+    known = min(one.longest for one in acceptance)
     if not 0 <= longest <= known:
         raise ConfigError(
             f"gamma may be {longest}, but drafts of up to {known} tokens were replayed; replay the drafter with "
@@ -84,11 +84,11 @@ def expected_metrics(
         rule = None
     if costs is not None:
         costs.check(longest)
-    tokens = np.array(list(map(len, odds)))
+    tokens = np.array(list(map(len, acceptance)))
     if isinstance(gamma, GammaController) and type(gamma) is not FixedGamma:
-        runs = draw_runs(odds, gamma, greedy, costs, draws, seed, rule=rule)
+        runs = draw_runs(acceptance, gamma, greedy, costs, draws, seed, rule=rule)
         return _drawn(runs, tokens, costs is not None)
-    return _exact(expected_counts([one.law(longest, rule) for one in odds], longest), tokens, costs)
+    return _exact(expected_counts([one.drafted(longest, rule) for one in acceptance], longest), tokens, costs)
 
 
 def _exact(counts: ExpectedCounts, tokens: NDArray[np.int64], costs: StepCosts | None) -> Replayed:

@@ -20,7 +20,7 @@ def check_replayable(
     greedy: bool = False,
     generation: GenerationSettings | None = None,
 ) -> None:
-    """Refuse a run whose texts do not have the target's law, or whose rule does not say how it is replayed.
+    """Refuse a lossy run, and one whose rule does not say how it is replayed.
 
     A controller that asks for trees is refused when it does so, and a rule that takes more of p than the record
     holds when the texts have been read.

@@ -9,7 +9,7 @@ import numpy as np
 from specdec_core.costs import StepCosts
 from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.offline.record import RecordedText, RecordPart
-from specdec_core.offline.replay import DrafterReplay, Replayed, TextOdds, expected_metrics
+from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, expected_metrics
 from specdec_core.offline.replay.workers import PooledReplay
 from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.theory.intervals import ratio_interval
@@ -64,10 +64,10 @@ class RecordedTexts:
         )
 
 
-def _undrafted(text: RecordedText) -> TextOdds:
+def _undrafted(text: RecordedText) -> TextAcceptance:
     """Return a text without any draft along it."""
     length = len(text.tokens)
-    return TextOdds(
+    return TextAcceptance(
         ratio=np.zeros((length, 0)),
         offered=np.zeros(length, dtype=np.int64),
         confidence=np.zeros((length, 0), dtype=np.float32),
@@ -93,7 +93,7 @@ class Drafted:
 
     def __init__(self, replay: DrafterReplay | PooledReplay, longest: int, greedy: bool, seed: int) -> None:
         self.replay = replay
-        self._odds: Sequence[TextOdds] = replay.odds()
+        self._acceptance: Sequence[TextAcceptance] = replay.acceptance()
         self._longest, self._greedy, self._seed = longest, greedy, seed
         self._speedups: dict[tuple[StepCosts, str | None], tuple[float, ...]] = {}
 
@@ -111,7 +111,7 @@ class Drafted:
             costs: The times of steps with this drafter; None for counts alone.
         """
         return expected_metrics(
-            self._odds,
+            self._acceptance,
             gamma,
             rule=rule,
             greedy=self._greedy,

@@ -131,7 +131,7 @@ class _WatchingSession(GammaSession):
         return [True] * len(confidence)
 
 
-class Along:
+class TextSession:
     """A session of a drafter along a batch of recorded texts.
 
     Args:

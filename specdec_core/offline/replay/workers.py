@@ -17,7 +17,7 @@ from specdec_core.costs import StepCosts
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.record import Record, RecordPart, read_record
 from specdec_core.offline.record.format import SomeTexts
-from specdec_core.offline.replay import DrafterReplay, TextOdds
+from specdec_core.offline.replay import DrafterReplay, TextAcceptance
 from specdec_core.offline.replay.drafter import BATCH_SIZE
 from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.study.config.study import Run
@@ -79,23 +79,23 @@ class PooledReplay:
         batches = -(-len(chosen) // BATCH_SIZE)
         each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * BATCH_SIZE
         some = [chosen[first : first + each] for first in range(0, len(chosen), each)]
-        self._found = pool.map(_odds, [(self._asked, one) for one in some], cpus=cpus, gpus=self._gpus)
+        self._found = pool.map(_acceptance, [(self._asked, one) for one in some], cpus=cpus, gpus=self._gpus)
         self._chosen = chosen
-        self._odds: list[TextOdds] | None = None
+        self._acceptance: list[TextAcceptance] | None = None
         self.notes: tuple[str, ...] = ()
         self.device = ""
 
-    def odds(self) -> Sequence[TextOdds]:
-        """Return the acceptance along each text; see `DrafterReplay.odds`."""
-        if self._odds is None:
+    def acceptance(self) -> Sequence[TextAcceptance]:
+        """Return the acceptance along each text; see `DrafterReplay.acceptance`."""
+        if self._acceptance is None:
             found = list(self._found)
             self.notes = tuple(dict.fromkeys(note for _, notes in found for note in notes))
-            self._odds = [one for odds, _ in found for one in odds]
-        return self._odds
+            self._acceptance = [one for acceptance, _ in found for one in acceptance]
+        return self._acceptance
 
     def costs(self, target: StepCosts) -> StepCosts:
         """Return the costs of steps; one worker times D(k) on a device of its own. See `DrafterReplay.costs`."""
-        job = (self._asked, self._chosen[: self._timed], list(self.odds()[: self._timed]), target)
+        job = (self._asked, self._chosen[: self._timed], list(self.acceptance()[: self._timed]), target)
         ((costs, self.device),) = self._pool.map(_costs, [job], timed=True, gpus=self._gpus)
         found: StepCosts = costs
         return found
@@ -127,14 +127,14 @@ class _Asked:
     folder: str
     plugin_timeout: float | None
 
-    def replay(self, chosen: tuple[int, ...], odds: Sequence[TextOdds] | None = None) -> DrafterReplay:
+    def replay(self, chosen: tuple[int, ...], acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
         """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
         torch.set_num_threads(self.threads)
         part = read_record(self.record).parts[self.part]
         if _Loaded.last is None or _Loaded.last[0] != self:
             _Loaded.last = None  # frees memory before the next is loaded
             _Loaded.last = self, self._load(part)
-        return _Loaded.last[1].along(SomeTexts(part, chosen), odds)
+        return _Loaded.last[1].for_texts(SomeTexts(part, chosen), acceptance)
 
     def _load(self, part: RecordPart) -> DrafterReplay:
         registry, own = default_registry(), self.draft_sampling
@@ -157,13 +157,13 @@ class _Loaded:
     last: tuple[_Asked, DrafterReplay] | None = None
 
 
-def _odds(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextOdds], tuple[str, ...]]:
+def _acceptance(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextAcceptance], tuple[str, ...]]:
     replay = asked.replay(chosen)
-    return list(replay.odds()), replay.notes
+    return list(replay.acceptance()), replay.notes
 
 
 def _costs(
-    asked: _Asked, chosen: tuple[int, ...], odds: Sequence[TextOdds], target: StepCosts
+    asked: _Asked, chosen: tuple[int, ...], acceptance: Sequence[TextAcceptance], target: StepCosts
 ) -> tuple[StepCosts, str]:
-    replay = asked.replay(chosen, odds)
+    replay = asked.replay(chosen, acceptance)
     return replay.costs(target, _TIMINGS), replay.device

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_core.cluster import Pool
     from specdec_core.interface import AcceptanceRule, GammaController, Progress
     from specdec_core.models import LoadedModel
-    from specdec_core.offline.replay import TextOdds
+    from specdec_core.offline.replay import TextAcceptance
     from specdec_core.registry import Registry
     from specdec_core.study import Run
 
@@ -161,15 +161,17 @@ class Replays:
             replay = asked()
             if isinstance(replay, DrafterReplay):
                 drafter.loaded = replay.drafter
-            odds = replay.odds()
+            acceptance = replay.acceptance()
         except SpecdecError as error:
             return dict.fromkeys(names, str(error))
-        return {name: self._seconds(odds, drafter, name) for name in names}
+        return {name: self._seconds(acceptance, drafter, name) for name in names}
 
-    def _seconds(self, odds: Sequence[TextOdds], drafter: _Drafter, name: str) -> NDArray[np.float64] | str:
+    def _seconds(
+        self, acceptance: Sequence[TextAcceptance], drafter: _Drafter, name: str
+    ) -> NDArray[np.float64] | str:
         try:
             replayed = expected_metrics(
-                odds,
+                acceptance,
                 drafter.gammas[name],
                 rule=drafter.rules[name],
                 greedy=self._part.header.sampling.greedy,

@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.offline.replay import DrafterReplay, OwnTokensError, TextOdds
+from specdec_core.offline.replay import DrafterReplay, OwnTokensError, TextAcceptance
 from specdec_core.testing.causes import what_failed
 from specdec_core.testing.harness.replaying import (
     COUNTS,
@@ -35,7 +35,7 @@ def draws_itself(subject: DrafterSubject) -> str | None:
     """Return why a drafter cannot be replayed: q of the text's tokens is not known of one that draws by itself."""
     for target in subject.targets:
         try:
-            _odds(subject, target, SAMPLED)
+            _acceptance(subject, target, SAMPLED)
         except OwnTokensError:
             return "it draws its tokens itself, not with the request's methods, so it cannot be replayed"
         except (PluginError, CheckFailure):
@@ -108,12 +108,14 @@ def autoregressive_as_declared(subject: DrafterSubject) -> None:
             how = f"at temperature {sampling.temperature:g} on {target}"
             did = f"asked it once per text, and at every position, {how}"
             with _replaying(did):
-                once, always = (_odds(subject, target, sampling, autoregressive=way) for way in (True, False))
+                once, always = (
+                    _acceptance(subject, target, sampling, autoregressive=way) for way in (True, False)
+                )
             for text, (one, other) in enumerate(zip(once, always, strict=True)):
                 _require_equal(did, text, one, other)
 
 
-def _require_equal(did: str, text: int, once: TextOdds, always: TextOdds) -> None:
+def _require_equal(did: str, text: int, once: TextAcceptance, always: TextAcceptance) -> None:
     hint = "Set `autoregressive = False` if q depends on where the draft began."
     for position in range(len(once)):
         offered = int(once.offered[position]), int(always.offered[position])
@@ -124,7 +126,7 @@ def _require_equal(did: str, text: int, once: TextOdds, always: TextOdds) -> Non
             )
             raise CheckFailure(did, got, f"{expected}, as many as there is room for", hint)
         count = min(offered[0], len(once) - position)
-        one, other = (np.cumprod(odds.accept()[position, :count]) for odds in (once, always))
+        one, other = (np.cumprod(acceptance.accept()[position, :count]) for acceptance in (once, always))
         if count and np.abs(one - other).max() > _TOLERANCE:
             place = int(np.abs(one - other).argmax())
             raise CheckFailure(
@@ -136,9 +138,9 @@ def _require_equal(did: str, text: int, once: TextOdds, always: TextOdds) -> Non
             )
 
 
-def _odds(
+def _acceptance(
     subject: DrafterSubject, target: TinyTarget, sampling: SamplingSettings, *, autoregressive: bool = False
-) -> list[TextOdds]:
+) -> list[TextAcceptance]:
     """Return the drafter's acceptance along some texts."""
     # Greedy texts are certain, whatever they are.
     texts = recorded_texts(target.loaded, PROMPT, _TEXTS, SAMPLED, LENGTH)
@@ -152,7 +154,7 @@ def _odds(
             batch_size=subject.batch(len(texts)),
             target=target.loaded,
             autoregressive=autoregressive,
-        ).odds()
+        ).acceptance()
     )
 
 

@@ -88,13 +88,13 @@ def recorded_texts(
     known: dict[tuple[int, ...], Tensor] = {}  # short texts begin alike
     texts = []
     for number, (row, scores) in enumerate(zip(rows, logits, strict=True)):
-        law = []
+        p_of_each = []
         for i in range(len(row)):
             before = tuple(row[:i])
             if before not in known:
                 known[before] = adjusted(scores[i], sampling, [*begin, *before]).float()
-            law.append(known[before])
-        p, top = torch.stack(law), torch.stack(law).topk(top_k)
+            p_of_each.append(known[before])
+        p, top = torch.stack(p_of_each), torch.stack(p_of_each).topk(top_k)
         reason = "length" if len(row) == limit else "eos" if row[-1] in target.eos_ids else "context"
         texts.append(
             RecordedText(
@@ -207,7 +207,7 @@ def decode_and_replay(
         target=target,
     )
     known = None if sampling.greedy else rule
-    counts = expected_counts([one.law(gamma, known) for one in replay.odds()], gamma)
+    counts = expected_counts([one.drafted(gamma, known) for one in replay.acceptance()], gamma)
     return LiveAndReplayed(
         texts, np.concatenate(live), np.stack([counts.steps, counts.accepted, counts.drafted], axis=1)
     )

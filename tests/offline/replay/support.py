@@ -15,7 +15,7 @@ from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.interface import GenerationSettings, Outcome, SamplingSettings, StepReport
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record.format import RecordedText
-from specdec_core.offline.replay import DrafterReplay, TextOdds, expected_metrics
+from specdec_core.offline.replay import DrafterReplay, TextAcceptance, expected_metrics
 from specdec_core.testing.harness.enumeration import adjusted, continuations
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
@@ -47,11 +47,11 @@ def all_texts(
 
 
 def expected_by_replay(
-    odds: Sequence[TextOdds], weights: np.ndarray, gamma: int, **options: Any
+    acceptance: Sequence[TextAcceptance], weights: np.ndarray, gamma: int, **options: Any
 ) -> dict[str, Any]:
     """Return what replaying every text gives on average."""
     total: dict[str, Any] = defaultdict(lambda: np.zeros(8))
-    for one, weight in zip(odds, weights, strict=True):
+    for one, weight in zip(acceptance, weights, strict=True):
         _add(total, expected_metrics([one], gamma, **options).metrics, float(weight))
     return total
 

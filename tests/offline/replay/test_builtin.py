@@ -91,7 +91,7 @@ def test_asking_once_per_text_equals_asking_at_every_position(made, who):
         texts = agree(made, "gpt2", "random", setting, 6, length=11).texts
         record, part = memory_record(target, texts, SETTINGS[setting], GenerationSettings(max_new_tokens=11))
         once, always = (
-            DrafterReplay(record, part, drafter, max_gamma=3, autoregressive=how, batch_size=4).odds()
+            DrafterReplay(record, part, drafter, max_gamma=3, autoregressive=how, batch_size=4).acceptance()
             for how in (True, False)
         )
         for one, other in zip(once, always, strict=True):

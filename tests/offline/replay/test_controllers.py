@@ -61,16 +61,16 @@ class _AlwaysSession(GammaSession):
 
 
 @pytest.fixture(scope="module")
-def odds():
+def acceptance():
     target, sampling = small_target(), SamplingSettings()
     texts, _ = all_texts(target, sampling, 4)
-    return replayed(target, texts[:40], sampling, TableDrafter(4), length=4).odds()
+    return replayed(target, texts[:40], sampling, TableDrafter(4), length=4).acceptance()
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])
-def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(odds, gamma):
-    exact = expected_metrics(odds, gamma, costs=COSTS)
-    drawn = expected_metrics(odds, _Always(gamma), costs=COSTS, draws=200)
+def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(acceptance, gamma):
+    exact = expected_metrics(acceptance, gamma, costs=COSTS)
+    drawn = expected_metrics(acceptance, _Always(gamma), costs=COSTS, draws=200)
     assert drawn.metrics.tokens == exact.metrics.tokens
     assert drawn.drawn is not None
     difference = drawn.metrics.block_efficiency - exact.metrics.block_efficiency
@@ -82,15 +82,15 @@ def test_drawn_runs_count_what_a_fixed_gamma_counts_on_average(odds, gamma):
     np.testing.assert_allclose(drawn.steps_by_text, exact.steps_by_text, atol=0.4)
 
 
-def test_the_fixed_controller_is_computed_exactly(odds):
+def test_the_fixed_controller_is_computed_exactly(acceptance):
     controller = FixedGamma(FixedGammaConfig(gamma=2))
-    one, other = expected_metrics(odds, controller), expected_metrics(odds, 2)
+    one, other = expected_metrics(acceptance, controller), expected_metrics(acceptance, 2)
     assert one.drawn is None
     assert one.metrics == other.metrics
 
 
-def test_times_are_the_machines(odds):
-    found = expected_metrics(odds, 2, costs=COSTS)
+def test_times_are_the_machines(acceptance):
+    found = expected_metrics(acceptance, 2, costs=COSTS)
     metrics = found.metrics
     # A step takes T(k), D(k) if it asked for a draft, and the overhead; the first of each text is not in `times`.
     for k, (verify, draft) in enumerate(zip((1.0, 1.1, 1.2), (0.0, 0.1, 0.2), strict=True)):
@@ -98,10 +98,10 @@ def test_times_are_the_machines(odds):
         assert times.verify_seconds == pytest.approx(times.steps * verify)
         assert times.draft_seconds == pytest.approx(times.steps * draft)
         assert times.seconds == pytest.approx(times.steps * (verify + draft + 0.05))
-    first = len(odds) * (1.2 + 0.2 + 0.05)
+    first = len(acceptance) * (1.2 + 0.2 + 0.05)
     assert metrics.seconds == pytest.approx(sum(one.seconds for one in metrics.times) + first)
     assert metrics.seconds == pytest.approx(found.seconds_by_text.sum())
-    alone = expected_metrics(odds, 0, costs=TARGET).metrics
+    alone = expected_metrics(acceptance, 0, costs=TARGET).metrics
     assert alone.seconds == pytest.approx(1.05 * alone.tokens)
 
 
@@ -113,8 +113,8 @@ def test_a_draft_that_is_empty_though_asked_for_takes_its_time():
             return ()
 
     texts = recorded_texts(target, PROMPT, [(2, 3, 0, 2)], sampling, 4)
-    odds = replayed(target, texts, sampling, Nothing(4), length=4).odds()
-    found = expected_metrics(odds, 2, costs=COSTS).metrics
+    acceptance = replayed(target, texts, sampling, Nothing(4), length=4).acceptance()
+    found = expected_metrics(acceptance, 2, costs=COSTS).metrics
     assert found.draft_seconds == pytest.approx(3 * 0.01)  # the last place before the limit is not asked for
     assert found.draft_calls == 3
 
@@ -136,8 +136,8 @@ def test_greedy_runs_equal_live_decoding(name):
     live = Decoder(target, drafter, gamma=controller(), sampling=sampling).generate([list(PROMPT)], generation)
     text = live.sequences[0].tokens
     texts = recorded_texts(target, PROMPT, [text], sampling, 24)
-    odds = replayed(target, texts, sampling, drafter, length=24).odds()
-    found = expected_metrics(odds, controller(), greedy=True, draws=2)
+    acceptance = replayed(target, texts, sampling, drafter, length=24).acceptance()
+    found = expected_metrics(acceptance, controller(), greedy=True, draws=2)
     if name == "cost-aware-given":
         assert found.metrics.tokens == live.metrics.tokens  # it explores, by itself
         return
@@ -154,18 +154,18 @@ def test_confidence_is_what_a_controller_is_told_live():
     generation = GenerationSettings(max_new_tokens=12, ignore_eos=True)
     live = Decoder(target, sampling=sampling).generate([list(PROMPT)], generation)
     texts = recorded_texts(target, PROMPT, [live.sequences[0].tokens], sampling, 12)
-    one = replayed(target, texts, sampling, drafter, max_gamma=3, length=12).odds()[0]
+    one = replayed(target, texts, sampling, drafter, max_gamma=3, length=12).acceptance()[0]
     told = drafter.table[[PROMPT[-1], *one.tokens[:-1].tolist()]].softmax(dim=1).max(dim=1).values
     known = np.isfinite(one.confidence[:, 0])
     assert known.sum() == 11  # the last place is not drafted
     np.testing.assert_allclose(one.confidence[known, 0], told.numpy()[known], rtol=1e-5)
 
 
-def test_reports_are_those_of_decoding(odds):
+def test_reports_are_those_of_decoding(acceptance):
     controller = _Always(2)
-    expected_metrics(odds[:3], controller, costs=COSTS, draws=1)
+    expected_metrics(acceptance[:3], controller, costs=COSTS, draws=1)
     steps = iter(controller.reports)
-    for text in odds[:3]:
+    for text in acceptance[:3]:
         tokens: list[int] = []
         step = 0
         while len(tokens) < len(text):
@@ -183,27 +183,27 @@ def test_reports_are_those_of_decoding(odds):
         assert tokens == text.tokens.tolist()
 
 
-def test_same_seed_same_draws(odds):
-    one, same, other = (expected_metrics(odds, Gamma(1, 3), draws=2, seed=seed) for seed in (1, 1, 2))
+def test_same_seed_same_draws(acceptance):
+    one, same, other = (expected_metrics(acceptance, Gamma(1, 3), draws=2, seed=seed) for seed in (1, 1, 2))
     assert one.metrics == same.metrics
     assert one.metrics != other.metrics
 
 
-def test_what_is_refused(odds):
+def test_what_is_refused(acceptance):
     with pytest.raises(ConfigError, match="max_gamma=7 or more"):
-        expected_metrics(odds, 7)
+        expected_metrics(acceptance, 7)
     with pytest.raises(ConfigError, match="trees"):
-        expected_metrics(odds, Gamma(2, tree=TokenTree((-1, 0))))
+        expected_metrics(acceptance, Gamma(2, tree=TokenTree((-1, 0))))
     with pytest.raises(ConfigError, match=r"D\(k\) is known for no k"):
-        expected_metrics(odds, 2, costs=TARGET)
+        expected_metrics(acceptance, 2, costs=TARGET)
     with pytest.raises(ConfigError, match="no texts"):
         expected_metrics([], 2)
     broken = Gamma(2, 2.5)
     with pytest.raises(PluginError, match="Gamma failed at step 0: gamma"):
-        expected_metrics(odds, broken)
+        expected_metrics(acceptance, broken)
 
 
-def test_the_runs_of_a_text_do_not_depend_on_the_others(odds):
-    together = expected_metrics(odds[:6], Gamma(1, 3), draws=3)
-    apart = [expected_metrics([one], Gamma(1, 3), draws=3) for one in odds[3:6]]
+def test_the_runs_of_a_text_do_not_depend_on_the_others(acceptance):
+    together = expected_metrics(acceptance[:6], Gamma(1, 3), draws=3)
+    apart = [expected_metrics([one], Gamma(1, 3), draws=3) for one in acceptance[3:6]]
     assert together.steps_by_text[3:].tolist() == [one.steps_by_text[0] for one in apart]

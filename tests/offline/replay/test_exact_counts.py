@@ -220,10 +220,10 @@ def texts_of(name: str) -> Any:
 def test_expected_counts_equal_enumeration(case: str, sampling: str) -> None:
     own = CASES[case](SAMPLINGS[sampling])
     texts, weights = texts_of(sampling)
-    odds = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).odds()
+    acceptance = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).acceptance()
     for gamma in GAMMAS:
         expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, gamma)
-        require_equal(expected_by_replay(odds, weights, gamma), expected)
+        require_equal(expected_by_replay(acceptance, weights, gamma), expected)
 
 
 @pytest.mark.parametrize("sampling", ["greedy", "1"])
@@ -237,7 +237,7 @@ def test_texts_of_several_chunks(case: str, sampling: str, longest: int) -> None
         target(), texts, SAMPLINGS[sampling], own.drafter, longest, autoregressive=True, batch_size=64
     )
     expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, longest)
-    require_equal(expected_by_replay(replay.odds(), weights, longest), expected)
+    require_equal(expected_by_replay(replay.acceptance(), weights, longest), expected)
 
 
 @pytest.mark.parametrize("draft", [SamplingSettings(temperature=0.5), SamplingSettings(temperature=0)])
@@ -248,7 +248,7 @@ def test_drafts_with_sampling_settings_of_their_own(case: str, sampling: str, dr
     texts, weights = texts_of(sampling)
     replay = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, draft_sampling=draft, batch_size=64)
     expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, 3)
-    require_equal(expected_by_replay(replay.odds(), weights, 3), expected)
+    require_equal(expected_by_replay(replay.acceptance(), weights, 3), expected)
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -263,8 +263,8 @@ def test_repetition_penalty_sees_the_text(temperature: float) -> None:
         return int(q.argmax()) if sampling.greedy else q
 
     texts, weights = all_texts(target(), sampling)
-    odds = replayed(target(), texts, sampling, drafter, batch_size=64).odds()
-    require_equal(expected_by_replay(odds, weights, 3), expected_by_enumeration(target(), sampling, q_of, 3))
+    acceptance = replayed(target(), texts, sampling, drafter, batch_size=64).acceptance()
+    require_equal(expected_by_replay(acceptance, weights, 3), expected_by_enumeration(target(), sampling, q_of, 3))
 
 
 def test_drafts_that_depend_on_the_budget() -> None:
@@ -273,10 +273,10 @@ def test_drafts_that_depend_on_the_budget() -> None:
     copier, table = _deterministic(sampling), _autoregressive(sampling)
     drafter = _chain(sampling, min_draft_tokens=2).drafter
     texts, weights = texts_of("1")
-    odds = replayed(target(), texts, sampling, drafter, batch_size=64).odds()
+    acceptance = replayed(target(), texts, sampling, drafter, batch_size=64).acceptance()
     for gamma in GAMMAS:
         require_equal(
-            expected_by_replay(odds, weights, gamma),
+            expected_by_replay(acceptance, weights, gamma),
             expected_by_enumeration(target(), sampling, Replacing(copier.q_of, table.q_of, gamma), gamma),
         )
 

@@ -50,19 +50,19 @@ def test_a_replay_counts_what_decoding_in_the_same_order_counts(target, recorded
     drafter = RememberingDrafter(6)
     drafter.drafts_by_budget = by_budget
     drafter.learn([list(PROMPT) * 9])  # which a replay begins with forgetting
-    odds = replay(target, recorded, drafter).odds()
+    acceptance = replay(target, recorded, drafter).acceptance()
     live = RememberingDrafter(6)
     decoder = Decoder(target, live, gamma=Gamma(3), sampling=GREEDY, strict=True)
     calls = [decoder.generate([prompt], SETTINGS).metrics.target_calls for prompt in PROMPTS]
     assert calls[-1] < calls[0], "it knows the text by then"
-    expected = [expected_metrics([one], Gamma(3), greedy=True).metrics.target_calls for one in odds]
+    expected = [expected_metrics([one], Gamma(3), greedy=True).metrics.target_calls for one in acceptance]
     assert expected == pytest.approx(calls)
 
 
 def test_what_is_expected_of_a_text_does_not_depend_on_which_others_are_replayed(target, recorded):
     drafter = RememberingDrafter(6)
-    whole = replay(target, recorded, drafter).odds()
-    some = replay(target, recorded, drafter, (1, 4)).odds()
+    whole = replay(target, recorded, drafter).acceptance()
+    some = replay(target, recorded, drafter, (1, 4)).acceptance()
     for one, other in zip(some, (whole[1], whole[4]), strict=True):
         np.testing.assert_array_equal(one.accept(), other.accept())
         np.testing.assert_array_equal(one.offered, other.offered)
@@ -72,5 +72,5 @@ def test_a_replay_may_be_repeated_and_timed(target, recorded):
     drafter = RememberingDrafter(6)
     first, second = replay(target, recorded, drafter), replay(target, recorded, drafter, batch_size=4)
     assert len(first.costs(StepCosts(verify=(1.0,), overhead=0.0), 1).draft) == 4
-    for one, other in zip(first.odds(), second.odds(), strict=True):
+    for one, other in zip(first.acceptance(), second.acceptance(), strict=True):
         np.testing.assert_array_equal(one.accept(), other.accept())

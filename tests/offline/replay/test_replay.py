@@ -73,7 +73,7 @@ def test_the_number_of_texts_asked_for_together_changes_nothing(target):
     texts = texts_of(target, (3, 9, 1, 6, 2))
     for drafter in (TableDrafter(6), CountingDrafter(6)):
         alone, together = (
-            replayed(target, texts, SAMPLED, drafter, 3, 9, batch_size=size).odds() for size in (1, 4)
+            replayed(target, texts, SAMPLED, drafter, 3, 9, batch_size=size).acceptance() for size in (1, 4)
         )
         assert [one.number for one in together] == [0, 1, 2, 3, 4]
         for one, other in zip(alone, together, strict=True):
@@ -127,7 +127,7 @@ class _ToldSession(DraftSession):
 def test_drafters_are_told_what_follows_from_their_drafts(target, autoregressive):
     drafter = _Told(6)
     texts = texts_of(target, (7, 3))
-    replayed(target, texts, SAMPLED, drafter, 3, 7, autoregressive=autoregressive, batch_size=2).odds()
+    replayed(target, texts, SAMPLED, drafter, 3, 7, autoregressive=autoregressive, batch_size=2).acceptance()
     if autoregressive:
         # Two drafts of three tokens and none at the last place, which is never drafted; one of two.
         assert drafter.asked == [(3, 2), (3, 0)]
@@ -140,7 +140,7 @@ def test_timing_follows_the_text_and_tells_the_drafter_so(target):
     texts = texts_of(target, (40, 40))
     drafter = _Told(6)
     replay = replayed(target, texts, SAMPLED, drafter, 4, 40)
-    replay.odds()
+    replay.acceptance()
     drafter.asked.clear()
     costs = replay.costs(TARGET, timings=3)
     seconds = costs.draft
@@ -166,7 +166,7 @@ def test_timing_a_hierarchy_runs_all_of_its_levels(target):
     drafter = Hierarchy(small_target(6, seed=5), below, Gamma(2))
     drafter.autoregressive = True
     replay = replayed(target, texts_of(target, (30, 30)), SAMPLED, drafter, 3, 30)
-    replay.odds()
+    replay.acceptance()
     assert not below.calls  # q is that of the model in the middle
     assert all(value > 0 for value in replay.costs(TARGET, timings=3).draft[1:])
     assert below.calls
@@ -191,11 +191,11 @@ def test_texts_that_could_have_gone_on_are_drafted_beyond_their_end(target):
     """An end of sequence was not known beforehand; a limit was."""
     texts = [text for text in texts_of(target, [12] * 12, ignore_eos=False) if text.finish_reason == "eos"]
     ended = next(text for text in texts if 3 < len(text.tokens) < 9)
-    [one] = replayed(target, [ended], SAMPLED, TableDrafter(6), 3, 12).odds()
+    [one] = replayed(target, [ended], SAMPLED, TableDrafter(6), 3, 12).acceptance()
     assert one.limit == 12
     assert one.offered.tolist() == [3] * len(one)
     cut = replace(ended, finish_reason="length")
-    [other] = replayed(target, [cut], SAMPLED, TableDrafter(6), 3, 12).odds()
+    [other] = replayed(target, [cut], SAMPLED, TableDrafter(6), 3, 12).acceptance()
     assert other.limit == len(cut.tokens)
     assert other.offered.tolist()[-4:] == [3, 2, 1, 0]
 
@@ -204,7 +204,7 @@ def test_texts_that_fill_the_context(target):
     record, part = memory_record(target, texts_of(target, (5,)), SAMPLED, GenerationSettings(max_new_tokens=99))
     part.texts = [replace(text, finish_reason="eos") for text in part.texts]
     header = record.header.model_copy(update={"max_length": len(PROMPT) + 6})
-    [one] = DrafterReplay(replace(record, header=header), part, TableDrafter(6), max_gamma=4).odds()
+    [one] = DrafterReplay(replace(record, header=header), part, TableDrafter(6), max_gamma=4).acceptance()
     assert one.limit == 6
     assert one.offered.tolist() == [4, 4, 3, 2, 1]
 
@@ -218,10 +218,12 @@ def test_a_drafter_with_a_shorter_context_than_the_target(target, tmp_path):
         for sampling in (GREEDY, SAMPLED):
             live = Decoder(target, drafter, gamma=3, sampling=sampling).generate([list(PROMPT)], generation)
             texts = recorded_texts(target, PROMPT, [live.sequences[0].tokens], sampling, 20)
-            odds = replayed(target, texts, sampling, drafter, 3, 20, autoregressive=autoregressive).odds()
-            assert odds[0].offered.tolist() == [3] * 7 + [2, 1] + [0] * 11
+            acceptance = replayed(
+                target, texts, sampling, drafter, 3, 20, autoregressive=autoregressive
+            ).acceptance()
+            assert acceptance[0].offered.tolist() == [3] * 7 + [2, 1] + [0] * 11
             if sampling is GREEDY:
-                found = expected_metrics(odds, 3).metrics
+                found = expected_metrics(acceptance, 3).metrics
                 for name in ("target_calls", "drafted", "accepted", "rejected", "steps_asked", "asked_at"):
                     assert getattr(found, name) == pytest.approx(getattr(live.metrics, name)), name
 
@@ -240,8 +242,8 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     torch.testing.assert_close(read_hidden(target, text)[0], expected, atol=1e-4, rtol=1e-4)
     without = replayed(target, [text], SAMPLED, drafter, 3, 9)
     given = replayed(target, [replace(text, hidden=expected.numpy())], SAMPLED, drafter, 3, 9)
-    np.testing.assert_allclose(without.odds()[0].accept(), given.odds()[0].accept(), atol=1e-5)
-    assert without.odds()[0].offered[0] == 0  # nothing was read before the first step
+    np.testing.assert_allclose(without.acceptance()[0].accept(), given.acceptance()[0].accept(), atol=1e-5)
+    assert without.acceptance()[0].offered[0] == 0  # nothing was read before the first step
     assert "hidden states" in without.notes[0]
     assert not given.notes
 
@@ -252,15 +254,15 @@ def test_a_drafter_made_of_the_target_has_it_loaded(drafter):
     config = plugin_settings(default_registry(), "drafter", drafter)
     part = record.parts[0]
     one = replace(record, parts=(part,)), MemoryPart(part.header, [next(iter(part))])
-    [odds] = DrafterReplay(*one, config, max_gamma=2).odds()
-    accepted = odds.accept()[: len(odds), 0].mean()
+    [acceptance] = DrafterReplay(*one, config, max_gamma=2).acceptance()
+    accepted = acceptance.accept()[: len(acceptance), 0].mean()
     assert (0.9 if drafter["name"] == "quantised" else 0.05) < accepted <= 1
 
 
 def test_drafters_are_loaded_by_their_settings(target):
     config = plugin_settings(default_registry(), "drafter", {"name": "prompt-copy", "min_match": 1})
-    odds = replayed(target, texts_of(target, (9,)), SAMPLED, config, 3, 9).odds()
-    assert odds[0].offered.any()
+    acceptance = replayed(target, texts_of(target, (9,)), SAMPLED, config, 3, 9).acceptance()
+    assert acceptance[0].offered.any()
 
 
 class _Session(DraftSession):
@@ -307,7 +309,7 @@ def _raises(request: DraftRequest) -> Proposal:
 def test_a_drafter_that_takes_too_long_is_interrupted(target):
     drafter = _Drafter(lambda request: time.sleep(60))
     with pytest.raises(PluginError, match=r"longer than 0\.3 s"):
-        replayed(target, texts_of(target, (4,)), SAMPLED, drafter, plugin_timeout=0.3).odds()
+        replayed(target, texts_of(target, (4,)), SAMPLED, drafter, plugin_timeout=0.3).acceptance()
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ def test_a_drafter_that_takes_too_long_is_interrupted(target):
 )
 def test_drafters_that_cannot_be_replayed_are_named_with_the_reason(target, drafter, message):
     with pytest.raises(PluginError, match=message):
-        replayed(target, texts_of(target, (12, 12)), SAMPLED, drafter, 3, 12, batch_size=1).odds()
+        replayed(target, texts_of(target, (12, 12)), SAMPLED, drafter, 3, 12, batch_size=1).acceptance()
 
 
 def test_records_that_do_not_fit(target):
@@ -337,12 +339,12 @@ def test_records_that_do_not_fit(target):
     with pytest.raises(ConfigError, match="max_gamma is 0"):
         replayed(target, texts, SAMPLED, TableDrafter(6), 0)
     with pytest.raises(ConfigError, match="holds no texts"):
-        replayed(target, [], SAMPLED, TableDrafter(6)).odds()
+        replayed(target, [], SAMPLED, TableDrafter(6)).acceptance()
     for wrong in (0.0, 1.5, np.nan):
         p = texts[0].probabilities.copy()
         p[1] = wrong
         with pytest.raises(ConfigError, match="text 0 of prompt 0 holds a probability"):
-            replayed(target, [replace(texts[0], probabilities=p)], SAMPLED, TableDrafter(6)).odds()
+            replayed(target, [replace(texts[0], probabilities=p)], SAMPLED, TableDrafter(6)).acceptance()
 
 
 def _plugin(kind, name, **settings):
@@ -409,4 +411,4 @@ def test_a_wrapped_model_needs_no_name(target):
     """Nothing of the target is loaded for a drafter that does not work on it."""
     texts = texts_of(target, (4,))
     record, part = memory_record(wrap_model(target.model), texts, SAMPLED, GenerationSettings(max_new_tokens=4))
-    assert DrafterReplay(record, part, TableDrafter(6), max_gamma=2).odds()
+    assert DrafterReplay(record, part, TableDrafter(6), max_gamma=2).acceptance()

@@ -17,7 +17,7 @@ from specdec_core.interface import (
     TokenRuleConfig,
 )
 from specdec_core.offline.record.format import RecordedText
-from specdec_core.offline.replay import TextOdds, expected_metrics
+from specdec_core.offline.replay import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.replaying import decode_and_replay
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from specdec_core.verification import SpeculativeSampling
@@ -64,10 +64,10 @@ def test_expected_counts_equal_enumeration_for_short_and_long_drafts(rule: str, 
 def _require_enumerated(rule: str, case: str, sampling: str, gammas: Sequence[int]) -> None:
     own = CASES[case](SAMPLINGS[sampling])
     texts, weights = texts_with_p(sampling)
-    odds = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).odds()
+    acceptance = replayed(target(), texts, SAMPLINGS[sampling], own.drafter, batch_size=16).acceptance()
     for gamma in gammas:
         expected = expected_by_enumeration(target(), SAMPLINGS[sampling], own.q_of, gamma, rule=rule)
-        found = expected_by_replay(odds, weights, gamma, rule=rule_of(rule), greedy=sampling == "greedy")
+        found = expected_by_replay(acceptance, weights, gamma, rule=rule_of(rule), greedy=sampling == "greedy")
         require_equal(found, expected)
 
 
@@ -77,31 +77,31 @@ def test_drafts_that_depend_on_the_budget(rule: str) -> None:
     copier, table = CASES["deterministic"](SAMPLED), CASES["autoregressive"](SAMPLED)
     drafter = CASES["chain"](SAMPLED, min_draft_tokens=2).drafter
     texts, weights = texts_with_p("1")
-    odds = replayed(target(), texts, SAMPLED, drafter, batch_size=64).odds()
+    acceptance = replayed(target(), texts, SAMPLED, drafter, batch_size=64).acceptance()
     q_of = Replacing(copier.q_of, table.q_of, 3)
     expected = expected_by_enumeration(target(), SAMPLED, q_of, 3, rule=rule)
-    require_equal(expected_by_replay(odds, weights, 3, rule=rule_of(rule)), expected)
+    require_equal(expected_by_replay(acceptance, weights, 3, rule=rule_of(rule)), expected)
 
 
-def _odds(k: int = VOCAB, sampling: str = "1") -> Sequence[TextOdds]:
+def _acceptance(k: int = VOCAB, sampling: str = "1") -> Sequence[TextAcceptance]:
     texts, _ = texts_with_p(sampling, k)
-    return replayed(target(), texts[:40], SAMPLINGS[sampling], TableDrafter(VOCAB), batch_size=64).odds()
+    return replayed(target(), texts[:40], SAMPLINGS[sampling], TableDrafter(VOCAB), batch_size=64).acceptance()
 
 
 @pytest.mark.parametrize("rule", ["block", "rejection"])
 def test_controllers_are_replayed_with_the_rule(rule: str) -> None:
-    odds = _odds()
-    exact = expected_metrics(odds, 3, rule=rule_of(rule))
-    drawn = expected_metrics(odds, Gamma(3), rule=rule_of(rule), draws=200)
+    acceptance = _acceptance()
+    exact = expected_metrics(acceptance, 3, rule=rule_of(rule))
+    drawn = expected_metrics(acceptance, Gamma(3), rule=rule_of(rule), draws=200)
     assert drawn.drawn is not None
     apart = abs(drawn.metrics.block_efficiency - exact.metrics.block_efficiency)
     assert apart < 4.5 * drawn.drawn
 
 
 def test_block_accepts_more_than_token_and_rejection_less() -> None:
-    odds = _odds()
+    acceptance = _acceptance()
     rejection, token, block = (
-        expected_metrics(odds, 4, rule=rule).metrics.block_efficiency
+        expected_metrics(acceptance, 4, rule=rule).metrics.block_efficiency
         for rule in (rule_of("rejection"), None, rule_of("block"))
     )
     assert 1 < rejection < token - 0.05
@@ -120,17 +120,17 @@ def test_block_accepts_more_than_token_and_rejection_less() -> None:
 )
 def test_p_of_all_tokens_is_known_if_the_record_says_that_no_others_have_any(k, sampling, known) -> None:
     if known:
-        expected_metrics(_odds(k, sampling), 2, rule=rule_of("rejection"))
+        expected_metrics(_acceptance(k, sampling), 2, rule=rule_of("rejection"))
     else:
         with pytest.raises(ConfigError, match=r"'rejection' cannot be replayed on this record.*--keep-top"):
-            expected_metrics(_odds(k, sampling), 2, rule=rule_of("rejection"))
+            expected_metrics(_acceptance(k, sampling), 2, rule=rule_of("rejection"))
 
 
 def test_a_zero_among_the_kept_says_that_no_other_token_has_any() -> None:
     """Top-k 2 leaves two tokens; one more says that there are no others."""
     sampling = SamplingSettings(top_k=2)
     whole, two, three = (
-        replayed(target(), all_texts(target(), sampling, top_k=k)[0], sampling, TableDrafter(VOCAB)).odds()
+        replayed(target(), all_texts(target(), sampling, top_k=k)[0], sampling, TableDrafter(VOCAB)).acceptance()
         for k in (4, 2, 3)
     )
     for one, unknown, known in zip(whole, two, three, strict=True):
@@ -150,7 +150,7 @@ class _Wrong(SpeculativeSampling):
 @pytest.mark.parametrize("answer", [lambda r: r[:, 0], lambda r: r + 2, lambda r: r * np.nan, lambda r: None])
 def test_answers_that_are_no_probabilities_are_refused(answer) -> None:
     with pytest.raises(PluginError, match=r"_Wrong failed.*acceptance_given_text"):
-        expected_metrics(_odds(), 2, rule=_Wrong(answer))
+        expected_metrics(_acceptance(), 2, rule=_Wrong(answer))
 
 
 @pytest.mark.parametrize("rule", ["block", "rejection"])

@@ -121,13 +121,13 @@ def test_numbers_are_those_of_the_law_of_acceptance(replayed, record, registry):
     rows = {(row.task, row.name): row for row in summarise(result)}
     for part, task in zip(record.parts, result.study.tasks, strict=True):
         config = task.runs[4].drafter
-        odds = DrafterReplay(record, part, config, max_gamma=3, registry=registry).odds()
+        acceptance = DrafterReplay(record, part, config, max_gamma=3, registry=registry).acceptance()
         for gamma in (1, 3):
-            row, law = rows[task.name, f"random-{gamma}"], expected_metrics(odds, gamma)
+            row, law = rows[task.name, f"random-{gamma}"], expected_metrics(acceptance, gamma)
             assert row.counts.block_efficiency == pytest.approx(law.metrics.block_efficiency)
             assert row.counts.alpha == pytest.approx(law.metrics.alpha)
             assert row.counts.verified_by_position == pytest.approx(law.metrics.verified_at)
-            numbers = [one.number for one in odds]
+            numbers = [one.number for one in acceptance]
             interval = ratio_interval(law.tokens_by_text.tolist(), law.steps_by_text.tolist(), numbers)
             assert (row.replayed.low, row.replayed.high) == pytest.approx(interval)
             assert (row.replayed.texts, row.replayed.prompts) == (len(part), 3)
@@ -160,8 +160,8 @@ def test_seconds_are_expected_on_the_machines_that_are_given(replayed, record, r
             part = record.parts[["greedy", "sampled"].index(name)]
             task = f"{name} on {machine.name}"
             config = study.tasks[0].runs[1].drafter
-            odds = DrafterReplay(record, part, config, max_gamma=3, registry=registry).odds()
-            took = expected_metrics(odds, 2, costs=machine.costs(drafter_key(config, None))).metrics.seconds
+            acceptance = DrafterReplay(record, part, config, max_gamma=3, registry=registry).acceptance()
+            took = expected_metrics(acceptance, 2, costs=machine.costs(drafter_key(config, None))).metrics.seconds
             tokens = rows[task, "baseline"].counts.tokens
             alone = tokens * machine.target.step[0]
             row = rows[task, "prompt-copy-2"]
@@ -188,10 +188,12 @@ def test_runs_of_one_drafter_differ_by_their_rule(replayed, record, registry):
     study = replayed(*runs).study
     machine = timed(study, random=(0.0, 0.01, 0.02, 0.03))
     rows = {(row.task, row.name): row for row in summarise(replayed(*runs, machines=[machine]))}
-    odds = DrafterReplay(record, record.parts[1], study.runs[1].drafter, max_gamma=3, registry=registry).odds()
+    acceptance = DrafterReplay(
+        record, record.parts[1], study.runs[1].drafter, max_gamma=3, registry=registry
+    ).acceptance()
     token, block = (rows["sampled", name] for name in ("token", "block"))
     for row, rule in ((token, None), (block, make_rule("block", greedy=False))):
-        law = expected_metrics(odds, 3, rule=rule).metrics
+        law = expected_metrics(acceptance, 3, rule=rule).metrics
         assert row.counts.block_efficiency == pytest.approx(law.block_efficiency)
         assert row.expected.speedup_by_gamma[3] == pytest.approx(row.speed.speedup)
     assert block.counts.block_efficiency > token.counts.block_efficiency

@@ -58,8 +58,10 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
     for run, gamma in zip(runs, (1, 2, 3, 2), strict=True):
         costs = machine.costs(drafter_key(run.drafter, run.draft_sampling))
         for place, number in enumerate(order):
-            odds = DrafterReplay(record, OneText(part.header, texts[number]), run.drafter, max_gamma=3).odds()
-            alone = expected_metrics(odds, gamma, costs=costs)
+            acceptance = DrafterReplay(
+                record, OneText(part.header, texts[number]), run.drafter, max_gamma=3
+            ).acceptance()
+            alone = expected_metrics(acceptance, gamma, costs=costs)
             assert found[run.name][place] == pytest.approx(alone.seconds_by_text[0])
     assert len(np.unique(found[runs[0].name])) > 1  # or the order would not matter
 
@@ -76,9 +78,9 @@ def test_candidates_are_replayed_with_their_rules(model_folder, tmp_path):
         record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, progress=Seen()
     )
     found = replays([run.name for run in runs], range(len(part)))
-    odds = DrafterReplay(record, part, runs[0].drafter, max_gamma=3).odds()
+    acceptance = DrafterReplay(record, part, runs[0].drafter, max_gamma=3).acceptance()
     for run, rule in zip(runs, (None, make_rule("block", greedy=False)), strict=True):
-        alone = expected_metrics(odds, 3, rule=rule, costs=machine.target.with_drafter(FREE))
+        alone = expected_metrics(acceptance, 3, rule=rule, costs=machine.target.with_drafter(FREE))
         assert found[run.name] == pytest.approx(alone.seconds_by_text)
     token, block = found.values()
     assert (block <= token).all()
