@@ -130,7 +130,7 @@ class PluginGuard:
         """
         name = type(plugin).__name__
         message = failure_text(error)
-        where = _where(plugin, _frames_of(error))
+        where = _where(plugin, traceback.walk_tb(error.__traceback__))
         if self._strict:
             place = f" ({where})" if where else ""
             raise PluginError(f"{name} failed at step {self.step}{place}: {message}") from error
@@ -156,12 +156,6 @@ def failure_text(error: BaseException) -> str:
     text = exception_text(error)
     says_all = isinstance(error, PluginError | CallTimeExceeded)
     return text.removeprefix(f"{type(error).__name__}: ") if says_all else text
-
-
-def _frames_of(error: BaseException) -> Iterable[tuple[FrameType, int]]:
-    """Return the frames that an error passed through with their lines, the outermost first."""
-    # Not error.__traceback__, which a class of a plugin can replace by what raises.
-    return traceback.walk_tb(vars(BaseException)["__traceback__"].__get__(error))
 
 
 def _own(plugin: object, frames: Iterable[tuple[FrameType, int]]) -> list[tuple[FrameType, int]]:

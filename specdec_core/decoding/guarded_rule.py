@@ -151,7 +151,7 @@ def _refused(proposal: Proposal) -> AcceptanceResult:
 def _part(
     name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype | None, device: torch.device
 ) -> Tensor:
-    """Return a copy of a field of an answer, which the rule may still write to; dtype None takes any float type.
+    """Return a field of an answer; dtype None takes any float type.
 
     Raises:
         PluginError: It has the wrong form.
@@ -164,4 +164,4 @@ def _part(
     if not right or tuple(value.shape) != shape or value.device != device:
         given = f"{str(value.dtype).removeprefix('torch.')} of shape {list(value.shape)} on {value.device}"
         raise PluginError(f"{name} is {given}; expected {expected}.")
-    return as_tensor(value, f"values of {name}", expected).clone()
+    return as_tensor(value, f"values of {name}", expected)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice
 from time import perf_counter
 
 import torch
@@ -71,11 +69,11 @@ class Proposer:
         self.seconds = 0.0
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
-                self._draft_session = opened(drafter.open(replace(info)))
+                self._draft_session = opened(drafter.open(info))
                 if not drafter.drafts_trees:
                     self._lines_only = f"{type(drafter).__name__} drafts lines only"
             with guard.calling(gamma):
-                self._gamma_session = opened(gamma.open(replace(batch)))
+                self._gamma_session = opened(gamma.open(batch))
                 self._watches = bool(self._gamma_session.uses_confidence)
 
     @property
@@ -165,13 +163,12 @@ class Proposer:
             # Guarded by itself: what the controller does wrong is not the drafter's failure.
             with self._guard.calling(self._gamma):
                 batch = self._info.batch_size
-                answer = [bool(more) for more in islice(session.keep_drafting(confidence), batch + 1)]
+                answer = [bool(more) for more in session.keep_drafting(confidence)]
                 if len(answer) == batch:
                     return answer
-                count = f"{len(answer)}" if len(answer) < batch else f"more than {batch}"
                 raise PluginError(
-                    f"keep_drafting() answered for {count} rows; the batch has {batch}. All "
-                    "sequences keep drafting."
+                    f"keep_drafting() answered for {len(answer)} rows; the batch has {batch}. All sequences keep "
+                    "drafting."
                 )
             return [True] * self._info.batch_size
 
@@ -183,7 +180,7 @@ class Proposer:
         if session is not None:
             begun = perf_counter()
             with self._guard.calling(self._drafter, self._drop_drafter):
-                session.commit(replace(outcome))
+                session.commit(outcome)
             self.seconds += perf_counter() - begun
 
     def rollback(self, lengths: Sequence[int]) -> None:
@@ -205,7 +202,7 @@ class Proposer:
         self.seconds = 0.0
         if self._gamma_session is not None:
             with self._guard.calling(self._gamma):
-                self._gamma_session.observe(replace(report, outcome=replace(report.outcome)))
+                self._gamma_session.observe(report)
 
     def close(self) -> None:
         """Close the drafter's session."""
@@ -227,7 +224,7 @@ def checked_plan(asked: object, count: int, limit: int) -> tuple[int, ...] | Tre
         if len(asked) <= limit:
             return asked
         raise PluginError(f"a tree of {len(asked)} nodes was asked for; max_gamma is {limit}.")
-    given = tuple(islice(asked, count + 1)) if isinstance(asked, Iterable) else (asked,)
+    given = tuple(asked) if isinstance(asked, Iterable) else (asked,)
     if len(given) != count or not all(isinstance(n, int) and 0 <= n <= limit for n in given):
         raise PluginError(
             f"gamma {reprlib.repr(list(given))} was asked for; expected {count} whole numbers from 0 to max_gamma "

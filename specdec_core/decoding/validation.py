@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from dataclasses import replace
-from itertools import islice
 from operator import index
 
 import torch
@@ -124,15 +123,14 @@ def _whole_numbers(given: object, batch: int) -> tuple[int, ...]:
     if type(given) is tuple and len(given) == batch and all(type(length) is int for length in given):
         return given
     try:
-        lengths = tuple(int(index(length)) for length in islice(given, batch + 1))  # type: ignore[call-overload]
+        lengths = tuple(int(index(length)) for length in given)  # type: ignore[attr-defined]
     except TypeError as error:
         raise PluginError(
             f"lengths {reprlib.repr(given)} were proposed; expected a tuple of {batch} whole numbers, the number "
             "of draft tokens of each row."
         ) from error
     if len(lengths) != batch:
-        count = f"{len(lengths)}" if len(lengths) < batch else f"more than {batch}"
-        raise PluginError(f"{count} lengths were proposed; there are {batch} rows.")
+        raise PluginError(f"{len(lengths)} lengths were proposed; there are {batch} rows.")
     return lengths
 
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -105,7 +104,7 @@ class Verifier:
         self._session: LenienceSession | None = None
         if lenience is not None:
             with guard.calling(lenience):
-                self._session = opened(lenience.open(replace(batch)))
+                self._session = opened(lenience.open(batch))
         self._p: Tensor | None = None
         self._path: Tensor | None = None
 
@@ -154,7 +153,7 @@ class Verifier:
         """Report the step to the lenience controller."""
         if self._session is not None:
             with self._guard.calling(self._lenience):
-                self._session.observe(replace(report, outcome=replace(report.outcome)))
+                self._session.observe(report)
 
     def _accept(self, rows: Sequence[Row], proposal: Proposal, logits: Tensor) -> AcceptanceResult:
         """Apply the acceptance rule, with each row's own lenience and random numbers."""
@@ -226,7 +225,7 @@ class Verifier:
 
     def _legal_lenience(self, asked: Sequence[float | Sequence[float]]) -> Sequence[Sequence[float]]:
         batch = len(self._last_lenience)
-        given = tuple(islice(asked, batch + 1))
+        given = tuple(asked)
         rows = tuple(tuple(map(float, row)) if isinstance(row, Sequence) else (float(row),) for row in given)
         legal = all(row and all(_LEAST_LENIENCE <= x <= 1 for x in row) for row in rows)
         if len(rows) != batch or not legal:

@@ -75,16 +75,11 @@ def is_failure(error: BaseException) -> bool:
 
 
 def exception_text(error: BaseException) -> str:
-    """Return the type and the message of an exception in one line, also of one that cannot be printed.
+    """Return the type and the message of an exception in one line.
 
     Paths below the home folder begin with `~`, since results that are passed on hold such lines.
     """
-    try:
-        message = without_home(" ".join(str(error).split()))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as second:  # a plugin's exception may raise anything
-        message = f"its message cannot be shown ({type(second).__name__})"
+    message = without_home(" ".join(str(error).split()))
     return f"{type(error).__name__}: {shortened(message, 1000)}" if message else type(error).__name__
 
 

@@ -34,14 +34,7 @@ class Quit(BaseException):
     """As libraries have for their own ends."""
 
 
-class MuteError(Exception):
-    def __str__(self):
-        raise Quit
-
-    __repr__ = __str__
-
-
-EXITS = [SystemExit(0), GeneratorExit(), asyncio.CancelledError(), Quit(), MuteError(), StopIteration()]
+EXITS = [SystemExit(0), GeneratorExit(), asyncio.CancelledError(), Quit(), StopIteration()]
 
 
 class Bomb:

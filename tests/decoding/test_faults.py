@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import warnings
 from dataclasses import replace
@@ -30,7 +29,6 @@ from specdec_core.interface import (
     Proposal,
     SamplingSettings,
     SessionInfo,
-    Sparse,
     TargetInfo,
     TokenTree,
 )
@@ -98,41 +96,6 @@ def dense(request, change):
     return Proposal(tokens(request), request.budget, Dense(q))
 
 
-def sparse(request, ids, weights):
-    shape = (len(request.budget), max(request.budget), len(ids))
-    q = Sparse(torch.tensor(ids).expand(shape), torch.tensor(weights).expand(shape))
-    return Proposal(tokens(request), request.budget, q)
-
-
-def of_q(request, change):
-    q = torch.full((len(request.budget), max(request.budget), V), 1 / V)
-    return Proposal(tokens(request), request.budget, Dense(change(q)))
-
-
-def quantised(q):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch is about to drop it
-        return torch.quantize_per_tensor(q, 1 / V, 0, torch.quint8)
-
-
-class Lazy(Proposal):
-    """Computes its q when it is asked for."""
-
-    def __getattribute__(self, name):
-        if name == "q":
-            raise RuntimeError("lazy")
-        return super().__getattribute__(name)
-
-
-class MuteError(Exception):
-    def __str__(self):
-        raise RuntimeError
-
-
-def mute(_):
-    raise MuteError
-
-
 FAULTS = {
     "raises": (boom, "RuntimeError: the drafter's own bug"),
     "returns nothing": (lambda _: None, "returned NoneType"),
@@ -153,56 +116,25 @@ FAULTS = {
         lambda r: Proposal(tokens(r), r.budget, Dense(torch.ones(2, max(r.budget), 3) / 3)),
         "dense q",
     ),
-    "sparse sum": (lambda r: sparse(r, [5, 6], [0.5, 0.2]), "sum to 1"),
-    "sparse own": (lambda r: sparse(r, [4, 6], [0.5, 0.5]), "gives 0"),
-    "sparse id": (lambda r: sparse(r, [5, V], [0.5, 0.5]), "outside the vocabulary"),
     "q of no form": (lambda r: Proposal(tokens(r), r.budget, "dense"), "must be PointMass"),
     "lengths with a fraction": (lambda r: Proposal(tokens(r), (0.5, 0.5), PointMass()), "2 whole numbers"),
-    "no lengths": (lambda r: Proposal(tokens(r), None, PointMass()), "2 whole numbers"),
-    "lengths without end": (lambda r: Proposal(tokens(r), itertools.count(), PointMass()), "more than 2 lengths"),
     "tokens in numpy": (lambda r: Proposal(tokens(r).numpy(), r.budget, PointMass()), "are a ndarray"),
     "tokens without values": (lambda r: Proposal(tokens(r).to("meta"), r.budget, PointMass()), "meta tensor"),
-    "sparse tokens": (lambda r: Proposal(tokens(r).to_sparse(), r.budget, PointMass()), "sparse_coo tensor"),
     "a later parent": (
         lambda r: Proposal(tokens(r), r.budget, PointMass(), torch.full_like(tokens(r), 2)),
-        "a draft token's parent does not come before it",
-    ),
-    "a parent below -1": (
-        lambda r: Proposal(tokens(r), r.budget, PointMass(), torch.full_like(tokens(r), -2)),
         "a draft token's parent does not come before it",
     ),
     "parents of another shape": (
         lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r)[:, :1]),
         "parents have shape (2, 1); that of tokens is (2, 3)",
     ),
-    "parents that are floats": (
-        lambda r: Proposal(tokens(r), r.budget, PointMass(), tokens(r).float()),
-        "parents are of dtype float32",
-    ),
-    "a lazy proposal": (lambda r: Lazy(tokens(r), r.budget, PointMass()), "RuntimeError: lazy"),
-    "q in numpy": (lambda r: of_q(r, lambda q: q.numpy()), "are a ndarray"),
-    "q of another device": (lambda r: of_q(r, lambda q: q.to("meta")), "meta tensor"),
-    "q of ids": (lambda r: of_q(r, lambda q: q.long()), "dtype int64"),
-    "complex q": (lambda r: of_q(r, lambda q: q + 0j), "dtype complex64"),
-    "q of another layout": (lambda r: of_q(r, lambda q: q.to_sparse()), "sparse_coo tensor"),
-    "quantised q": (lambda r: of_q(r, quantised), "quantised tensor"),
-    "nested q": (lambda r: of_q(r, lambda q: torch.nested.nested_tensor(list(q))), "nested tensor"),
-    "q without numbers": (lambda r: of_q(r, lambda q: None), "are a NoneType"),
-    "sparse q with ids of floats": (
-        lambda r: Proposal(tokens(r), r.budget, Sparse(tokens(r)[..., None].float(), tokens(r)[..., None] / 5)),
-        "ids of sparse q are of dtype float32",
-    ),
-    "tokens of an inner loop outside": (
-        lambda r: (r.extend([[V], []], None), r.proposal())[1],
-        "token ids from 0",
-    ),
+    "q in numpy": (lambda r: Proposal(tokens(r), r.budget, Dense(tokens(r).numpy())), "are a ndarray"),
+    "q of ids": (lambda r: Proposal(tokens(r), r.budget, Dense(tokens(r))), "dtype int64"),
     "logits in numpy": (lambda r: r.sample(np.zeros((2, V))), "are a ndarray"),
-    "logits of integers": (lambda r: r.sample(torch.zeros(2, V).long()), "dtype int64"),
     "candidates of lists": (
         lambda r: r.sample_candidates([Candidates([1], [0.0])] * 2),
         "numpy arrays",
     ),
-    "an exception that cannot be printed": (mute, "MuteError: its message cannot be shown (RuntimeError)"),
     "logits of another width": (lambda r: r.sample(torch.zeros(2, 3)), "[B, V]"),
     "NaN logits": (lambda r: (r.sample(torch.full((2, V), float("nan"))), r.proposal())[1], "NaN"),
     "draws past its budget": (lambda r: [r.sample(torch.zeros(2, V)) for _ in range(9)], "budget is spent"),
@@ -236,15 +168,14 @@ def test_a_faulty_drafter_is_switched_off_and_loses_no_token(target, fault):
     assert drafter.closed == 1
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["raises", "wrong batch", "id too large"])
 def test_strict_raises_with_the_plugins_name(target, fault):
-    script, _ = FAULTS[fault]
-    sampling = SamplingSettings() if fault == "NaN logits" else GREEDY
-    with pytest.raises(PluginError, match="Scripted failed at step 2"):
-        decode(target, Scripted(script), strict=True, sampling=sampling)
+    script, message = FAULTS[fault]
+    with pytest.raises(PluginError, match=f"Scripted failed at step 2.*{message}"):
+        decode(target, Scripted(script), strict=True)
 
 
-@pytest.mark.parametrize("lengths", [np.array, list, iter, torch.tensor, lambda budget: tuple(np.array(budget))])
+@pytest.mark.parametrize("lengths", [list, np.array, torch.tensor])
 def test_lengths_may_be_any_whole_numbers(target, lengths):
     drafter = Scripted(lambda r: Proposal(tokens(r), lengths(r.budget), PointMass()))
     reports = list(Decoder(target, drafter, gamma=3, strict=True, temperature=0).stream(PROMPTS, SETTINGS))
@@ -275,9 +206,8 @@ def _line(text):
     return Path(__file__).read_text().splitlines().index(text) + 1
 
 
-@pytest.mark.parametrize("when", ["open", "propose", "commit"])
-def test_a_failure_says_where_the_plugin_raised(target, when):
-    (failure,) = decode(target, Scripted(boom, when)).failures
+def test_a_failure_says_where_the_plugin_raised(target):
+    (failure,) = decode(target, Scripted(boom)).failures
     assert failure.where == f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
 
 
@@ -308,9 +238,8 @@ def warned(action):
     return caught
 
 
-@pytest.mark.parametrize("when", ["open", "propose", "commit"])
-def test_a_plugin_that_fails_warns_at_the_line_that_asked_for_text(target, when):
-    decoder = Decoder(target, Scripted(boom, when), gamma=3, temperature=0)
+def test_a_plugin_that_fails_warns_at_the_line_that_asked_for_text(target):
+    decoder = Decoder(target, Scripted(boom), gamma=3, temperature=0)
     (warning,) = warned(lambda: decoder.generate(PROMPTS, SETTINGS))  # this line
     assert warning.category is PluginWarning
     place = _line("    raise RuntimeError(BUG)")
@@ -373,22 +302,6 @@ def test_greedy_drafts_from_nan_logits_are_still_verified(target):
     assert [row.tokens for row in result.sequences] == [row.tokens for row in plain.sequences]
 
 
-class WildGamma(Gamma):
-    def open(self, batch):
-        session = super().open(batch)
-        wild = iter([[2, 2], [2, 99]])
-        session.plan = lambda: next(wild)
-        return session
-
-
-def test_a_faulty_controller_is_reported_and_its_last_valid_value_stays(target):
-    result = decode(target, CountingDrafter(V), gamma=WildGamma(3))
-    assert [len(row.tokens) for row in result.sequences] == [10, 10]
-    assert result.failures[0].plugin == "WildGamma"
-    assert "gamma [2, 99]" in result.failures[0].message
-    assert "whole numbers from 0 to max_gamma (3)" in result.failures[0].message
-
-
 class Unsteady(Gamma):
     """Returns the next gamma of a script in every step, valid or not."""
 
@@ -403,7 +316,7 @@ class Unsteady(Gamma):
         return session
 
 
-@pytest.mark.parametrize("bad", [[2, 4], [-1, 2], [2], [2, 2, 2], [2, 1.5], [2, None], None, 2])
+@pytest.mark.parametrize("bad", [[2, 4], [-1, 2], [2], [2, 2, 2], [2, 1.5], None])
 def test_a_gamma_out_of_range_affects_that_step_only(target, bad):
     script = lambda step: bad if step in (1, 3) else [1 + step % 3, 0]  # noqa: E731
     reports = []
@@ -431,7 +344,7 @@ class Boundless(Gamma):
         return self.most() if callable(self.most) else self.most
 
 
-@pytest.mark.parametrize("most", [lambda: 1 // 0, None, 2.5, -1], ids=["raises", "none", "fraction", "negative"])
+@pytest.mark.parametrize("most", [lambda: 1 // 0, 2.5, -1], ids=["raises", "fraction", "negative"])
 def test_without_a_valid_max_gamma_nothing_is_drafted(target, most):
     result = decode(target, CountingDrafter(V), gamma=Boundless(most))
     assert [len(row.tokens) for row in result.sequences] == [10, 10]
@@ -446,7 +359,8 @@ def test_a_controller_that_fails_in_every_step_with_other_numbers_is_one_failure
     result = decode(target, CountingDrafter(V), gamma=Unsteady(lambda step: [100 + step, -step]))
     (failure,) = result.failures
     assert failure.times == result.metrics.target_calls
-    assert "[100, 0]" in failure.message
+    assert "gamma [100, 0] was asked for" in failure.message
+    assert "whole numbers from 0 to max_gamma (3)" in failure.message
 
 
 class Watcher(Gamma):
@@ -467,8 +381,7 @@ class Watcher(Gamma):
     [
         (boom, "RuntimeError: the drafter's own bug"),
         (lambda confidence: [False], "answered for 1 rows; the batch has 2. All sequences keep drafting"),
-        (lambda confidence: [], "answered for 0 rows"),
-        (lambda confidence: [False] * 3, "answered for more than 2 rows"),
+        (lambda confidence: [False] * 3, "answered for 3 rows"),
         (lambda confidence: None, "NoneType"),
     ],
 )
@@ -511,9 +424,7 @@ class ErraticLenience(Lenience):
 BAD_LENIENCES = {
     "above 1": [0.5, 1.5],
     "zero": [0.5, 0.0],
-    "negative": [0.5, -0.1],
     "NaN": [0.5, float("nan")],
-    "infinite": [0.5, float("inf")],
     "one row": [0.5],
     "three rows": [0.5, 0.5, 0.5],
     "0 in float32": [0.5, 1e-60],
@@ -521,12 +432,12 @@ BAD_LENIENCES = {
     "one bad position": [0.5, [0.5, 0.5, 1.5]],
     "words": ["half", "half"],
     "nothing": None,
-    "a number": 0.5,
 }
 
 
-@pytest.mark.parametrize("bad", BAD_LENIENCES)
-@pytest.mark.parametrize("sampling", [GREEDY, SamplingSettings()], ids=["argmax", "sampled"])
+@pytest.mark.parametrize(
+    ("bad", "sampling"), [("above 1", GREEDY), *((bad, SamplingSettings()) for bad in BAD_LENIENCES)]
+)
 def test_an_invalid_lenience_is_reported_once_and_the_last_valid_one_stays(target, bad, sampling):
     good = [[0.001, 0.5], 0.01]
     broken = ErraticLenience(lambda step: good if step < 2 else BAD_LENIENCES[bad])
@@ -574,23 +485,6 @@ def test_a_controller_whose_observe_fails_is_still_asked(target):
     assert result.metrics.deviation > 0
 
 
-@pytest.mark.parametrize("what", ["plan", "keep_drafting", "lenience"])
-def test_an_answer_without_an_end_is_not_read_to_the_end(target, what):
-    class Endless(Gamma):
-        def open(self, batch):
-            session = super().open(batch)
-            session.uses_confidence = what == "keep_drafting"
-            setattr(session, what, lambda *_: itertools.repeat(1))
-            return session
-
-    lenience = ErraticLenience(lambda step: itertools.repeat(0.5)) if what == "lenience" else None
-    gamma = Gamma(3) if lenience else Endless(3)
-    result = decode(target, TableDrafter(V), gamma=gamma, lenience=lenience)
-    assert {failure.plugin for failure in result.failures} == {"ErraticLenience" if lenience else "Endless"}
-    plain = decode(target, TableDrafter(V), gamma=Gamma(3))
-    assert [row.tokens for row in result] == [row.tokens for row in plain]
-
-
 def test_a_tree_that_is_larger_than_max_gamma_is_the_controllers_failure(target):
     script = lambda step: TokenTree((-1, -1, 0, 0)) if step == 1 else [2, 2]  # noqa: E731
     result = decode(target, CountingDrafter(V), gamma=Unsteady(script))
@@ -598,32 +492,6 @@ def test_a_tree_that_is_larger_than_max_gamma_is_the_controllers_failure(target)
     assert [row.tokens for row in result] == [row.tokens for row in plain]
     (failure,) = result.failures
     assert failure.message == "a tree of 4 nodes was asked for; max_gamma is 3."
-
-
-def test_what_a_plugin_does_to_its_report_reaches_no_one_else(target):
-    seen = []
-
-    class Forging(Gamma):
-        def open(self, batch):
-            session = super().open(batch)
-            session.observe = lambda report: (report.outcome.__dict__.clear(), report.__dict__.clear())
-            return session
-
-    class Reading(ErraticLenience):
-        observe = staticmethod(lambda report: seen.append(report.outcome.committed))
-
-    class ForgingDrafter(CountingDrafter):
-        def open(self, session):
-            opened = super().open(session)
-            opened.commit = lambda outcome: outcome.__dict__.clear()
-            session.__dict__.clear()
-            return opened
-
-    reading = Reading(lambda step: [1.0, 1.0], observe=Reading.observe)
-    result = decode(target, ForgingDrafter(V), gamma=Forging(3), lenience=reading)
-    assert not result.failures
-    written = [[token for row in seen for token in row[n]] for n in range(len(PROMPTS))]
-    assert written == [list(row.tokens) for row in result]
 
 
 def test_different_failures_are_listed_in_order(target):

@@ -45,32 +45,21 @@ class Changed(AcceptanceRule):
         return answer if self.calls <= 1 else self.change(answer, proposal)
 
 
-def exits(answer, proposal):
-    raise SystemExit(3)
-
-
 WRONG = {
     "raises": (lambda answer, proposal: [][1], "IndexError"),
-    "exits": (exits, "SystemExit"),
     "None": (lambda answer, proposal: None, "returned an object of type NoneType, not an AcceptanceResult"),
-    "tuple": (lambda answer, proposal: (answer.accepted, answer.token), "type tuple"),
     "shape": (
         lambda answer, proposal: replace(answer, accepted=answer.accepted[:1]),
         "accepted is int64 of shape",
     ),
     "dtype": (lambda answer, proposal: replace(answer, token=answer.token.float()), "token is float32 of shape"),
     "list": (lambda answer, proposal: replace(answer, token=answer.token.tolist()), "token is a list"),
-    "sound": (lambda answer, proposal: replace(answer, sound=answer.token), "sound is int64"),
     "too many": (lambda answer, proposal: replace(answer, accepted=answer.accepted + 4), "more tokens than were"),
     "negative": (lambda answer, proposal: replace(answer, accepted=answer.accepted - 9), "or a negative number"),
     "vocabulary": (lambda answer, proposal: replace(answer, token=answer.token + VOCAB), r"vocabulary \(0 to 5\)"),
     "no token": (lambda answer, proposal: replace(answer, token=answer.token - VOCAB), "is not in the vocabulary"),
     "deviation": (
         lambda answer, proposal: replace(answer, deviation=torch.full(proposal.tokens.shape, torch.nan)),
-        "its deviation is not a number from 0 to 1",
-    ),
-    "huge deviation": (
-        lambda answer, proposal: replace(answer, deviation=torch.full(proposal.tokens.shape, 1e30)),
         "its deviation is not a number from 0 to 1",
     ),
     "unsound": (
@@ -93,8 +82,9 @@ def decoder(target, rule, sampling, *, strict=False):
     return Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3), sampling=sampling, rule=rule, strict=strict)
 
 
-@pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize(
+    ("what", "sampling"), [*((what, SAMPLED) for what in WRONG), ("raises", GREEDY), ("too many", GREEDY)]
+)
 def test_algorithm_1_takes_the_place_of_a_rule_that_fails(target, what, sampling):
     change, said = WRONG[what]
     rule = Changed(change)
@@ -143,21 +133,7 @@ def test_what_a_rule_writes_to_its_arguments_changes_nothing(target, sampling, r
     assert texts[0] == texts[1]
 
 
-@pytest.mark.filterwarnings("ignore::specdec_core.interface.PluginWarning")
-def test_a_rule_whose_answer_changes_when_it_is_read_is_read_once(target):
-    class Late(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, function, types, args=(), kwargs=None):
-            made = super().__torch_function__(function, types, args, kwargs or {})
-            return made + VOCAB if function is torch.Tensor.tolist else made
-
-    rule = Changed(lambda answer, proposal: replace(answer, token=answer.token.as_subclass(Late)))
-    result = decoder(target, rule, GREEDY, strict=True).generate(PROMPTS, SETTINGS)
-    plain = Decoder(target, sampling=GREEDY).generate(PROMPTS, SETTINGS)
-    assert [row.tokens for row in result] == [row.tokens for row in plain]
-
-
-@pytest.mark.parametrize("what", ["raises", "shape", "too many", "vocabulary"])
+@pytest.mark.parametrize("what", ["raises", "too many"])
 def test_strict_raises(target, what):
     change, said = WRONG[what]
     with pytest.raises(PluginError, match=f"Changed failed at step 1.*{said}"):

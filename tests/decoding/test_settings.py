@@ -115,18 +115,3 @@ def test_settings_of_the_caller_stay(target):
     result = decoded(target, Changing(CHANGES["torch's autocast"]))
     assert torch.get_default_dtype() == torch.float64
     assert len(result.failures) == 1
-
-
-class _UntraceableError(Exception):
-    @property
-    def __traceback__(self):
-        raise RuntimeError("no traceback for you")
-
-
-def test_an_exception_whose_traceback_raises_is_a_failure_like_any_other(target):
-    def fail():
-        raise _UntraceableError("broken")
-
-    (failure,) = decoded(target, Changing(fail)).failures
-    assert failure.message == "_UntraceableError: broken"
-    assert failure.where.startswith("tests/decoding/test_settings.py:")

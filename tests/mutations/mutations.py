@@ -1191,14 +1191,6 @@ MUTATIONS = (
         "A tree that makes no sense ends decoding, and nothing names the controller.",
         ("tests/decoding/test_faults.py",),
     ),
-    Mutation(
-        "controllers share a report",
-        PROPOSER,
-        "self._gamma_session.observe(replace(report, outcome=replace(report.outcome)))",
-        "self._gamma_session.observe(report)",
-        "What one controller does to it changes what the other, observers and callers read.",
-        ("tests/decoding/test_faults.py",),
-    ),
     # Replays.
     Mutation(
         "replay: a token's acceptance is not capped at 1",

@@ -95,15 +95,8 @@ def attempt(attack: Attack, seed: int, number: int, *, debug: bool = False) -> R
         except BaseException as error:
             if debug:
                 traceback.print_exc()
-            broken = f"{type(error).__name__}: {_text(error)}"
+            broken = f"{type(error).__name__}: {error}"
     return Result(number, "; ".join(did), broken, perf_counter() - begun)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException:
-        return "(without a message)"
 
 
 @contextmanager

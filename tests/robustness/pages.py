@@ -27,7 +27,7 @@ _PIECES = (
 
 
 def pages(random: Random, _: Path) -> Iterator[str]:
-    """Hostile texts in everything that the report and notebooks show."""
+    """Faulty texts in everything that the report and notebooks show."""
     text = "".join(random.choices(_PIECES, k=random.randint(1, 5)))
     kind = random.choice([_report, _fragment, _generation, _progress])
     where = random.choice(sorted(_HOLDERS)) if kind in (_report, _fragment) else ""

@@ -1,4 +1,4 @@
-"""Acceptance rules that answer nonsense, lie, and change what they are given, at any temperature.
+"""Acceptance rules that answer nonsense, and write to what they are given, at any temperature.
 
 From some call on, a rule does something wrong. The text must be what the target generates with Algorithm 1 and the
 same random numbers, and the rule must be named.
@@ -7,11 +7,9 @@ same random numbers, and the rule must be named.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from random import Random
-from threading import Thread
-from time import monotonic
 from typing import Any
 
 import torch
@@ -19,55 +17,12 @@ import torch
 from specdec_core.interface import AcceptanceResult
 from specdec_core.verification import SpeculativeSampling
 from tests.robustness.attack import BrokenError
-from tests.robustness.controllers import BATCH, NEVER, compare, decode
+from tests.robustness.controllers import NEVER, compare, decode
 from tests.robustness.plugins import ERRORS, Script, expected
 from tests.robustness.proposals import TENSORS
 
 
-class UntraceableError(Exception):
-    """Its traceback cannot be read."""
-
-    @property
-    def __traceback__(self) -> Any:
-        raise RuntimeError("no traceback")
-
-
-@dataclass(frozen=True)
-class ShiftingResult(AcceptanceResult):
-    """An answer of which each field can be read once."""
-
-    def __getattribute__(self, name: str) -> Any:
-        reads = object.__getattribute__(self, "__dict__").setdefault("reads", set())
-        if name in {"accepted", "token", "sound", "path"}:
-            if name in reads:
-                raise RuntimeError(f"{name} was read before")
-            reads.add(name)
-        return super().__getattribute__(name)
-
-
-class LyingTensor(torch.Tensor):
-    """A tensor that is out of range in whatever is computed with it."""
-
-    @classmethod
-    def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = super().__torch_function__(function, kinds, args, kwargs or {})
-        return made + 10**6 if getattr(function, "__name__", "") in {"to", "long", "double", "tolist"} else made
-
-
-def _writing(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    """Return a tensor that a thread keeps writing to."""
-
-    def write() -> None:
-        end = monotonic() + 0.02
-        with torch.inference_mode():  # elsewhere torch does not let it
-            while monotonic() < end:
-                tensor.fill_(value)
-
-    Thread(target=write, daemon=True).start()
-    return tensor
-
-
-class HostileRule(SpeculativeSampling):
+class FaultyRule(SpeculativeSampling):
     """Algorithm 1, until its script says otherwise."""
 
     def __init__(self, script: Script) -> None:
@@ -92,11 +47,6 @@ WHOLE: dict[str, Callable[[Any], Any]] = {
     "the class": lambda _: AcceptanceResult,
     "a tuple": lambda made: tuple(getattr(made, field.name) for field in fields(made)),
     "a dict": asdict,
-    "fields that can be read once": lambda made: ShiftingResult(made.accepted, made.token, made.sound),
-    "lying tokens": lambda made: replace(made, token=made.token.as_subclass(LyingTensor)),
-    "lying counts": lambda made: replace(made, accepted=made.accepted.as_subclass(LyingTensor)),
-    "a thread writes tokens": lambda made: replace(made, token=_writing(made.token, 10**6)),
-    "a thread writes counts": lambda made: replace(made, accepted=_writing(made.accepted, -7)),
     "nothing is sound": lambda made: replace(made, sound=made.sound & False),
     "a deviation of 1e300": lambda made: replace(made, deviation=made.deviation.double() + 1e300),
 }
@@ -108,20 +58,16 @@ EDITS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "draft tokens become 10**6": lambda given: given[0].tokens.fill_(10**6),
     "draft tokens become 3": lambda given: given[0].tokens.fill_(3),
     "random numbers become 2": lambda given: given[-1].fill_(2) if len(given) == 4 else None,
-    "a thread writes p": lambda given: _writing(given[1], 0),
-    "a thread writes draft tokens": lambda given: _writing(given[0].tokens, 10**6),
-    "the lengths grow": lambda given: object.__setattr__(given[0], "lengths", (99,) * BATCH),
 }
 
 
 def rules(random: Random, _: Path) -> Iterator[str]:
-    """An acceptance rule answers nonsense, raises, or changes what it was given."""
+    """An acceptance rule answers nonsense, raises, or writes to what it was given."""
     call, temperature = random.randrange(3), random.choice([0, 1])
     kind = random.choice(["answer", "field", "field", "edit", "edit", "raise"])
     named = kind in ("answer", "raise")
     if kind == "answer":
         what = random.choice(sorted(WHOLE))
-        named = not what.startswith(("a thread", "lying", "fields"))
 
         def act(given: Any) -> Any:
             return WHOLE[what](_answer(given))
@@ -144,7 +90,7 @@ def rules(random: Random, _: Path) -> Iterator[str]:
                 raise ValueError("after an edit")
             return made
     else:
-        make = random.choice([*ERRORS, UntraceableError])
+        make = random.choice(ERRORS)
         what = f"raises {type(make()).__name__}"
 
         def act(_: Any) -> Any:
@@ -152,7 +98,7 @@ def rules(random: Random, _: Path) -> Iterator[str]:
 
     yield f"rule: {what}, from call {call + 1} on, temperature {temperature}"
     script = Script("rule", call, act)
-    result = decode(temperature, rule=HostileRule(script))
-    compare(result, decode(temperature, rule=HostileRule(NEVER)), "HostileRule" if named and script.done else "")
+    result = decode(temperature, rule=FaultyRule(script))
+    compare(result, decode(temperature, rule=FaultyRule(NEVER)), "FaultyRule" if named and script.done else "")
     if not temperature and tuple(one.tokens for one in result) != expected():
         raise BrokenError("not the target's own tokens")
