@@ -17,6 +17,7 @@ from specdec_core.interface import BestFirstTree, PluginWarning, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from tests.catalogue import DRAFTERS, REMEMBERING, Catalogue, plugin_of
 from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
+from tests.pairwise import pairwise
 from tests.toys import Gamma
 
 MIXED = SamplingSettings(temperature=0.7, top_p=0.6)
@@ -85,9 +86,7 @@ def test_trees_give_the_targets_distribution(target, catalogue, who):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", TREES)
-@pytest.mark.parametrize("settings", TEMPERATURES)
-@pytest.mark.parametrize("who", WHO_DRAFTS_TREES)
+@pytest.mark.parametrize(("who", "settings", "shape"), pairwise(WHO_DRAFTS_TREES, TEMPERATURES, TREES))
 def test_trees_give_the_targets_distribution_in_a_large_sample(target, catalogue, who, settings, shape):
     check_trees(target, catalogue.make(who), settings, shape, 500 if settings == "greedy" else 10_000)
 

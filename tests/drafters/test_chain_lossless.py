@@ -18,6 +18,7 @@ from specdec_drafters.chain import drafter as chain_module
 from tests.drafters.chains import chain
 from tests.drafters.support import info_for, rows_of
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
+from tests.pairwise import pairwise
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
 
@@ -34,6 +35,11 @@ class Now(CountingDrafter):
         return () if tokens[-1] % 2 else super().draft(tokens, budget)[: 1 + tokens[-1] % 4]
 
 
+MEMBERS = {
+    "point": lambda: Now(VOCAB),
+    "sparse": lambda: SparseDrafter(VOCAB),
+    "dense": lambda: TableDrafter(VOCAB),
+}
 TOYS = {
     "point-dense": lambda: (Now(VOCAB), TableDrafter(VOCAB)),
     "point-sparse": lambda: (Now(VOCAB), SparseDrafter(VOCAB)),
@@ -161,12 +167,17 @@ def test_drafters_that_ship_are_lossless_in_a_chain(target, members):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("who", [*SHIPPED, *TOYS])
-def test_a_chain_is_lossless_in_every_way(target, members, who, way):
-    toys = who in TOYS
-    drafter = chain(*TOYS[who](), vocab=VOCAB, min_draft_tokens=2) if toys else shipped(members, who)
+@pytest.mark.parametrize(("first", "second", "way"), pairwise(MEMBERS, MEMBERS, WAYS))
+def test_a_chain_is_lossless_in_every_way(target, first, second, way):
+    drafter = chain(MEMBERS[first](), MEMBERS[second](), vocab=VOCAB, min_draft_tokens=2)
     check_lossless(target, drafter, way, 9600)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["temperature-0.7-top-p-0.6", "penalty", "draft temperature 0.5"])
+@pytest.mark.parametrize("who", SHIPPED)
+def test_drafters_that_ship_are_lossless_in_a_chain_in_a_large_sample(target, members, who, way):
+    check_lossless(target, shipped(members, who), way, 9600)
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), SamplingSettings(temperature=0)])

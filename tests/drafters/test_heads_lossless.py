@@ -8,6 +8,7 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings
 from tests.drafters.support import heads_for
 from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
+from tests.pairwise import pairwise
 from tests.toys import Gamma
 
 # The first token comes without a draft, as the target has read nothing yet, and the last one is never drafted: so
@@ -46,9 +47,7 @@ def test_heads_are_lossless(pairs, family, reads_token, setting):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reads_token", [True, False])
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize(("family", "setting", "reads_token"), pairwise(["gpt2", "t5"], SETTINGS, [True, False]))
 def test_heads_are_lossless_in_every_way(pairs, family, setting, reads_token):
     """With four tokens there are many outcomes; a q that is a little wrong needs this many to show."""
     check_lossless(pairs, family, reads_token, setting, 9600)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import numpy as np
@@ -42,6 +41,7 @@ from specdec_drafters.translated.drafter import TranslatedDrafter
 from specdec_drafters.translated.shared import SharedTokens
 from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
+from tests.pairwise import pairwise
 from tests.spelled import OTHER_VOCAB, SHARED, other_tokenizer, target_tokenizer
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, SparseDrafter, TableDrafter
@@ -152,7 +152,6 @@ BY_DEFAULT = [
     ("slem", "hierarchy", "greedy"),
 ]
 WHO = ("model", "bigram", "few", "foreign", "copy", "counting", "chain", "hierarchy")
-ALL = set(itertools.product(("tli", "slem"), WHO, (*WAYS, "penalty")))
 PENALTY = SamplingSettings(repetition_penalty=3.0)
 
 
@@ -168,7 +167,7 @@ def test_the_text_has_the_targets_distribution(target, info, drafters, method, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "who", "way"), sorted(ALL))
+@pytest.mark.parametrize(("method", "who", "way"), pairwise(("tli", "slem"), WHO, (*WAYS, "penalty")))
 def test_the_text_has_the_targets_distribution_in_a_large_sample(target, info, drafters, method, who, way):
     check_law(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 12_000)
 

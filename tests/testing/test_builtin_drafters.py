@@ -1,4 +1,8 @@
-"""Every built-in drafter passes the conformance kit."""
+"""Every built-in drafter passes the conformance kit.
+
+By default, the checks that depend on a drafter's own code run for one drafter of each plugin, and all quick checks
+for three drafters that differ. `-m slow` adds the other kind of target, other settings and the slow checks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from specdec_core.testing.runner import run_check
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
 
 ALL = [(name, encoder) for name in DRAFTERS for encoder in (False, True)]
-DEFAULT = [
+ONE_OF_EACH = [
     ("random", True),
     ("trigram", False),
     ("copy-recent", False),
@@ -32,7 +36,7 @@ DEFAULT = [
     ("translated-text", True),
 ]
 """One drafter of each plugin, on one target."""
-OTHERS = [(name, not encoder) for name, encoder in DEFAULT] + [
+VARIANTS = [
     ("unigram", False),
     ("copy-frequent", False),
     ("suffix-alone", False),
@@ -42,12 +46,45 @@ OTHERS = [(name, not encoder) for name, encoder in DEFAULT] + [
     ("quantised", False),
     ("translated-bigram", True),
 ]
-"""Each plugin on the other target, and settings that take another way through it.
+"""Settings that take another way through a drafter."""
+OTHER_TARGET = [(name, not encoder) for name, encoder in ONE_OF_EACH]
+DIFFERENT = [("suffix", True), ("transformer", True), ("hierarchy-bigram", False)]
+"""One that remembers, one with a cache of its own, and one that drafts with another drafter."""
 
-`tests/test_lossless_drafters.py` samples every drafter with every setting.
-"""
-QUICK = [check for check in checks_for("drafter") if not check.slow]
-"""The checks of `specdec check --quick`. What the others sample meets in one case in the tests named above."""
+OF_THE_INTERFACE = {
+    # Whatever breaks these also breaks `many-steps`, which mixes such steps at random.
+    *("all-accepted", "none-accepted", "prefix-accepted", "step-without-draft", "first-step-without-draft"),
+    *("other-drafter-used", "zero-budget-rows"),
+    # The core validates every proposal: `tests/test_lossless_drafters.py` would raise, with budgets of 0, 2, 3.
+    *("zero-budget", "budget-respected", "ragged-rows", "ids-in-range", "q-sums-to-one", "q-covers-draft"),
+    "proposal-valid",
+}
+"""Checks that say more exactly what is wrong where others fail, too: three drafters are enough."""
+OF_EVERY_DRAFTER = {
+    *("spec-matches-class", "hidden-states-declared", "autoregressive-as-declared", "remembers-declared"),
+    *("many-steps", "rollback", "rows-finished", "eos-inside-draft", "other-drafter-in-some-rows", "long-drafts"),
+    *("trees-respected", "max-batch", "full-capacity", "draft-sampled-from-q", "early-stop"),
+    *("rows-independent", "drafter-unchanged", "target-unchanged"),
+    *("greedy-equals-baseline", "replay-equals-live"),
+}
+"""What depends on a drafter's own code and matters most: by default, for one drafter of each plugin."""
+OF_EXACTNESS = {
+    *("many-steps", "rollback", "draft-sampled-from-q", "greedy-equals-baseline", "lossless", "lossless-trees"),
+    *("inside-hierarchy", "replay-equals-live"),
+}
+"""What proves that the text is the target's: with every variant and on either target."""
+CHECKS = {check.name: check for check in checks_for("drafter")}
+SLOW = {name for name, check in CHECKS.items() if check.slow}
+
+
+def cases(drafters, names):
+    """Return parameters for every pair of a drafter and a check."""
+    return [
+        pytest.param(drafter, CHECKS[name], id=f"{_id(drafter)}-{name}")
+        for drafter in drafters
+        for name in CHECKS
+        if name in names
+    ]
 
 
 def _id(drafter):
@@ -80,27 +117,29 @@ def subjects(catalogues, device):
     return {(name, encoder): subject(name, encoder) for name, encoder in ALL}
 
 
-@pytest.mark.parametrize("check", QUICK, ids=lambda check: check.name)
-@pytest.mark.parametrize("drafter", DEFAULT, ids=_id)
+@pytest.mark.parametrize(
+    ("drafter", "check"),
+    cases(ONE_OF_EACH, OF_EVERY_DRAFTER) + cases(DIFFERENT, CHECKS.keys() - SLOW - OF_EVERY_DRAFTER),
+)
 def test_a_drafter_conforms(subjects, drafter, check):
     run_check(check, subjects[drafter])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "check", [check for check in checks_for("drafter") if check.slow], ids=lambda check: check.name
+    ("drafter", "check"),
+    [
+        *cases(ONE_OF_EACH, SLOW - {"spec-imports-no-torch"}),  # which test_builtin_controllers.py checks
+        *cases(OTHER_TARGET, CHECKS.keys() - SLOW - OF_EVERY_DRAFTER - OF_THE_INTERFACE),
+        *cases(OTHER_TARGET, OF_EXACTNESS - {"lossless"}),
+        *cases(VARIANTS, OF_EVERY_DRAFTER | OF_EXACTNESS),
+    ],
 )
-@pytest.mark.parametrize("drafter", DEFAULT, ids=_id)
-def test_a_drafter_conforms_where_it_takes_longer(subjects, drafter, check):
-    run_check(check, subjects[drafter])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("check", checks_for("drafter"), ids=lambda check: check.name)
-@pytest.mark.parametrize("drafter", OTHERS, ids=_id)
-def test_a_drafter_conforms_on_the_other_target(subjects, drafter, check):
+def test_a_drafter_conforms_in_other_conditions(subjects, drafter, check):
     run_check(check, subjects[drafter])
 
 
 def test_a_drafter_of_each_plugin_conforms_by_default():
-    assert {plugin_of(name) for name, _ in DEFAULT} == {plugin_of(name) for name in DRAFTERS}
+    assert {plugin_of(name) for name, _ in ONE_OF_EACH} == {plugin_of(name) for name in DRAFTERS}
+    assert set(DIFFERENT) <= set(ONE_OF_EACH)
+    assert CHECKS.keys() >= OF_THE_INTERFACE | OF_EVERY_DRAFTER | OF_EXACTNESS

@@ -64,19 +64,20 @@ def test_drafts_with_settings_of_their_own(made):
     assert agree(made, "gpt2", "heads", "greedy", 200, **options).farthest()[0] < 4.5
 
 
+DECODER_ONLY = [("gpt2", "temperature-1", 4, 1000), ("gpt2", "top-p-0.8", 3, 400), ("gpt2", "greedy", 4, 100)]
+ENCODER_DECODER = [("t5", "temperature-0.7", 1, 400), ("t5", "top-p-0.8", 4, 400)]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "setting", "gamma", "count"),
+    ("who", "family", "setting", "gamma", "count"),
     [
-        ("gpt2", "temperature-1", 4, 1000),
-        ("gpt2", "top-p-0.8", 3, 400),
-        ("gpt2", "greedy", 4, 100),
-        ("t5", "temperature-0.7", 1, 400),
-        ("t5", "top-p-0.8", 4, 400),
+        (who, *cases[number % len(cases)])
+        for number, who in enumerate(FORGETFUL)
+        for cases in (DECODER_ONLY, ENCODER_DECODER)
     ],
 )
-@pytest.mark.parametrize("who", FORGETFUL)
-def test_live_decoding_agrees_with_every_setting(made, who, family, setting, gamma, count):
+def test_live_decoding_agrees_for_both_kinds_of_target(made, who, family, setting, gamma, count):
     """An error of a tenth of a token per text would show; `test_exact_counts.py` shows smaller ones."""
     assert agree(made, family, who, setting, count, gamma).farthest()[0] < 4.5
 

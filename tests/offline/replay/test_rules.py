@@ -31,8 +31,10 @@ from tests.offline.replay.support import (
     small_target,
 )
 from tests.offline.replay.test_exact_counts import CASES, SAMPLINGS, VOCAB, Replacing, target
+from tests.pairwise import pairwise
 
 SAMPLED = SAMPLINGS["1"]
+EVERY_PAIR = pairwise(["block", "rejection"], CASES, SAMPLINGS)
 
 
 def rule_of(name: str) -> AcceptanceRule:
@@ -46,17 +48,13 @@ def texts_with_p(sampling: str, k: int = VOCAB) -> tuple[list[RecordedText], np.
     return all_texts(target(), SAMPLINGS[sampling], top_k=k)
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "1", "top-p", pytest.param("0.7", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rule", ["block", "rejection"])
+@pytest.mark.parametrize(("rule", "case", "sampling"), EVERY_PAIR)
 def test_expected_counts_equal_enumeration(rule: str, case: str, sampling: str) -> None:
     _require_enumerated(rule, case, sampling, (2, 3))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("rule", ["block", "rejection"])
+@pytest.mark.parametrize(("rule", "case", "sampling"), EVERY_PAIR)
 def test_expected_counts_equal_enumeration_for_short_and_long_drafts(rule: str, case: str, sampling: str) -> None:
     _require_enumerated(rule, case, sampling, (0, 1, 4))
 
