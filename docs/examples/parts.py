@@ -22,7 +22,7 @@ from specdec_core import (
     TargetInfo,
     hookimpl,
 )
-from specdec_core.interface import ModelError, NestedDrafter
+from specdec_core.interface import CompositeDrafter, ModelError, NestedDrafter
 
 
 # --8<-- [start:hidden]
@@ -63,23 +63,17 @@ class CapConfig(PluginConfig):
     """The maximum number of tokens to ask it for."""
 
 
-class Cap(Drafter):
+class Cap(CompositeDrafter):
     """Limits the drafts of another drafter, whatever gamma is."""
 
     Config = CapConfig
 
     def __init__(self, config: CapConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
         assert target.build is not None, "studies and registry.create set it"
-        self.inner: Drafter = target.build("drafter", config.drafter, target)
-        self.needs_hidden_states = self.inner.needs_hidden_states
-        self.remembers = self.inner.remembers
+        super().__init__(config, target, [target.build("drafter", config.drafter, target)])
 
     def open(self, session: SessionInfo) -> DraftSession:
-        return CapSession(self.inner.open(session), self.config.max_tokens)
-
-    def reset(self) -> None:
-        self.inner.reset()
+        return CapSession(self.drafters[0].open(session), self.config.max_tokens)
 
 
 class CapSession(DraftSession):

@@ -25,6 +25,7 @@ from specdec_core.interface import (
     BatchInfo,
     Drafter,
     DraftRequest,
+    DraftSession,
     GammaController,
     LenienceController,
     Outcome,
@@ -175,7 +176,7 @@ def open_batch(
     return Batch(rows, session, proposer, verifier, stops, constraints)
 
 
-class InnerLoop:
+class InnerLoop(DraftSession):
     """Drafts for one batch with a model that a further drafter accelerates.
 
     Args:
@@ -198,7 +199,6 @@ class InnerLoop:
     ) -> None:
         # A row holds drafted tokens before the level above has verified them.
         capacity = above.capacity + above.max_gamma
-        self._positions = min(capacity, model.max_positions or capacity)
         # They have ended until the first request.
         rows = [Row([], 0, capacity, "length", "length") for _ in range(above.batch_size)]
         self._batch = open_batch(
@@ -218,7 +218,7 @@ class InnerLoop:
     def propose(self, request: DraftRequest) -> Proposal:
         """Decode with the middle model until no row wants more."""
         pairs = zip(request.tokens, request.budget, strict=True)
-        self._batch.resume(request.tokens, [min(len(text) + most, self._positions) for text, most in pairs])
+        self._batch.resume(request.tokens, [len(text) + most for text, most in pairs])
         extend = request.extend
         if isinstance(request, DraftRecorder):
             extend = partial(request.extend, drawn_by_core=True)

@@ -69,6 +69,9 @@ class Proposer:
         self.seconds = 0.0
         if drafter is not None and gamma is not None:
             with guard.calling(drafter):
+                limit = drafter.max_length
+                if not (limit is None or isinstance(limit, int)):
+                    raise PluginError(f"max_length is {limit!r}; it must be a whole number, or None for no limit.")
                 self._draft_session = opened(drafter.open(info))
                 if not drafter.drafts_trees:
                     self._lines_only = f"{type(drafter).__name__} drafts lines only"
@@ -101,8 +104,8 @@ class Proposer:
         """
         self.asked = self._nothing_asked
         session = self._draft_session
-        if session is not None:
-            budget, depth, tree = self._plan(room)
+        if session is not None and self._drafter is not None:
+            budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
             if any(budget):
                 self.asked = budget
                 begun = perf_counter()

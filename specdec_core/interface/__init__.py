@@ -3,6 +3,7 @@
 Importing this imports no torch.
 """
 
+from specdec_core.interface.composite import CompositeDrafter
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.controllers import (
     MAX_GAMMA,
@@ -20,7 +21,6 @@ from specdec_core.interface.controllers import (
 )
 from specdec_core.interface.drafter import (
     Drafter,
-    DraftLoop,
     DraftRequest,
     DraftSession,
     LoopFactory,
@@ -80,12 +80,12 @@ __all__ = [
     "Branches",
     "Candidates",
     "Capabilities",
+    "CompositeDrafter",
     "ConfigError",
     "Constraint",
     "Dense",
     "DeterministicDrafter",
     "Distribution",
-    "DraftLoop",
     "DraftRequest",
     "DraftSession",
     "Drafter",

@@ -78,32 +78,16 @@ class TargetInfo:
     build: Callable[[PluginKind, PluginConfig, TargetInfo], Any] | None = None
 
 
-class DraftLoop(Protocol):
-    """Drafts with a model that is itself accelerated by a drafter. Implemented by the core.
+class LoopFactory(Protocol):
+    """Opens a session that drafts with a model which a drafter accelerates. Implemented by the core.
 
     Its tokens are drawn from the model's own adjusted distribution, which is therefore q.
     """
 
-    def propose(self, request: DraftRequest) -> Proposal:
-        """Decode with the model until every sequence has spent its budget or a controller has stopped it."""
-
-    def commit(self, outcome: Outcome) -> None:
-        """Roll back rejected tokens and append the committed ones."""
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """Keep only the first `lengths[b]` committed tokens of each sequence b."""
-
-    def close(self) -> None:
-        """Free the caches."""
-
-
-class LoopFactory(Protocol):
-    """Opens a `DraftLoop` for a batch."""
-
     def __call__(
         self, model: Any, drafter: Drafter, gamma: GammaController, session: SessionInfo | None = None
-    ) -> DraftLoop:
-        """Return a loop in which `drafter` proposes for a `LoadedModel`, as many tokens as `gamma` allows.
+    ) -> DraftSession:
+        """Return a session in which `drafter` proposes for a `LoadedModel`, as many tokens as `gamma` allows.
 
         Args:
             model: The model in the middle.
@@ -363,13 +347,21 @@ class Drafter(ABC):
     The last is the one before the model's final norm.
     A drafter that names any also sets `needs_hidden_states`."""
 
+    max_length: int | None = None
+    """The most tokens that a sequence and its draft may have together, or None for no limit. It counts
+    `DraftRequest.tokens`: the prompt, or for encoder-decoder targets the decoder's tokens from the start token on.
+    A model with P positions reads every token but the last that it drafts, so its limit is P + 1.
+
+    The core asks for no draft beyond it: after n tokens the budget is at most `max_length - n`, and 0 from there
+    on. A drafter composed of others does the same for each of them, with `clipped`."""
+
     drafts_trees: bool = False
     """Whether it drafts a tree where `DraftRequest.tree` asks for one. If not, it is asked for a line instead."""
 
     autoregressive: bool = False
     """Whether q of a draft token depends on the tokens before it alone, not on where the draft began, and its
-    drafts are as long as asked, or as its context allows. A replay then asks it once per text, not at every token;
-    the tokens come from the request."""
+    drafts are as long as asked. A replay then asks it once per text, not at every token; the tokens come from the
+    request."""
 
     drafts_by_budget: bool = False
     """Whether a smaller budget gives another draft than the beginning of the one for a larger budget. A replay
@@ -387,8 +379,7 @@ class Drafter(ABC):
       that was never asked for a draft has seen no tokens and teaches nothing.
     - `reset` forgets everything.
 
-    Drafts are verified as ever: knowledge changes the speed, never the text. A drafter composed of others
-    remembers if one of them does."""
+    Drafts are verified as ever: knowledge changes the speed, never the text."""
 
     def __init__(self, config: Any, target: TargetInfo) -> None:
         self.config = config
@@ -398,9 +389,20 @@ class Drafter(ABC):
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch."""
 
+    def clipped(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> tuple[int, ...]:
+        """Return a budget without what goes beyond `max_length`.
+
+        Args:
+            tokens: The committed tokens of each sequence.
+            budget: A number of draft tokens for each sequence.
+        """
+        if self.max_length is None:
+            return tuple(budget)
+        pairs = zip(tokens, budget, strict=True)
+        return tuple(max(min(most, self.max_length - len(row)), 0) for row, most in pairs)
+
     def reset(self) -> None:  # noqa: B027  (most drafters remember nothing)
         """Forget everything that requests have taught; the drafter then proposes what a new one would.
 
-        Override it in a drafter that `remembers`. Open sessions keep their snapshots. A drafter composed of others
-        resets each of them.
+        Override it in a drafter that `remembers`. Open sessions keep their snapshots.
         """

@@ -104,9 +104,12 @@ class _AutoregressiveSession(DraftSession):
         if request.tree is not None:
             return draw_tree(request, self._scored)
         prefixes = [list(row) for row in request.tokens]
+        ends = [len(row) + n for row, n in zip(prefixes, request.budget, strict=True)]
         while request.wants_more():
-            scored = torch.stack([self._scored(prefix) for prefix in prefixes])
-            drawn = request.sample(scored)
+            pairs = zip(prefixes, ends, strict=True)
+            scored = [self._scored(row) if len(row) < end else None for row, end in pairs]
+            unused = torch.zeros_like(next(one for one in scored if one is not None))
+            drawn = request.sample(torch.stack([unused if one is None else one for one in scored]))
             for prefix, token in zip(prefixes, drawn.tolist(), strict=True):
                 prefix.append(token)
         return request.proposal()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
-from specdec_core.interface import Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo
+from specdec_core.interface import (
+    CompositeDrafter,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Outcome,
+    Proposal,
+    SessionInfo,
+)
 from specdec_core.models.device import synchronize
 
 
-class SynchronizedDrafter(Drafter):
+class SynchronizedDrafter(CompositeDrafter):
     """Synchronises the device after each draft, so that its time is not charged to the target.
 
     Args:
@@ -19,19 +27,13 @@ class SynchronizedDrafter(Drafter):
     """
 
     def __init__(self, drafter: Drafter, wait: Callable[[], None]) -> None:
-        super().__init__(drafter.config, drafter.target)
-        self.needs_hidden_states = drafter.needs_hidden_states
-        self.hidden_layers = drafter.hidden_layers
-        self.remembers = drafter.remembers
+        super().__init__(drafter.config, drafter.target, [drafter])
+        self.drafts_trees, self.autoregressive = drafter.drafts_trees, drafter.autoregressive
         self._drafter, self._wait = drafter, wait
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch."""
         return _SynchronizedSession(self._drafter.open(session), self._wait)
-
-    def reset(self) -> None:
-        """Have the drafter forget what requests taught."""
-        self._drafter.reset()
 
 
 class _SynchronizedSession(DraftSession):
@@ -46,6 +48,13 @@ class _SynchronizedSession(DraftSession):
     def commit(self, outcome: Outcome) -> None:
         self._session.commit(outcome)
         self._wait()
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        self._session.rollback(lengths)
+
+    @property
+    def can_roll_back(self) -> bool:
+        return self._session.can_roll_back
 
     def close(self) -> None:
         self._session.close()

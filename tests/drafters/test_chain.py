@@ -379,7 +379,7 @@ def test_settings_are_made_into_drafters_by_the_registry():
     target = TargetInfo(V, build=build)
     made = ChainDrafter(ChainConfig(drafters=(config, TableDrafter(V))), target)
     assert asked == [("drafter", config, target)]
-    assert [type(member) for member in made.members] == [Spy, TableDrafter]
+    assert [type(member) for member in made.drafters] == [Spy, TableDrafter]
 
 
 def test_what_one_needs_the_chain_needs():

@@ -161,9 +161,11 @@ def test_nothing_is_drafted_before_the_target_has_read(bench):
 def test_no_blocks_beyond_the_positions_of_the_head(tmp_path):
     bench = BlockBench(tmp_path / "dflash", layer={"max_position_embeddings": 9})
     # The last token of a text of n is at position n - 1, the last mask of a block of 5 at n + 3.
-    tokens = [list(range(2, 2 + length)) for length in (4, 5, 6)]
-    proposal = bench.drafter.open(info_for(3, V)).propose(bench.request(tokens, [8] * 3))
-    assert proposal.lengths == (BLOCK - 1, BLOCK - 1, 0)
+    tokens = [list(range(2, 2 + length)) for length in (5, 6, 8, 9)]
+    budget = bench.drafter.clipped(tokens, [8] * 4)
+    assert budget == (4, 3, 1, 0)
+    session = bench.drafter.open(info_for(4, V))
+    assert session.propose(bench.request(tokens, budget)).lengths == budget
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

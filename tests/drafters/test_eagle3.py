@@ -210,8 +210,9 @@ def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
     path.write_text(json.dumps(config))
     drafter = Eagle3Drafter(Eagle3Config(model=str(path.parent)), bench.target.info())
     tokens = [list(range(2, 2 + length)) for length in (4, 5, 9)]
-    proposal = drafter.open(info_for(3, V)).propose(bench.request(tokens, [8] * 3))
-    assert proposal.lengths == (4, 3, 0)
+    budget = drafter.clipped(tokens, [8] * 3)
+    assert budget == (4, 3, 0)
+    assert drafter.open(info_for(3, V)).propose(bench.request(tokens, budget)).lengths == budget
 
 
 def changed(folder, drop=(), config=None, **tensors):

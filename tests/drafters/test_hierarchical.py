@@ -305,10 +305,9 @@ def test_encoder_decoder_models_may_stand_on_every_level(folder, device, below):
 
 
 def test_a_draft_ends_where_the_middle_model_has_no_place_left(target, folder):
-    model = tiny_model("gpt2", VOCAB, seed=5)
-    model.config.n_positions = model.config.max_position_embeddings = 24
-    drafter = hierarchy(target, folder / "middle", lambda _: TableDrafter(VOCAB))
-    drafter.loaded = wrap_model(model.to(target.device))
+    tiny_model("gpt2", VOCAB, seed=5, n_positions=24).save_pretrained(folder / "short")
+    drafter = hierarchy(target, folder / "short", lambda _: TableDrafter(VOCAB))
+    assert drafter.max_length == 25
     result = Decoder(target, drafter, gamma=Gamma(4), strict=True).generate(
         [[2] * 10], GenerationSettings(max_new_tokens=40, ignore_eos=True)
     )

@@ -168,8 +168,10 @@ def test_a_row_beyond_the_drafters_positions_drafts_nothing(folder):
     info = replace(info_for(3, V), capacity=2 * limit)
     tokens = [[3] * (limit - 1), [3] * (limit + 1), [2, 3]]
     session = drafter.open(info)
-    assert session.propose(request_for(tokens, [4, 4, 4])).lengths == (2, 0, 4)
-    assert session.propose(request_for(tokens, [0, 4, 0])).lengths == (0, 0, 0)
+    budget = drafter.clipped(tokens, [4, 4, 4])
+    assert budget == (2, 0, 4)
+    assert session.propose(request_for(tokens, budget)).lengths == budget
+    assert drafter.clipped([[3] * limit], [4]) == (1,)
 
 
 def test_the_model_is_not_changed(folder):

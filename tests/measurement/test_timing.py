@@ -14,6 +14,9 @@ from specdec_core.interface import BatchInfo, GenerationSettings
 from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_times
 from specdec_core.measurement.synchronized import SynchronizedDrafter
+from specdec_core.testing.harness.toys import Hierarchy
+from specdec_drafters.transformer.config import TransformerConfig
+from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.lossless import PROMPT, VOCAB, small_target
 from tests.measurement.support import context
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, TableDrafter
@@ -126,3 +129,15 @@ def test_the_device_is_waited_for_behind_every_draft_and_commit(target):
     assert result.sequences == alone.sequences
     calls = result.metrics.target_calls
     assert calls < len(waits) <= 2 * calls
+
+
+def test_a_drafter_that_is_waited_for_drafts_as_it_does_alone(target, tmp_path):
+    target.model.save_pretrained(tmp_path)
+    drafter = TransformerDrafter(TransformerConfig(model=str(tmp_path)), target.info())
+    waiting = SynchronizedDrafter(drafter, lambda: None)
+    assert (waiting.drafts_trees, waiting.autoregressive) == (True, True)
+    assert waiting.max_length == drafter.max_length
+    for one in (drafter, waiting):
+        decoder = Decoder(target, Hierarchy(target, one, Gamma(2)), gamma=Gamma(3), strict=True)
+        result = decoder.generate([list(PROMPT)], GenerationSettings(max_new_tokens=8, seed=1))
+        assert result.metrics.rejected == 0, "the middle model rolls back the drafter below"

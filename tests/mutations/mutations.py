@@ -32,6 +32,8 @@ DISTRIBUTIONS = "specdec_core/verification/distributions.py"
 BATCH = "specdec_core/decoding/batch.py"
 DRAFTING = "specdec_core/decoding/drafting.py"
 DRAFT_RECORD = "specdec_core/decoding/draft_record.py"
+INTERFACE_DRAFTER = "specdec_core/interface/drafter.py"
+COMPOSITE = "specdec_core/interface/composite.py"
 PROPOSER = "specdec_core/decoding/proposer.py"
 DECODER = "specdec_core/decoding/decoder.py"
 STOPPING = "specdec_core/decoding/stopping.py"
@@ -63,6 +65,7 @@ CHAIN = "drafters/specdec_drafters/chain/drafter.py"
 SHARED = "drafters/specdec_drafters/translated/shared.py"
 TRANSLATED = "drafters/specdec_drafters/translated/drafter.py"
 HEADS = "drafters/specdec_drafters/heads/drafter.py"
+PARALLEL_DRAFT = "drafters/specdec_drafters/common/parallel_draft.py"
 DRAFT_HEADS = "drafters/specdec_drafters/common/draft_heads.py"
 DFLASH = "drafters/specdec_drafters/dflash/drafter.py"
 DFLASH_HEAD = "drafters/specdec_drafters/dflash/model.py"
@@ -563,10 +566,18 @@ MUTATIONS = (
         LOSSLESS_TESTS,
     ),
     Mutation(
+        "a draft one token beyond a drafter's limit",
+        INTERFACE_DRAFTER,
+        "self.max_length - len(row)",
+        "self.max_length + 1 - len(row)",
+        "A model is asked for a token behind its last position.",
+        ("tests/decoding/test_max_length.py",),
+    ),
+    Mutation(
         "draft cache one short after a fully accepted draft",
         MODEL_DRAFTER,
-        "self._kept[row] += min(accepted, self._drafted[row])",
-        "self._kept[row] += accepted",
+        "kept + min(accepted, drafted) for",
+        "kept + accepted for",
         "The draft model never reads the last accepted token: q is not its own, acceptance falls.",
         ("tests/drafters/test_transformer.py",),
     ),
@@ -879,17 +890,17 @@ MUTATIONS = (
     ),
     Mutation(
         "heads in the wrong order",
-        HEADS,
-        "            request.sample(logits[:, place])",
-        "            request.sample(logits[:, (place + 1) % count])",
+        PARALLEL_DRAFT,
+        "logits.unbind(1)",
+        "logits.roll(-1, 1).unbind(1)",
         "Each head guesses for its neighbour's position: still exact, acceptance falls.",
         ("tests/drafters/test_heads.py",),
     ),
     Mutation(
         "dflash: every token is drawn from the first place",
-        DFLASH,
-        "                request.sample(logits[:, place])",
-        "                request.sample(logits[:, 0])",
+        PARALLEL_DRAFT,
+        "            request.sample(scores)",
+        "            request.sample(logits[:, 0])",
         "The whole draft is a guess at its first token: still exact, hardly any other is accepted.",
         ("tests/drafters/test_dflash.py",),
     ),
@@ -936,17 +947,16 @@ MUTATIONS = (
     Mutation(
         "eagle3: entries of drafted tokens are kept",
         EAGLE3,
-        "        self._head.rollback(self._kept)\n        fresh",
-        "        self._kept = [min(n, len(row) - 2) for n, (row, _) in zip(self._head.lengths, rows)]\n"
-        "        self._head.rollback(self._kept)\n        fresh",
+        '        """Keep nothing of the draft."""',
+        "        super().commit(outcome)",
         "Entries keep the head's own states where the target's are known: acceptance falls as the text grows.",
         ("tests/drafters/test_eagle3.py",),
     ),
     Mutation(
         "eagle3: an entry too many survives a rollback",
-        EAGLE3,
-        "min(kept, max(length - 1, 0))",
-        "min(kept, length)",
+        MODEL_DRAFTER,
+        "max(length - self.skipped, 0)",
+        "length",
         "An entry has read a token that is gone: drafts are worse after each rollback.",
         ("tests/drafters/test_eagle3.py",),
     ),
@@ -961,8 +971,8 @@ MUTATIONS = (
     Mutation(
         "eagle3: a node reads the state of the last node, not of its parent",
         EAGLE3,
-        "base.to(drawn.parents.device) + drawn.parents, drawn.parents",
-        "base.to(drawn.parents.device) + drawn.parents.clamp(min=0), drawn.parents",
+        "first + drawn.parents.to(kept.device)",
+        "first + drawn.parents.to(kept.device).clamp(min=0)",
         "The first level of a tree reads the state of its first node.",
         ("tests/drafters/test_eagle3.py",),
     ),
@@ -1251,8 +1261,8 @@ MUTATIONS = (
     Mutation(
         "replay: a chunk begins one token too late",
         REPLAY,
-        "count = [max(n, 1) if asked",
-        "count = [n + 1 if asked",
+        "count = [n or one.left",
+        "count = [n + 1 if n else one.left",
         "Of each chunk, the token after it is never drafted and counts as rejected.",
         REPLAY_TESTS,
     ),
@@ -1274,9 +1284,9 @@ MUTATIONS = (
     ),
     Mutation(
         "replay: the last place before the limit is drafted",
-        EXPECTED_COUNTS,
-        "[:, None] - position - 1",
-        "[:, None] - position",
+        LOADING,
+        "limit, limit - 1, last",
+        "limit, limit, last",
         "More is drafted than a decoder asks for.",
         REPLAY_TESTS,
     ),
@@ -1672,17 +1682,17 @@ MUTATIONS = (
     ),
     Mutation(
         "a chain forgets that a member remembers",
-        "drafters/specdec_drafters/chain/drafter.py",
-        "any(member.remembers for member in self.members)",
+        COMPOSITE,
+        "any(one.remembers for one in drafters)",
         "False",
         "A study lets each repeat of the chain learn from the one before.",
         ("tests/interface/test_remembering.py",),
     ),
     Mutation(
         "a reset stops at the translation",
-        "drafters/specdec_drafters/translated/drafter.py",
-        "        self.drafter.reset()",
-        "        pass",
+        COMPOSITE,
+        "            drafter.reset()",
+        "            pass",
         "A repeat sees what earlier ones of the same prompts taught.",
         ("tests/interface/test_remembering.py",),
     ),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specdec_core.decoding import check_form, failure_text
 from specdec_core.interface import (
+    CompositeDrafter,
     Dense,
     Distribution,
     Drafter,
@@ -34,7 +35,7 @@ from specdec_drafters.common.loading import make_nested
 T = TypeVar("T")
 
 
-class ChainDrafter(Drafter):
+class ChainDrafter(CompositeDrafter):
     """Asks its drafters in order, sequence by sequence, until one has a draft; all of them see every commit.
 
     A draft whose q is a point mass may be replaced if it is shorter than `min_draft_tokens`. A sampled draft is
@@ -54,41 +55,31 @@ class ChainDrafter(Drafter):
     Config = ChainConfig
 
     def __init__(self, config: ChainConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
-        self.members: tuple[Drafter, ...] = tuple(
-            make_nested("drafter", member, target, "chain") for member in config.drafters
-        )
+        members = [make_nested("drafter", member, target, "chain") for member in config.drafters]
+        super().__init__(config, target, members)
         self.names = tuple(map(_name, config.drafters))
-        self.needs_hidden_states = any(member.needs_hidden_states for member in self.members)
-        self.hidden_layers = sorted({layer for member in self.members for layer in member.hidden_layers})
         # With a budget below `min_draft_tokens` a shorter draft is enough.
-        by_budget = any(member.drafts_by_budget for member in self.members)
-        self.drafts_by_budget = by_budget or config.min_draft_tokens > 1
-        self.remembers = any(member.remembers for member in self.members)
+        self.drafts_by_budget = self.drafts_by_budget or config.min_draft_tokens > 1
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch for every member; if one fails, close the others again."""
         with ExitStack() as opened:
             members = []
-            for index, (name, drafter) in enumerate(zip(self.names, self.members, strict=True)):
+            for index, (name, drafter) in enumerate(zip(self.names, self.drafters, strict=True)):
                 label = f"{name!r} (drafters[{index}])"
                 own = _call(label, "open", partial(drafter.open, session))
                 opened.callback(own.close)
-                members.append(_Member(label, own))
+                members.append(_Member(label, drafter, own))
             opened.pop_all()
         return _ChainSession(members, self.config.min_draft_tokens, session)
-
-    def reset(self) -> None:
-        """Have every member forget what requests taught."""
-        for member in self.members:
-            member.reset()
 
 
 @dataclass(frozen=True)
 class _Member:
-    """The session of one drafter of a chain."""
+    """One drafter of a chain, and its session."""
 
     label: str
+    drafter: Drafter
     session: DraftSession
 
 
@@ -117,9 +108,10 @@ class _ChainSession(DraftSession):
         proposals: list[Proposal] = []
         replaceable: list[list[bool]] = []
         for index, member in enumerate(self._members):
-            budget = tuple(n if source is None else 0 for n, source in zip(request.budget, chosen, strict=True))
-            if not any(budget):
+            left = [n if source is None else 0 for n, source in zip(request.budget, chosen, strict=True)]
+            if not any(left):
                 break
+            budget = member.drafter.clipped(request.tokens, left)
             proposals.append(self._ask(member, request.fork(budget)))
             replaceable.append(_replaceable(member.session, proposals[-1]))
             for row, length in enumerate(proposals[-1].lengths):

@@ -1,19 +1,24 @@
-"""Drafters that draft with a model, token by token."""
+"""Drafters that draft with a model of their own, token by token."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from specdec_core.interface import Drafter, DraftRequest, DraftSession, Outcome, Proposal, SessionInfo
+from specdec_core.interface import (
+    Branches,
+    Drafter,
+    DraftRequest,
+    DraftSession,
+    Outcome,
+    Proposal,
+    SessionInfo,
+    TargetInfo,
+)
 from specdec_core.models import LoadedModel, ModelSession
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
 
 
 class ModelDrafter(Drafter):
@@ -24,6 +29,11 @@ class ModelDrafter(Drafter):
     tokens takes gamma forward passes, the first of which also reads the new tokens. A tree takes one for
     each level.
 
+    Args:
+        config: Its validated settings.
+        target: The target it drafts for.
+        loaded: The model.
+
     Attributes:
         loaded: The model.
 
@@ -33,70 +43,71 @@ class ModelDrafter(Drafter):
 
     drafts_trees = True
     autoregressive = True
-    loaded: LoadedModel
+
+    def __init__(self, config: Any, target: TargetInfo, loaded: LoadedModel) -> None:
+        super().__init__(config, target)
+        self.loaded = loaded
+        self.max_length = max_length_of(loaded)
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with an empty cache."""
-        return _ModelDraftSession(self.loaded, session)
+        return ModelDraftSession(self.loaded, session)
 
 
-class _ModelDraftSession(DraftSession):
-    """One batch.
+def max_length_of(loaded: LoadedModel, skipped: int = 0) -> int | None:
+    """Return the `Drafter.max_length` of a model that reads all tokens of a draft but the last.
 
-    The cache holds, for each row, `_kept` committed tokens and then `_drafted` tokens of the last draft; the
-    next draft begins by rolling it back to the former.
+    Args:
+        loaded: The model.
+        skipped: Number of tokens at the beginning of a text that it does not read.
+    """
+    return None if loaded.max_positions is None else loaded.max_positions + 1 + skipped
+
+
+class ModelDraftSession(DraftSession):
+    """A batch that a model drafts for.
+
+    The cache holds, for each row, the first `_kept` committed tokens that the model reads, then those of the last
+    draft that it read. The next draft begins by rolling it back to the former.
+
+    A draft head that reads a hidden state beside each token overrides `_states` and `_states_after`.
+
+    Args:
+        loaded: The model.
+        session: The batch.
+        hidden_layers: Layers of the model whose outputs are kept; see `ModelSession`.
     """
 
-    def __init__(self, loaded: LoadedModel, session: SessionInfo) -> None:
-        capacity = session.capacity + session.max_gamma
-        self._capacity = min(capacity, loaded.max_positions or capacity)
-        sources = session.sources if loaded.encoder_decoder else None
+    skipped = 0
+    """Number of tokens at the beginning of a text that the model does not read."""
+
+    def __init__(self, loaded: LoadedModel, session: SessionInfo, hidden_layers: Sequence[int] = ()) -> None:
+        longest = min(session.capacity, loaded.max_positions or session.capacity)
         self._model = ModelSession(
-            loaded, session.batch_size, self._capacity, sources, vocab_size=session.vocab_size
+            loaded,
+            session.batch_size,
+            longest + session.max_gamma,
+            session.sources if loaded.encoder_decoder else None,
+            vocab_size=session.vocab_size,
+            hidden_layers=hidden_layers,
         )
-        self._vocab_size = session.vocab_size
         self._kept = [0] * session.batch_size
         self._drafted = [0] * session.batch_size
 
     def propose(self, request: DraftRequest) -> Proposal:
+        """Draft token by token, or a tree level by level."""
         self._drafted = [0] * len(self._drafted)
-        # A sequence longer than the drafter's positions samples its budget like any other, so that its random
-        # numbers do not depend on its neighbours, but the samples are dropped.
-        limits = [
-            max(min(budget, self._capacity - len(row) + 1), 0)
-            for row, budget in zip(request.tokens, request.budget, strict=True)
-        ]
-        if request.tree is not None:
-            return self._propose_tree(request, limits)
-        drawn: Tensor | None = None
-        place = 0
-        while request.wants_more():
-            active = [limit > place for limit in limits]
-            if not any(active):
-                logits = torch.zeros(len(limits), self._vocab_size)
-            elif drawn is None:
-                logits = self._read(request.tokens, active)
-            else:
-                logits = self._go_on(drawn, active)
-            drawn = request.sample(logits)
-            place += 1
-        return _within(request.proposal(), limits)
-
-    def _propose_tree(self, request: DraftRequest, limits: Sequence[int]) -> Proposal:
-        logits = torch.zeros(len(limits), 1, self._vocab_size)
-        if any(limits):
-            logits = self._read(request.tokens, [limit > 0 for limit in limits])[:, None]
-        left = list(limits)
-        while request.wants_more():
-            drawn = request.branch(logits)
+        if not request.wants_more():
+            return request.proposal()
+        logits, depth = self._read(request), 0
+        while True:
+            drawn, depth = _drawn(request, logits, depth), depth + 1
             if not request.wants_more():
-                break
-            counts = [min(new, most) for new, most in zip(drawn.lengths, left, strict=True)]
-            left = [most - count for most, count in zip(left, counts, strict=True)]
-            logits = torch.zeros(*drawn.tokens.shape, self._vocab_size)
-            if any(counts):
-                logits = self._model.forward([[]] * len(counts), drawn.tokens, counts, drawn.parents)
-        return _within(request.proposal(), limits)
+                return request.proposal()
+            parents = None if request.tree is None else drawn.parents
+            states = self._states_after(drawn)
+            logits = self._model.forward([()] * len(drawn.lengths), drawn.tokens, drawn.lengths, parents, states)
+            self._drafted = [old + new for old, new in zip(self._drafted, drawn.lengths, strict=True)]
 
     def commit(self, outcome: Outcome) -> None:
         """Keep the cached part of the accepted tokens; the rest of the draft is void."""
@@ -104,43 +115,56 @@ class _ModelDraftSession(DraftSession):
             self._model.keep(outcome.paths)
             self._kept = list(self._model.lengths)
         elif outcome.used:
-            for row, accepted in enumerate(outcome.accepted):
-                self._kept[row] += min(accepted, self._drafted[row])
+            rows = zip(self._kept, outcome.accepted, self._drafted, strict=True)
+            self._kept = [kept + min(accepted, drafted) for kept, accepted, drafted in rows]
         self._drafted = [0] * len(self._drafted)
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Shorten the valid part of the cache; the next draft rolls it back."""
-        self._kept = [min(kept, length) for kept, length in zip(self._kept, lengths, strict=True)]
+        left = (max(length - self.skipped, 0) for length in lengths)
+        self._kept = list(map(min, self._kept, left))
 
     def close(self) -> None:
         """Free the cache."""
         self._model.close()
 
-    def _read(self, tokens: Sequence[Sequence[int]], active: Sequence[bool]) -> Tensor:
-        """Read the committed tokens that are not cached yet; return the logits after them, `[B, V]`.
+    def _read(self, request: DraftRequest) -> Tensor:
+        """Read the committed tokens that are not cached yet; return the logits after them, `[B, 1, V]`.
 
         Rows that draft nothing are skipped, and catch up when they draft again. For the others, the last token is
         read again even if it is cached, because its logits are not.
         """
-        self._kept = [
-            min(kept, len(row) - 1) if draws else kept
-            for row, kept, draws in zip(tokens, self._kept, active, strict=True)
-        ]
+        rows = list(zip(request.tokens, request.budget, self._kept, strict=True))
+        self._kept = [min(kept, len(row) - self.skipped - 1) if most else kept for row, most, kept in rows]
         self._model.rollback(self._kept)
-        fresh = [row[kept:] if draws else [] for row, kept, draws in zip(tokens, self._kept, active, strict=True)]
-        logits = self._model.forward(fresh)[:, -1]
-        self._kept = [old + len(new) for old, new in zip(self._kept, fresh, strict=True)]
+        first = [kept + self.skipped for kept in self._kept]
+        fresh = [row[start:] if most else () for (row, most, _), start in zip(rows, first, strict=True)]
+        logits = self._model.forward(fresh, states=self._states(request, list(map(len, fresh))))
+        self._kept = list(self._model.lengths)
         return logits
 
-    def _go_on(self, drawn: Tensor, active: Sequence[bool]) -> Tensor:
-        """Read the tokens just sampled, `[B]`; return the logits after them, `[B, V]`."""
-        counts = [int(draws) for draws in active]
-        logits = self._model.forward([[]] * len(counts), drawn[:, None], counts)[:, -1]
-        self._drafted = [old + new for old, new in zip(self._drafted, counts, strict=True)]
-        return logits
+    def _states(self, request: DraftRequest, counts: Sequence[int]) -> Tensor | None:  # noqa: ARG002
+        """Return what is read beside the next `counts[b]` committed tokens of each row, padded on the left."""
+        return None
+
+    def _states_after(self, drawn: Branches) -> Tensor | None:  # noqa: ARG002
+        """Return what is read beside tokens that were just drawn, `[B, M, D]`."""
+        return None
 
 
-def _within(proposal: Proposal, limits: Sequence[int]) -> Proposal:
-    """Return a proposal cut to a number of tokens for each row."""
-    lengths = tuple(map(min, proposal.lengths, limits))
-    return proposal if lengths == proposal.lengths else replace(proposal, lengths=lengths)
+def _drawn(request: DraftRequest, logits: Tensor, depth: int) -> Branches:
+    """Draw the next level of a tree, or the next token of a line, which then is the only node of its level.
+
+    Args:
+        request: The request.
+        logits: `[B, P, V]`, after each node of the level before.
+        depth: Number of levels drawn so far.
+
+    Returns:
+        The nodes; of a line, without those that end a row's budget, which are not read.
+    """
+    if request.tree is not None:
+        return request.branch(logits)
+    tokens = request.sample(logits[:, -1])[:, None]
+    lengths = tuple(int(most > depth + 1) for most in request.budget)
+    return Branches(tokens, torch.full_like(tokens, depth - 1), lengths)

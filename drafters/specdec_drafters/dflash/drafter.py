@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
-from specdec_core.models import inspect_family
+from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.dflash.checkpoint import read_dflash
 from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.dflash.model import DFlashHead
@@ -37,6 +36,9 @@ class DFlashDrafter(Drafter):
     def __init__(self, config: DFlashConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
         self.head, self.hidden_layers = read_dflash(config.model, target)
+        positions, shape = self.head.positions, self.head.shape
+        # The last token that a block drafts is at the position that predicts it, or after it.
+        self.max_length = None if positions is None else positions + shape.drafted - shape.block_size + 1
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with an empty cache."""
@@ -52,44 +54,20 @@ class _DFlashSession(DraftSession):
 
     def __init__(self, drafter: DFlashDrafter, session: SessionInfo) -> None:
         self._drafter = drafter
-        self._vocab_size = session.vocab_size
         self._kept = [0] * session.batch_size
         head: DFlashHead = drafter.head
-        family, size = inspect_family(head), head.shape.block_size
-        limit = family.rotary_switch or family.max_positions
-        # The most tokens after which the whole block is within the head's positions.
-        self._longest = session.capacity if limit is None else min(session.capacity, limit - size + 1)
-        config, slots = head.config, max(self._longest - 1, 0)
+        config, slots = head.config, min(session.capacity, drafter.max_length or session.capacity)
         # Not new_empty: masked slots are multiplied by zero, and zero times NaN is NaN.
         shape = (session.batch_size, config.num_key_value_heads, slots, config.head_dim)
         self._cache = [(head.fc.weight.new_zeros(shape), head.fc.weight.new_zeros(shape)) for _ in head.layers]
 
     @torch.inference_mode()
     def propose(self, request: DraftRequest) -> Proposal:
-        # In the first step the target has not read the prompt yet; with a single token it has read none.
+        # In the first step the target has not read the prompt yet.
         if not request.hidden_states or not request.wants_more():
             return request.proposal()
-        active = [
-            budget > 0 and 1 < len(row) <= self._longest
-            for row, budget in zip(request.tokens, request.budget, strict=True)
-        ]
-        if any(active):
-            self._read(request, active)
-            logits = self._fill_in([row[-1] for row in request.tokens])
-        else:
-            logits = torch.zeros(len(active), self._drafter.head.shape.drafted, self._vocab_size)
-        # Rows that are not active draw too, and drop what they drew: a row's draws do not depend on the others.
-        nodes = 1
-        for place in range(logits.shape[1]):
-            if not request.wants_more():
-                break
-            if request.tree is None:
-                request.sample(logits[:, place])
-            else:
-                nodes = request.branch(logits[:, place, None].expand(-1, nodes, -1)).tokens.shape[1]
-        proposal = request.proposal()
-        lengths = (length if draws else 0 for length, draws in zip(proposal.lengths, active, strict=True))
-        return replace(proposal, lengths=tuple(lengths))
+        self._read(request)
+        return draw_at_each_depth(request, self._fill_in([row[-1] for row in request.tokens]))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep the slots of the tokens that are left."""
@@ -99,7 +77,7 @@ class _DFlashSession(DraftSession):
         """Free the cache."""
         self._cache = []
 
-    def _read(self, request: DraftRequest, active: Sequence[bool]) -> None:
+    def _read(self, request: DraftRequest) -> None:
         """Put the committed tokens that the target has read since the last draft into the cache.
 
         Rows that draft nothing are skipped, and catch up when they draft again.
@@ -108,8 +86,8 @@ class _DFlashSession(DraftSession):
         rows: list[int] = []
         slots: list[int] = []
         parts: list[Tensor] = []
-        for index, (row, draws) in enumerate(zip(request.tokens, active, strict=True)):
-            if not draws:
+        for index, (row, most) in enumerate(zip(request.tokens, request.budget, strict=True)):
+            if not most:
                 continue
             end = len(row) - 1
             first = min(self._kept[index], end)

@@ -17,6 +17,7 @@ from transformers.models.qwen3.modeling_qwen3 import (
     rotate_half,
 )
 
+from specdec_core.models import inspect_family
 from specdec_drafters.common.draft_heads import DraftVocabularyHead
 
 ARCHITECTURES = ("llama", "qwen3")
@@ -114,6 +115,9 @@ class DFlashHead(DraftVocabularyHead):
     Args:
         shape: The sizes.
 
+    Attributes:
+        positions: Number of positions, or None if there is no limit. What a block has beyond them shares the last.
+
     References:
         Chen et al. 2026 (arXiv 2602.06036); the modules and flags are those of speculators 0.9.
     """
@@ -132,6 +136,8 @@ class DFlashHead(DraftVocabularyHead):
         self.rotary_emb = Qwen3RotaryEmbedding(config)
         self.windows = [self._window(index) for index in range(config.num_hidden_layers)]
         self.add_draft_vocabulary(shape.draft_vocab_size, vocab)
+        family = inspect_family(self)
+        self.positions = family.rotary_switch or family.max_positions
 
     def context(self, states: Tensor, positions: Tensor) -> list[KeysValues]:
         """Return what the layers keep of committed tokens.
@@ -165,6 +171,8 @@ class DFlashHead(DraftVocabularyHead):
         tokens[:, 0] = anchors
         block = self.embed_tokens(tokens)
         positions = lengths[:, None] + torch.arange(shape.block_size, device=lengths.device)
+        if self.positions is not None:
+            positions = positions.clamp(max=self.positions - 1)
         rotary = self.rotary_emb(block, positions)
         slots = context[0][0].shape[2]
         masks = {window: self._mask(lengths, slots, window) for window in set(self.windows)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -11,15 +10,18 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specdec_core.interface import (
+    Branches,
     Drafter,
     DraftRequest,
     DraftSession,
+    Outcome,
     PluginConfig,
     Proposal,
     SessionInfo,
     TargetInfo,
 )
-from specdec_core.models import LoadedModel, ModelSession, inspect_family
+from specdec_core.models import LoadedModel, inspect_family
+from specdec_drafters.common.model_drafter import ModelDraftSession, max_length_of
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.model import CARRIED
@@ -48,6 +50,7 @@ class Eagle3Drafter(Drafter):
         super().__init__(config, target)
         self.head, self.hidden_layers = self.read(config.model, target)
         self.loaded = loaded_head(self.head, config.model)
+        self.max_length = max_length_of(self.loaded, _Eagle3Session.skipped)
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with an empty cache."""
@@ -70,116 +73,35 @@ def loaded_head(head: Any, name: str) -> LoadedModel:
     return LoadedModel(head, None, name, family, vocab_size=head.config.vocab_size, eos_ids=(), start_id=None)
 
 
-class _Eagle3Session(DraftSession):
-    """One batch.
+class _Eagle3Session(ModelDraftSession):
+    """One batch. Entries of drafted tokens read the head's own states. They are made again; none is kept."""
 
-    The cache holds, for each row, `_kept` entries that have read the target's states, then those of the last
-    draft. The next draft begins by rolling it back to the former.
-    """
+    skipped = 1
 
     def __init__(self, drafter: Eagle3Drafter, session: SessionInfo) -> None:
+        super().__init__(drafter.loaded, session, hidden_layers=(CARRIED,))
         self._drafter = drafter
-        loaded = drafter.loaded
-        # n tokens have n - 1 entries, and gamma draft tokens after them add gamma - 1.
-        capacity = session.capacity + session.max_gamma
-        self._capacity = min(capacity, loaded.max_positions or capacity)
-        self._head = ModelSession(
-            loaded,
-            session.batch_size,
-            capacity,
-            vocab_size=session.vocab_size,
-            hidden_layers=(CARRIED,),
-        )
-        self._vocab_size = session.vocab_size
-        self._kept = [0] * session.batch_size
 
     @torch.inference_mode()
     def propose(self, request: DraftRequest) -> Proposal:
-        # In the first step the target has not read the prompt yet; with a single token it has read none.
-        if not request.hidden_states or not request.wants_more():
-            return request.proposal()
-        # As in the transformer drafter: tokens beyond the head's positions are drawn, and dropped.
-        limits = [
-            max(min(budget, self._capacity - len(row) + 2), 0) if len(row) > 1 else 0
-            for row, budget in zip(request.tokens, request.budget, strict=True)
+        # In the first step the target has not read the prompt yet.
+        return super().propose(request) if request.hidden_states else request.proposal()
+
+    def commit(self, outcome: Outcome) -> None:
+        """Keep nothing of the draft."""
+
+    def _states(self, request: DraftRequest, counts: Sequence[int]) -> Tensor:
+        """Return the states of the tokens before the next ones, as the head reads them, `[B, T, D]`."""
+        states = [
+            self._drafter.combined(request.hidden_states, row, first, first + count)
+            for row, (first, count) in enumerate(zip(self._kept, counts, strict=True))
         ]
-        logits = torch.zeros(len(limits), self._vocab_size)
-        if any(limits):
-            logits = self._read(request, [limit > 0 for limit in limits])
-        if request.tree is None:
-            self._draft_line(request, limits, logits)
-        else:
-            self._draft_tree(request, limits, logits)
-        proposal = request.proposal()
-        return replace(proposal, lengths=tuple(map(min, proposal.lengths, limits)))
+        return torch.stack([pad(one, (0, 0, max(counts) - len(one), 0)) for one in states])
 
-    def _draft_line(self, request: DraftRequest, limits: Sequence[int], logits: Tensor) -> None:
-        place = 0
-        while request.wants_more():
-            drawn = request.sample(logits)
-            place += 1
-            counts = [int(limit > place) for limit in limits]
-            if not any(counts) or not request.wants_more():
-                continue
-            last = torch.tensor([length - 1 for length in self._head.lengths])
-            logits = self._go_on(drawn[:, None], counts, last[:, None])[:, -1]
-
-    def _draft_tree(self, request: DraftRequest, limits: Sequence[int], logits: Tensor) -> None:
-        base = torch.tensor(self._head.lengths)[:, None]
-        left, logits = list(limits), logits[:, None]
-        while request.wants_more():
-            drawn = request.branch(logits)
-            if not request.wants_more():
-                break
-            counts = [min(new, most) for new, most in zip(drawn.lengths, left, strict=True)]
-            left = [most - count for most, count in zip(left, counts, strict=True)]
-            logits = torch.zeros(*drawn.tokens.shape, self._vocab_size)
-            if any(counts):
-                # Node n is in slot base + n; the parents of the first level are the last entry before them.
-                logits = self._go_on(
-                    drawn.tokens, counts, base.to(drawn.parents.device) + drawn.parents, drawn.parents
-                )
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        """Keep the entries of the tokens that are left: that of token t has read token t + 1."""
-        self._kept = [min(kept, max(length - 1, 0)) for kept, length in zip(self._kept, lengths, strict=True)]
-
-    def close(self) -> None:
-        """Free the cache."""
-        self._head.close()
-
-    def _read(self, request: DraftRequest, active: Sequence[bool]) -> Tensor:
-        """Read the committed tokens that have no entry yet; return the logits after them, `[B, V]`.
-
-        Rows that draft nothing are skipped, and catch up when they draft again. For the others, the last token is
-        read again even if it has an entry, because its logits are not kept.
-        """
-        rows = list(zip(request.tokens, active, strict=True))
-        self._kept = [
-            min(kept, len(row) - 2) if draws else kept for (row, draws), kept in zip(rows, self._kept, strict=True)
-        ]
-        self._head.rollback(self._kept)
-        fresh, states = [], []
-        for index, (row, draws) in enumerate(rows):
-            first, end = self._kept[index], len(row) - 1 if draws else self._kept[index]
-            fresh.append(row[first + 1 : end + 1])
-            states.append(self._drafter.combined(request.hidden_states, index, first, end))
-        longest = max(map(len, fresh))
-        aligned = torch.stack([pad(one, (0, 0, longest - len(one), 0)) for one in states])
-        logits = self._head.forward(fresh, states=aligned)[:, -1]
-        self._kept = list(self._head.lengths)
-        return logits
-
-    def _go_on(self, drawn: Tensor, counts: Sequence[int], after: Tensor, parents: Tensor | None = None) -> Tensor:
-        """Read tokens that were just drawn; return the logits after them, `[B, M, V]`.
-
-        Args:
-            drawn: `[B, M]` int64.
-            counts: How many of each row are read.
-            after: `[B, M]` int64, the slot of the entry that each was drawn after.
-            parents: `[B, M]` int64, in a tree the node that each was drawn after.
-        """
-        kept = self._head.hidden_states[CARRIED]
-        slots = after.to(kept.device).clamp(0, kept.shape[1] - 1)
-        states = kept.gather(1, slots[..., None].expand(-1, -1, kept.shape[2]))
-        return self._head.forward([()] * len(counts), drawn, counts, parents, states)
+    def _states_after(self, drawn: Branches) -> Tensor:
+        """Return the head's own states of the tokens that each was drawn after, `[B, M, D]`."""
+        kept = self._model.hidden_states[CARRIED]
+        # Node n is in the slot after the committed entries, the last of which is before the first level.
+        first = torch.tensor(self._kept, device=kept.device)[:, None]
+        slots = (first + drawn.parents.to(kept.device)).clamp(0, kept.shape[1] - 1)
+        return kept.gather(1, slots[..., None].expand(-1, -1, kept.shape[2]))

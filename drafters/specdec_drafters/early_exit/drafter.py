@@ -46,7 +46,6 @@ class EarlyExitDrafter(ModelDrafter):
     Config = EarlyExitConfig
 
     def __init__(self, config: EarlyExitConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
         own = target_model(target, "early-exit")
         self.layers, translator = config.layers, None
         if config.model is not None:
@@ -61,7 +60,7 @@ class EarlyExitDrafter(ModelDrafter):
             self.layers = card.layers
         if self.layers is None:
             self.layers = _measured(own).layers
-        self.loaded = compiled_like(own, exit_after(own, self.layers, translator))
+        super().__init__(config, target, compiled_like(own, exit_after(own, self.layers, translator)))
 
 
 def _check_target(card: ExitCard, size: int, path: Path, target: LoadedModel) -> None:

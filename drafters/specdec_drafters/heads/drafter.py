@@ -18,6 +18,7 @@ from specdec_core.interface import (
     TargetFeatures,
     TargetInfo,
 )
+from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.common.weights_file import check_trained_for
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.file import HOW_TO_TRAIN, HeadsCard, find_heads, read_heads
@@ -99,16 +100,7 @@ class _HeadsSession(DraftSession):
             return request.proposal()
         count = min(self._drafter.count, max(request.depth))
         last = torch.tensor([row[-1] for row in request.tokens])
-        logits = self._drafter.logits(request.hidden, last, count)
-        nodes = 1
-        for place in range(count):
-            if not request.wants_more():
-                break
-            if request.tree is None:
-                request.sample(logits[:, place])
-            else:
-                nodes = request.branch(logits[:, place, None].expand(-1, nodes, -1)).tokens.shape[1]
-        return request.proposal()
+        return draw_at_each_depth(request, self._drafter.logits(request.hidden, last, count))
 
 
 def _check_target(card: HeadsCard, path: Path, target: TargetInfo, features: TargetFeatures) -> None:

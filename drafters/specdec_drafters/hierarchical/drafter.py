@@ -6,29 +6,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdec_core.interface import (
+    CompositeDrafter,
     ConfigError,
-    Drafter,
-    DraftLoop,
-    DraftRequest,
     DraftSession,
     GammaController,
-    Outcome,
     PluginError,
-    Proposal,
     SessionInfo,
     TargetInfo,
 )
 from specdec_drafters.common.loading import load_draft_model, make_nested
-from specdec_drafters.common.model_drafter import ModelDrafter
+from specdec_drafters.common.model_drafter import ModelDrafter, max_length_of
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from specdec_core.models import LoadedModel
 
 
-class HierarchicalDrafter(Drafter):
+class HierarchicalDrafter(CompositeDrafter):
     """Drafts with a model, as `transformer` does, and accelerates that model with another drafter.
 
     The level below makes the middle model faster without changing its distribution: each draft token is a sample
@@ -46,14 +40,15 @@ class HierarchicalDrafter(Drafter):
     autoregressive = True
 
     def __init__(self, config: HierarchicalConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
         self.loaded = _middle_model(config, target)
         # Every level drafts in the target's vocabulary, even if the middle model pads its own.
         own = self.loaded.info(target.folder)
         below = replace(own, vocab_size=target.vocab_size, build=target.build)
-        self.drafter: Drafter = make_nested("drafter", config.drafter, below, "hierarchical")
+        super().__init__(config, target, [make_nested("drafter", config.drafter, below, "hierarchical")])
         self.gamma: GammaController = make_nested("gamma", config.gamma, below, "hierarchical")
-        self.remembers = self.drafter.remembers
+        # The hidden states that the drafter below reads are the middle model's, and the draft is that model's own.
+        self.needs_hidden_states, self.hidden_layers, self.drafts_by_budget = False, (), False
+        self.max_length = max_length_of(self.loaded)
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch with empty caches on this level and below."""
@@ -61,11 +56,7 @@ class HierarchicalDrafter(Drafter):
             raise PluginError(
                 "drafter 'hierarchical' needs an inner loop, which a Decoder opens for it (SessionInfo.loop)."
             )
-        return _HierarchicalSession(session.loop(self.loaded, self.drafter, self.gamma))
-
-    def reset(self) -> None:
-        """Have the drafter below forget what requests taught."""
-        self.drafter.reset()
+        return session.loop(self.loaded, self.drafters[0], self.gamma)
 
 
 def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel:
@@ -85,20 +76,3 @@ def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel
             "below could accelerate. Name 'transformer', 'early-exit' or 'quantised' there, or a model in 'model'."
         )
     return drafter.loaded
-
-
-class _HierarchicalSession(DraftSession):
-    def __init__(self, loop: DraftLoop) -> None:
-        self._loop = loop
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        return self._loop.propose(request)
-
-    def commit(self, outcome: Outcome) -> None:
-        self._loop.commit(outcome)
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        self._loop.rollback(lengths)
-
-    def close(self) -> None:
-        self._loop.close()

@@ -23,5 +23,4 @@ class QuantisedDrafter(ModelDrafter):
     Config = QuantisedConfig
 
     def __init__(self, config: QuantisedConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
-        self.loaded = quantised_copy(target_model(target, "quantised"), config.bits)
+        super().__init__(config, target, quantised_copy(target_model(target, "quantised"), config.bits))

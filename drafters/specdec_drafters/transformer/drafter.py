@@ -14,5 +14,4 @@ class TransformerDrafter(ModelDrafter):
     Config = TransformerConfig
 
     def __init__(self, config: TransformerConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
-        self.loaded = load_draft_model(config, target, "transformer")
+        super().__init__(config, target, load_draft_model(config, target, "transformer"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.decoding import TokenView, check_form
 from specdec_core.interface import (
+    CompositeDrafter,
     ConfigError,
     Drafter,
-    DraftLoop,
     DraftRequest,
     DraftSession,
     GammaController,
@@ -42,7 +42,7 @@ _FEW = 0.1
 """Below this share of the drafter's tokens that the target has too, a warning is due."""
 
 
-class TranslatedDrafter(Drafter):
+class TranslatedDrafter(CompositeDrafter):
     """Drafts with a drafter that has a tokenizer of its own.
 
     The drafter sees the committed text in its own tokens: the text of the target's tokens, tokenized anew. Where
@@ -66,21 +66,18 @@ class TranslatedDrafter(Drafter):
     Config = TranslatedConfig
 
     def __init__(self, config: TranslatedConfig, target: TargetInfo) -> None:
-        super().__init__(config, target)
         if target.tokenizer is None:
             raise ConfigError(
                 "drafter 'translated': the target has no tokenizer, so that its tokens have no text. Add the "
                 "tokenizer's files to the target's folder."
             )
-        self.drafter: Drafter
-        start = None
-        if isinstance(config.drafter, Drafter):
-            self.drafter = config.drafter
-        else:
+        start, own_target = None, target
+        if not isinstance(config.drafter, Drafter):
             outline = _outline(config, target)
-            start = outline.start_id
-            own_target = _in_own_tokens(outline, target)
-            self.drafter = make_nested("drafter", config.drafter, own_target, "translated")
+            start, own_target = outline.start_id, _in_own_tokens(outline, target)
+        self.drafter: Drafter = make_nested("drafter", config.drafter, own_target, "translated")
+        super().__init__(config, target, [self.drafter])
+        self.max_length = None  # that of the drafter is a number of its own tokens
         own = self.drafter.target
         if own.tokenizer is None:
             raise ConfigError(
@@ -101,8 +98,7 @@ class TranslatedDrafter(Drafter):
         if config.method == "tli":
             self._check_shared()
         # A text that is cut short may split into other tokens.
-        self.drafts_by_budget = config.method == "slem" or self.drafter.drafts_by_budget
-        self.remembers = self.drafter.remembers
+        self.drafts_by_budget = config.method == "slem" or self.drafts_by_budget
 
     @property
     def share(self) -> float:
@@ -128,10 +124,6 @@ class TranslatedDrafter(Drafter):
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch for the drafter, in its own tokens."""
         return _TranslatedSession(self, session)
-
-    def reset(self) -> None:
-        """Have the drafter forget what requests taught."""
-        self.drafter.reset()
 
 
 def _in_own_tokens(outline: ModelOutline, target: TargetInfo) -> TargetInfo:
@@ -215,7 +207,7 @@ class _TranslatedSession(DraftSession):
 
         def open_loop(
             model: Any, drafter: Drafter, gamma: GammaController, session: SessionInfo | None = None
-        ) -> DraftLoop:
+        ) -> DraftSession:
             assert outer.loop is not None, "there is no loop to open otherwise"
             return outer.loop(model, drafter, gamma, session or own)
 
@@ -223,7 +215,8 @@ class _TranslatedSession(DraftSession):
 
     def propose(self, request: DraftRequest) -> Proposal:
         self._catch_up(request.tokens)
-        budget = tuple(n if text.sound else 0 for n, text in zip(request.budget, self._texts, strict=True))
+        sound = [n if text.sound else 0 for n, text in zip(request.budget, self._texts, strict=True)]
+        budget = self._translated.drafter.clipped(self._told, sound)
         if not any(budget):
             return Proposal.empty(len(budget), self._info.device)
         self._asked = True

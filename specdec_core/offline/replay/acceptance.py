@@ -29,6 +29,8 @@ class TextAcceptance:
             text's token, and for greedy drafts the softmax probability of the argmax. NaN where it is not asked.
         tokens: `[L]` int64, the text.
         limit: The most tokens that the text could have had.
+        reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
+            place is for the target's own token, or what the drafter's `max_length` leaves of it.
         number: Number of the prompt.
         sample: Number of the text of this prompt.
         by_budget: The same for budgets of 1, 2, ... K tokens, for drafters whose drafts depend on it; else empty.
@@ -41,6 +43,7 @@ class TextAcceptance:
     confidence: NDArray[np.float32]
     tokens: NDArray[np.int64]
     limit: int
+    reach: int
     number: int = 0
     sample: int = 0
     by_budget: tuple[TextAcceptance, ...] = ()
@@ -55,8 +58,8 @@ class TextAcceptance:
         return int(self.ratio.shape[1])
 
     def room(self, position: int) -> int:
-        """Return how many tokens may be drafted at a position: the last place is for the target's own token."""
-        return self.limit - position - 1
+        """Return how many tokens may be drafted at a position."""
+        return max(self.reach - position, 0)
 
     def asked(self, budget: int) -> TextAcceptance:
         """Return the acceptance of drafts for which a number of tokens was asked."""
@@ -96,14 +99,14 @@ class TextAcceptance:
     def drafted(self, gamma: int, rule: AcceptanceRule | None = None) -> DraftedText:
         """Return what follows for a fixed gamma, at most K; see `accept`."""
         if not self.by_budget or not gamma:
-            return DraftedText(self.accept(rule), self.offered, self.limit)
+            return DraftedText(self.accept(rule), self.offered, self.reach)
         # Near the limit, fewer tokens are asked for.
-        budgets = np.clip(self.limit - np.arange(len(self)) - 1, 1, gamma)
+        budgets = np.clip(self.reach - np.arange(len(self)), 1, gamma)
         accept, offered = np.zeros(self.ratio.shape), np.zeros(len(self), dtype=np.int64)
         for budget in np.unique(budgets).tolist():
             own, here = self.asked(budget), budgets == budget
             accept[here], offered[here] = own.accept(rule)[here], own.offered[here]
-        return DraftedText(accept, offered, self.limit)
+        return DraftedText(accept, offered, self.reach)
 
 
 def rule_name(rule: AcceptanceRule) -> str:

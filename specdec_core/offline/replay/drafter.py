@@ -208,7 +208,10 @@ class DrafterReplay:
 
     def _forced(self, texts: Sequence[RecordedText]) -> list[ForcedText]:
         hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
-        return self._preparation.forced(texts, hidden=hidden, layers=layers)
+        forced, longest = self._preparation.forced(texts, hidden=hidden, layers=layers), self.drafter.max_length
+        if longest is None:
+            return forced
+        return [replace(one, reach=min(one.reach, longest - len(one.begin))) for one in forced]
 
     def _open(self, texts: Sequence[ForcedText], watch: CallWatch, *, live: bool = False) -> TextSession:
         sampling = self._part.header.sampling
@@ -287,18 +290,17 @@ def _in_chunks(texts: Sequence[ForcedText], session: TextSession, max_gamma: int
     found = [_Chunks(text, max_gamma) for text in texts]
     try:
         while any(one.budget for one in found):
-            budget = [one.budget for one in found]
-            proposal = session.ask(budget)
+            proposal = session.ask([one.budget for one in found])
             for one, draft in zip(found, session.read(proposal, drawn=True), strict=True):
                 if one.budget and not one.put(draft):
                     session.fail(
-                        f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for, "
-                        "and some later. Set `autoregressive = False` where the length of drafts varies."
+                        f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for. "
+                        "Set `max_length` if texts can get too long for it, and `autoregressive = False` if the "
+                        "length of drafts varies."
                     )
             drafted = proposal.lengths
-            # A text that is done is committed to its end; one without a draft goes on by a token.
-            each = zip(found, budget, drafted, strict=True)
-            count = [max(n, 1) if asked else one.left for one, asked, n in each]
+            # A text that is done is committed to its end.
+            count = [n or one.left for one, n in zip(found, drafted, strict=True)]
             for one, more in zip(found, count, strict=True):
                 one.position += more
             session.commit([max(n - 1, 0) for n in drafted], count, drafted)
@@ -319,7 +321,6 @@ class _Chunks:
         self._ratio = np.zeros(len(text))
         self._least = None if text.all_p is None else np.zeros(len(text))
         self._confidence = np.full(len(text), np.nan, dtype=np.float32)
-        self._end: int | None = None  # where the drafter can draft no more, such as the end of its context
         self.position = 0
 
     @property
@@ -330,29 +331,23 @@ class _Chunks:
     @property
     def budget(self) -> int:
         """Number of tokens to ask for; 0 if nothing is left to find out."""
-        # The place before the limit is never drafted, whatever a draft begins with.
-        return max(min(self._max_gamma, self.left, self._text.room(self.position)), 0)
+        return min(self._max_gamma, self.left, self._text.room(self.position))
 
     def put(self, draft: ForcedDraft) -> bool:
-        """Keep a draft; return False if the drafter had already come to its end."""
+        """Keep a draft; return whether it is as long as asked for."""
         at = slice(self.position, self.position + draft.offered)
         self._ratio[at], self._confidence[at] = draft.ratio, draft.confidence
         if self._least is not None and draft.least is not None:
             self._least[at] = draft.least
-        if self._end is None and draft.offered < self.budget:
-            self._end = self.position + draft.offered
-            return True
-        return self._end is None or not draft.offered
+        return draft.offered == self.budget
 
     def acceptance(self) -> TextAcceptance:
         """Return what follows for drafts that begin at any position."""
         starts = np.arange(len(self._text))
-        offered = np.minimum(self._max_gamma, self._text.limit - starts - 1)
-        if self._end is not None:
-            offered = np.minimum(offered, self._end - starts)
+        offered = np.clip(self._text.reach - starts, 0, self._max_gamma)
         least = None if self._least is None else self._windows(self._least, 0)
         ratio, confidence = self._windows(self._ratio, 0), self._windows(self._confidence, np.nan)
-        return _acceptance(self._text, ratio, least, np.maximum(offered, 0), confidence)
+        return _acceptance(self._text, ratio, least, offered, confidence)
 
     def _windows(self, values: Floats, beyond: float) -> Floats:
         """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
@@ -369,4 +364,5 @@ def _acceptance(
     confidence: NDArray[np.float32],
 ) -> TextAcceptance:
     own = text.text
-    return TextAcceptance(ratio, offered, confidence, own.tokens, text.limit, own.number, own.sample, least=least)
+    where = text.limit, text.reach, own.number, own.sample
+    return TextAcceptance(ratio, offered, confidence, own.tokens, *where, least=least)

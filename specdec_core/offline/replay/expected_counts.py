@@ -30,7 +30,7 @@ _CELLS = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class DraftedText:
-    """What is known of drafts along one text of L tokens, whose sequence may have had up to `limit` tokens.
+    """What is known of drafts along one text of L tokens.
 
     Attributes:
         accept: `[L, K]` float64. `accept[i, j]` is the probability that token j of a draft that begins at position
@@ -38,13 +38,12 @@ class DraftedText:
             beyond the text or the draft are not read.
         offered: `[L]` int64, the tokens of the draft that begins at each position when as many as possible are
             asked for, which may reach beyond the text.
-        limit: The most tokens that the text could have had: `max_new_tokens`, or what the context holds. At least
-            L; L itself for a text that ended there.
+        reach: The most tokens that the text and a draft may have together; see `TextAcceptance`.
     """
 
     accept: Floats
     offered: NDArray[np.int64]
-    limit: int
+    reach: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +101,7 @@ def expected_counts(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
         gamma: Tokens asked for in every step, at least 0.
 
     Raises:
-        ValueError: `gamma` is out of range, or a text is empty or has more tokens than its limit.
+        ValueError: `gamma` is out of range, or a text is empty.
     """
     _check(texts, gamma)
     parts = [_counts_of(part, gamma) for part in _parts(texts, gamma)]
@@ -117,9 +116,8 @@ def _check(texts: Sequence[DraftedText], gamma: int) -> None:
     if not 0 <= gamma <= most:
         raise ValueError(f"gamma must be from 0 to {most}, the longest draft that is known; given {gamma!r}")
     for number, text in enumerate(texts):
-        length = len(text.accept)
-        if not 1 <= length <= text.limit:
-            raise ValueError(f"text {number} has {length} tokens; expected from 1 to its limit, {text.limit}")
+        if not len(text.accept):
+            raise ValueError(f"text {number} has no tokens")
 
 
 def _parts(texts: Sequence[DraftedText], gamma: int) -> Iterator[Sequence[DraftedText]]:
@@ -138,9 +136,7 @@ def _counts_of(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
     longest = int(lengths.max())
     position = np.arange(longest)
     left = lengths[:, None] - position  # tokens of the text from each position on, [N, L]; below 1 beyond its end
-    # The last place before the limit is never drafted: it is for the recovered or bonus token.
-    room = np.array([text.limit for text in texts])[:, None] - position - 1
-    asked = np.clip(room, 0, gamma)
+    asked = np.clip(np.array([text.reach for text in texts])[:, None] - position, 0, gamma)
     offered: NDArray[np.int64] = _padded([text.offered for text in texts], longest)
     drafted = np.minimum(asked, offered)
     # An end of sequence ends the text wherever it comes in the draft: nothing beyond it is verified.

@@ -107,7 +107,7 @@ class Preparation:
         begin = text.prompt if start is None else (start,)
         last, states = self._hidden(text, layers) if hidden else (None, {})
         limit = self._limit(text, len(begin))
-        return ForcedText(text, begin, limit, last, self._all_p(text), states)
+        return ForcedText(text, begin, limit, limit - 1, last, self._all_p(text), states)
 
     def _all_p(self, text: RecordedText) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Return the most probable tokens and their p, if no others have any; None in greedy decoding."""

@@ -73,6 +73,7 @@ def _undrafted(text: RecordedText) -> TextAcceptance:
         confidence=np.zeros((length, 0), dtype=np.float32),
         tokens=text.tokens,
         limit=length,
+        reach=length - 1,
         number=text.number,
         sample=text.sample,
     )

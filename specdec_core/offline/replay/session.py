@@ -56,6 +56,8 @@ class ForcedText:
         text: The text.
         begin: The tokens before it: the prompt, or the start token where there is an encoder.
         limit: The most tokens that the text could have had.
+        reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
+            place is for the target's own token, or what the drafter's `max_length` leaves of it.
         hidden: `[L, D]` float, what each token was predicted from; None if no drafter needs it.
         all_p: Tokens `[L, k]` int64 and their p `[L, k]` float32, if they are all tokens that p does not exclude;
             None where the record does not say so.
@@ -65,6 +67,7 @@ class ForcedText:
     text: RecordedText
     begin: tuple[int, ...]
     limit: int
+    reach: int
     hidden: Tensor | None = None
     all_p: tuple[NDArray[np.int64], NDArray[np.float32]] | None = None
     hidden_states: Mapping[int, Tensor] = field(default_factory=dict)
@@ -73,8 +76,8 @@ class ForcedText:
         return len(self.text.tokens)
 
     def room(self, position: int) -> int:
-        """Return how many tokens may be drafted at a position: the last place is for the target's own token."""
-        return self.limit - position - 1
+        """Return how many tokens may be drafted at a position."""
+        return max(self.reach - position, 0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,10 +162,11 @@ class SessionDriver:
         if seed is not None:
             self._generators.reseed(seed)
         if self.tree is None:
-            limits = tuple(budget)
+            budget = limits = self.drafter.clipped(self.rows, budget)
             self._log.append(f"requested {_list(budget)} tokens after {_rows(self.rows)}")
         else:
-            limits = (self.tree.depth,) * len(budget) if depth is None else tuple(depth)
+            limits = self.drafter.clipped(self.rows, [self.tree.depth] * len(budget) if depth is None else depth)
+            budget = [min(n, sum(self.tree.widths[:deep])) for n, deep in zip(budget, limits, strict=True)]
             shape = f"{_list(budget)} tokens of {self.tree}, paths of at most {_list(limits)}"
             self._log.append(f"requested {shape}, after {_rows(self.rows)}")
         states = self._hidden_states()

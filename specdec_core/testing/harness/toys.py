@@ -10,15 +10,12 @@ from torch import Tensor
 from specdec_core.interface import (
     AutoregressiveDrafter,
     BatchInfo,
+    CompositeDrafter,
     Drafter,
-    DraftLoop,
-    DraftRequest,
     DraftSession,
     GammaController,
     GammaSession,
-    Outcome,
     PluginConfig,
-    Proposal,
     SessionInfo,
     TargetInfo,
     TokenTree,
@@ -94,7 +91,7 @@ class TableDrafter(AutoregressiveDrafter):
         return self.table[prefix[-1]]
 
 
-class Hierarchy(Drafter):
+class Hierarchy(CompositeDrafter):
     """Drafts with a model that itself uses a drafter, in the core's own inner loop.
 
     Args:
@@ -104,32 +101,12 @@ class Hierarchy(Drafter):
     """
 
     def __init__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> None:
-        super().__init__(PluginConfig(), drafter.target)
+        super().__init__(PluginConfig(), drafter.target, [drafter])
+        self.needs_hidden_states, self.hidden_layers = False, ()  # those of the model serve the drafter
+        self.max_length = None if model.max_positions is None else model.max_positions + 1
         self.model, self.drafter, self.gamma = model, drafter, gamma
-        self.remembers = drafter.remembers
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch on both levels."""
         assert session.loop is not None
-        return _HierarchySession(session.loop(self.model, self.drafter, self.gamma))
-
-    def reset(self) -> None:
-        """Have the drafter below forget what requests taught."""
-        self.drafter.reset()
-
-
-class _HierarchySession(DraftSession):
-    def __init__(self, loop: DraftLoop) -> None:
-        self.loop = loop
-
-    def propose(self, request: DraftRequest) -> Proposal:
-        return self.loop.propose(request)
-
-    def commit(self, outcome: Outcome) -> None:
-        self.loop.commit(outcome)
-
-    def rollback(self, lengths: Sequence[int]) -> None:
-        self.loop.rollback(lengths)
-
-    def close(self) -> None:
-        self.loop.close()
+        return session.loop(self.model, self.drafter, self.gamma)
