@@ -60,8 +60,6 @@ class TokenView(Sequence[int]):
     def __eq__(self, other: object) -> bool:
         return self._tokens == (other._tokens if isinstance(other, TokenView) else other)
 
-    __hash__ = None  # type: ignore[assignment]  # as a list has none
-
     def __repr__(self) -> str:
         return repr(self._tokens)
 

@@ -36,6 +36,12 @@ def test_a_token_below_the_bound_fails_when_greedy(monkeypatch):
         decoding.greedy_bound(constant_lenience(0.2))
 
 
+def test_a_token_above_the_bound_fails_when_sampled(monkeypatch):
+    monkeypatch.setattr(decoding, "_at", lambda row, position: 1.0)
+    with pytest.raises(CheckFailure, match=r"at most p\(\d\) / l"):
+        decoding.probability_bound(constant_lenience(0.05))
+
+
 def test_simulated_reports_are_possible_ones():
     rows = (ScenarioRow(1, room=9), ScenarioRow(2, room=60, end_rate=0.1), ScenarioRow(3, room=60))
     batch = subject_of("gamma", healthy.Confident).simulate(Scenario(rows)).run(80)

@@ -341,7 +341,7 @@ def _require_declared(step: Step, law: Law) -> None:
 
 
 def _require_same(before: object, after: object) -> None:
-    if repr(before) != repr(after) or not _equal(before, after):
+    if not _equal(before, after):
         raise CheckFailure(
             "compared the arguments before and after",
             "they were changed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -157,29 +157,14 @@ class _RemembersTheFirstBatchSession(FollowingSession):
         return
 
 
-class WritesBackGamma(Following):
-    """Writes the gamma of its last step into its settings.
+class ReplacesItsSettings(Following):
+    """Replaces its own config when it learns.
 
     Seen in the transformers library: `num_assistant_tokens` of the assistant's generation config.
     """
 
     def open(self, batch: BatchInfo) -> GammaSession:
-        return _WritesBackGammaSession(self, batch)
-
-
-class _WritesBackGammaSession(FollowingSession):
-    def observe(self, report: StepReport) -> None:
-        super().observe(report)
-        self.controller.config.__dict__["max_gamma"] = max(2, max(report.outcome.accepted))
-
-
-class ReplacesItsSettings(Following):
-    """Replaces its own config when it learns."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        self.config = SizeConfig(
-            max_gamma=self.config.max_gamma - (batch.batch_size == 1 and self.config.max_gamma > 1)
-        )
+        self.config = SizeConfig(max_gamma=max(self.config.max_gamma - 1, 1))
         return super().open(batch)
 
 
@@ -206,19 +191,6 @@ class DrawsGlobally(Following):
 class _DrawsGloballySession(FollowingSession):
     def plan(self) -> Sequence[int]:
         return [random.randint(0, self.controller.max_gamma) for _ in range(self.batch.batch_size)]
-
-
-class WritesIntoTheReport(Following):
-    """Counts the recovered or bonus token as accepted, in the report itself, which others are shown too."""
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return _WritesIntoTheReportSession(self, batch)
-
-
-class _WritesIntoTheReportSession(FollowingSession):
-    def observe(self, report: StepReport) -> None:
-        super().observe(report)
-        cast(Any, report.outcome).__dict__["accepted"] = tuple(len(new) for new in report.outcome.committed)
 
 
 class DividesByDrafted(Following):

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -198,17 +197,13 @@ class _DrawsGloballySession(LenientSession):
         return [1 - random.random() / 2 for _ in self.values]
 
 
-class WritesIntoTheReport(Lenient):
-    """Sets the deviation in the report to 0 after it has booked it."""
+class ReplacesItsSettings(Lenient):
+    """Declares itself lossless from its second batch on."""
 
     def open(self, batch: BatchInfo) -> LenienceSession:
-        return _WritesIntoTheReportSession(self, batch)
-
-
-class _WritesIntoTheReportSession(LenientSession):
-    def observe(self, report: StepReport) -> None:
-        super().observe(report)
-        cast(Any, report).__dict__["deviation"] = (0.0,) * self.batch.batch_size
+        made = super().open(batch)
+        self.config = LosslessConfig()
+        return made
 
 
 class NeedsSampling(Lenient):
@@ -236,30 +231,6 @@ class _LearnsByGradientSession(LenientSession):
         super().observe(report)
         loss = ((torch.sigmoid(self.weight) - sum(report.deviation)) ** 2).sum()
         loss.backward()  # type: ignore[no-untyped-call]
-
-
-class PeeksAtTheDraft(Lenient):
-    """Becomes lenient towards drafts that it likes: it finds them in the frames of its callers.
-
-    Relaxed acceptance does this in the open when it looks at the candidate; then no bound holds.
-    """
-
-    def open(self, batch: BatchInfo) -> LenienceSession:
-        return _PeeksAtTheDraftSession(self, batch)
-
-
-class _PeeksAtTheDraftSession(LenientSession):
-    def lenience(self) -> Sequence[float | Sequence[float]]:
-        frame = sys._getframe()
-        while frame is not None and "proposal" not in frame.f_locals:
-            frame = cast(Any, frame.f_back)
-        if frame is None:
-            return [1.0] * self.batch.batch_size
-        return [0.05 if token in LIKED else 1.0 for token in frame.f_locals["proposal"].tokens[:, 0].tolist()]
-
-
-LIKED = (0, 2, 3)
-"""Tokens that it would rather read."""
 
 
 class ReseedsTorch(Lenient):
