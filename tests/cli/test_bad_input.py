@@ -215,7 +215,9 @@ def test_an_output_that_is_in_the_way(here, specdec, what):
         )
 
 
-@pytest.mark.parametrize("what", [SMALL, ("heads", *SHORT)], ids=lambda what: what[0])
+@pytest.mark.parametrize(
+    "what", [SMALL, pytest.param(("heads", *SHORT), marks=pytest.mark.slow)], ids=lambda what: what[0]
+)
 def test_a_checkpoint_that_was_cut_short(here, specdec, monkeypatch, what):
     stage = TerminalProgress.stage
 

@@ -9,7 +9,7 @@ from specdec_core.cli.main import app
 from specdec_core.offline.record.study import RecordOptions, record_study
 from specdec_core.study import load_study
 from tests.offline.replay.studies import study_of
-from tests.study.test_runner import Recorder
+from tests.study.toy_study import Recorder
 
 
 @pytest.fixture(scope="module")

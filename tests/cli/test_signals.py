@@ -83,6 +83,7 @@ def test_a_full_standard_output_is_one_line():
     assert (done.returncode, done.stderr) == (2, "standard output cannot be written: No space left on device.\n")
 
 
+@pytest.mark.slow
 def test_commands_end_with_the_number_of_the_signal_in_the_middle_of_their_work(tmp_path):
     trained = f"--output={tmp_path / 'n.arpa'}"
     stages = {  # in which each command is stopped

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.decoding import Decoder, TraceObserver
@@ -33,14 +33,11 @@ from specdec_core.sampling.constraints import open_constraints
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.statistics import p_of_sequences
 from specdec_core.testing.harness.tiny_target import uncached_logits
-from tests.drafters.test_hierarchical import hierarchy
+from tests.decoding.letters import AB, EOS, PROMPT, SPELLING, VOCAB, A, B, C, tiny_tokenizer
+from tests.drafters.hierarchies import hierarchy
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
 
-EOS, A, B, C, AB = 1, 2, 3, 4, 5
-SPELLING = {0: "<pad>", EOS: "<eos>", A: "a", B: "b", C: "c", AB: "ab"}
-VOCAB = len(SPELLING)
-PROMPT = (2, 3, 5, 2, 3)
 COUNT = 600
 """Size of a sample; it is doubled up to twice where it fits badly."""
 
@@ -60,14 +57,6 @@ SETTINGS = {
     "temperature-0.7-top-p-0.6": SamplingSettings(temperature=0.7, top_p=0.6),
     "top-k-2": SamplingSettings(top_k=2),
 }
-
-
-def tiny_tokenizer():
-    bpe = Tokenizer(models.BPE(vocab={text: token for token, text in SPELLING.items()}, merges=[("a", "b")]))
-    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    bpe.decoder = decoders.ByteLevel()
-    bpe.add_special_tokens(["<pad>", "<eos>"])
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token="<eos>", pad_token="<pad>")
 
 
 @pytest.fixture(scope="module")

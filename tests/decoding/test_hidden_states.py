@@ -18,7 +18,7 @@ from specdec_core.interface import (
 from specdec_core.models import wrap_model
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.hierarchical.drafter import HierarchicalDrafter
-from tests.decoding.test_constraints import PROMPT, tiny_tokenizer
+from tests.decoding.letters import PROMPT, tiny_tokenizer
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import Gamma
 

@@ -14,7 +14,7 @@ from specdec_core.decoding.tokens import TokenView
 from specdec_core.interface import Dense, DeterministicDrafter, Drafter, DraftSession, Proposal
 from specdec_core.models import wrap_model
 from tests.drafters.chains import chain
-from tests.drafters.test_hierarchical import hierarchy
+from tests.drafters.hierarchies import hierarchy
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, target_info
 

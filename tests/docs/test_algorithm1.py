@@ -26,8 +26,14 @@ def models():
     return load_model("builtin:target", packed=False), load_model("builtin:drafter", packed=False)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("gamma", [1, 4])
+@pytest.mark.parametrize(
+    ("gamma", "temperature"),
+    [
+        (4, 0.0),
+        (1, 0.7),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 0.0), (4, 0.7), (1, 1.0), (4, 1.0))),
+    ],
+)
 def test_it_decodes_the_tokens_of_the_core(algorithm1, models, temperature, gamma):
     target, drafter = models
     decoder = Decoder(

@@ -79,9 +79,9 @@ SMALLER = {
 }
 SLOW = re.compile(
     r"^compare (examples/(paper|code|chat|drafters|beams|json|self|suffix|trees|verification)|docs|study)"
-    r"|^measure|^tune|^train (tr|h|early)|^benchmarks|--only lossless"
-    r"|^generate .*(builtin:stdlib|transformer|chain|arpa)"
-    r"|^replay .*(transformer|examples|prompt-copy$|--machine)|--record"
+    r"|^measure|^tune|^train (tr|h|early|eagle)|^benchmarks|--only lossless"
+    r"|^generate .*(builtin:stdlib|transformer|chain|arpa|code-editing)"
+    r"|^replay .*(transformer|examples|prompt-copy|recent|--machine)|--record"
 )
 # Models of the hub on the pages; the tests use the built-in target with a chat template instead.
 OF_THE_HUB = re.compile(r"(owner|meta-llama)/[\w.-]+")
@@ -227,7 +227,11 @@ def test_other_programs_are_known():
     assert programs <= {"echo", "pip", "python3.11", "pytest", "run", "install", "test", "check", "docs"}
 
 
-@pytest.mark.parametrize("output", PRINTED, ids=lambda output: output.language[:80])
+@pytest.mark.parametrize(
+    "output",
+    [pytest.param(output, marks=pytest.mark.slow if " replay " in output.language else ()) for output in PRINTED],
+    ids=lambda output: output.language[:80],
+)
 def test_a_command_prints_what_the_page_shows(output, monkeypatch):
     # Only the speed may differ. After a built-in model was trained again, run `python docs/generate.py --outputs`.
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")

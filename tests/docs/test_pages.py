@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 import subprocess
 import tomllib
@@ -15,7 +14,6 @@ import ruamel.yaml
 from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel
 
-import specdec_core
 from specdec_core import PluginConfig
 from specdec_core.interface import PromptError
 from specdec_core.registry import default_registry
@@ -25,6 +23,7 @@ from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 from tests.docs.pages import PAGES, ROOT, blocks, load, spans
 from tests.docs.pages import name as page_name
+from tests.docs.public_names import public_names
 
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 ALL = "".join(TEXTS.values())
@@ -148,21 +147,6 @@ def test_every_plugin_has_a_page_with_its_settings(record):
     assert f"[`{record.name}`](docs/{folder}/{record.name}.md)" in TEXTS[ROOT / "README.md"]
     if folder == "controllers":
         assert f"[`{record.name}`](controllers/{record.name}.md)" in TEXTS[ROOT / "docs" / "controllers.md"]
-
-
-def public_names() -> list[tuple[str, str]]:
-    """Return every name in the `__all__` of a package, with the package."""
-    packages = [specdec_core.__name__] + [
-        found.name
-        for found in pkgutil.walk_packages(specdec_core.__path__, "specdec_core.")
-        if found.ispkg and not found.name.startswith("specdec_core.cli")
-    ]
-    return [
-        (package, name)
-        for package in packages
-        for name in getattr(importlib.import_module(package), "__all__", ())
-        if not name.startswith("__")
-    ]
 
 
 def test_every_public_name_is_in_a_module_of_the_reference():

@@ -31,7 +31,16 @@ OWN = [block for block in PYTHON if block.source is None and name(block.page) !=
 EXAMPLES = ROOT / "docs" / "examples"
 
 
-@pytest.mark.parametrize("page", sorted({name(block.page) for block in OWN}))
+LONG = ("docs/python.md", "docs/replay.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page in LONG else ())
+        for page in sorted({name(block.page) for block in OWN})
+    ],
+)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -72,12 +81,14 @@ def test_the_proposers_of_the_page_on_serving_draft_in_vllm():
         assert runner.asked[0].draft == expected
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_on_state_prints_what_is_shown(capsys):
     runpy.run_path(str(EXAMPLES / "shared_ngrams.py"), run_name="__main__")
     shown = [each.text for each in outputs() if "shared_ngrams.py" in each.language]
     assert [capsys.readouterr().out.strip("\n")] == shown
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_on_state_passes_the_kit():
     drafter = runpy.run_path(str(EXAMPLES / "shared_ngrams.py"))["SharedNgrams"]
     subject = DrafterSubject(lambda target: drafter(PluginConfig(), target)).in_short()
@@ -152,6 +163,7 @@ def test_the_proposer_that_became_a_drafter_drafts(capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     """docs/examples/log_generate.py: p of transformers' own generate is ours."""
     monkeypatch.chdir(tmp_path)

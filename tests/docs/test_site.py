@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import pytest
 
 from specdec_core.registry import HookSpecs
-from tests.docs.test_pages import public_names
+from tests.docs.public_names import public_names
 
 pytestmark = pytest.mark.slow  # `scripts/docs` builds the site too
 _LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}

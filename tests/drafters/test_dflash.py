@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,13 +15,13 @@ from specdec_drafters.dflash.checkpoint import read_dflash
 from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.dflash.drafter import DFlashDrafter
 from tests.catalogue import write_random_dflash
+from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, target_for
+from tests.drafters.speculators_package import CASES, DATA
 from tests.drafters.support import SeededRequest, commit, info_for
-from tests.drafters.test_eagle3 import PROMPTS, Bench, D, V, target_for
 from tests.lossless import doubled_p_value, enumerate_continuations, small_target
 from tests.toys import Gamma
 
-DATA = Path(__file__).parent / "data" / "dflash"
-CASES = ("qwen3", "anchor", "sliding", "non-causal")
+HEADS = DATA / "dflash"
 WINDOW = {
     "use_sliding_window": True,
     "sliding_window": 2,
@@ -62,10 +61,10 @@ def check_logits(head, given, reference):
         assert (logits[:, others] == float("-inf")).all()
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES["dflash"])
 def test_the_logits_are_those_of_the_speculators_package(case):
-    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
-    head, layers = read_dflash(str(DATA / case), target_of(given).info())
+    given, reference = (load_file(HEADS / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    head, layers = read_dflash(str(HEADS / case), target_of(given).info())
     assert layers == (0, 2, 3)
     check_logits(head, given, reference["logits"])
 
@@ -182,7 +181,7 @@ def test_output_is_the_targets(temperature, tmp_path):
 
 def changed(folder, case="qwen3", drop=(), config=None, **tensors):
     """Write a copy of a checkpoint in which something is different."""
-    shutil.copytree(DATA / case, folder)
+    shutil.copytree(HEADS / case, folder)
     given = load_file(folder / "model.safetensors")
     save_file(
         {name: each for name, each in (given | tensors).items() if name not in drop}, folder / "model.safetensors"
@@ -220,7 +219,7 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
 
 def test_the_embeddings_are_the_targets_own_memory():
     target = target_for()
-    head, _ = read_dflash(str(DATA / "anchor"), target.info())
+    head, _ = read_dflash(str(HEADS / "anchor"), target.info())
     for own, theirs in (
         (head.embed_tokens.weight, target.features.input_embeddings),
         (head.lm_head.weight, target.features.output_embeddings),
@@ -233,11 +232,11 @@ def test_the_embeddings_are_the_targets_own_memory():
 def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not():
     target = target_for()
     target.model.to(torch.bfloat16)
-    head, _ = read_dflash(str(DATA / "qwen3"), target.info())
+    head, _ = read_dflash(str(HEADS / "qwen3"), target.info())
     assert {weight.dtype for weight in head.parameters()} == {torch.bfloat16}
     assert head.rotary_emb.inv_freq.dtype == torch.float32
 
 
 def test_heads_for_another_target_are_refused():
     with pytest.raises(ModelError, match="hidden states of size 16; this one's is 32"):
-        read_dflash(str(DATA / "qwen3"), target_for(hidden_size=32).info())
+        read_dflash(str(HEADS / "qwen3"), target_for(hidden_size=32).info())

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch.nn.utils.rnn import pad_sequence
-from transformers import DynamicCache
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import GenerationSettings, ModelError, Outcome, TargetInfo, TokenTree
@@ -24,102 +22,24 @@ from specdec_drafters.common.speculators import read_checkpoint
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
-from specdec_drafters.eagle3.model import CARRIED
 from specdec_drafters.mtp.checkpoint import read_mtp
 from specdec_drafters.mtp.drafter import MtpDrafter
 from tests.catalogue import write_random_eagle3, write_random_mtp
-from tests.drafters.support import SeededRequest, commit, info_for, rows_of, tree_request
+from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, check_logits, target_for
+from tests.drafters.speculators_package import CASES, DATA
+from tests.drafters.support import SeededRequest, commit, info_for, rows_of
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
-DATA = Path(__file__).parent / "data" / "eagle3"
-CASES = ("llama", "qwen3", "norm-before-fc")
-V, D = 40, 16
-PROMPTS = [[2, 3, 4, 5, 6, 7], [8, 7], [9, 10, 11]]
+HEADS = DATA / "eagle3"
 
 
-def target_for(family="llama", device="cpu", seed=0, **settings):
-    """A target whose hidden states the heads in `DATA` read."""
-    model = tiny_model(family, V, seed, **{"hidden_size": D, "num_hidden_layers": 4, **settings})
-    return wrap_model(model.to(device))
-
-
-def check_logits(head, given, reference, ids):
-    """Compare a head with the logits of the speculators package, from every position and at every place.
-
-    `ids` are those of the draft vocabulary.
-    """
-    tokens, states = given["input_ids"], head.combine(given["hidden_states"])
-    steps, count = reference.shape[:2]
-    others = torch.ones(head.config.vocab_size, dtype=torch.bool).index_fill_(0, ids, value=False)
-    with torch.inference_mode():
-        for base in range(count):
-            cache = DynamicCache(config=head.config)
-            output = head(tokens[:, : base + 1], states[:, : base + 1], cache)
-            for step in range(min(steps, count - base)):
-                if step:
-                    state = output.hidden_states[CARRIED][:, -1:]
-                    output = head(tokens[:, base + step, None], state, cache)
-                logits = output.logits[0, -1]
-                torch.testing.assert_close(logits[ids], reference[step, base], atol=1e-4, rtol=1e-4)
-                assert (logits[others] == float("-inf")).all()
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES["eagle3"])
 def test_the_logits_are_those_of_the_speculators_package(case):
-    head, layers = read_eagle3(str(DATA / case), target_for().info())
+    head, layers = read_eagle3(str(HEADS / case), target_for().info())
     assert layers == (0, 1, 2)
-    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    given, reference = (load_file(HEADS / case / f"{name}.safetensors") for name in ("inputs", "reference"))
     check_logits(head, given, reference["logits"], head.token_ids)
-
-
-class Bench:
-    """A drafter and its target: requests with the target's states, and what the head says of a text by itself."""
-
-    def __init__(self, folder, write=write_random_eagle3, kind=Eagle3Drafter, **settings):
-        self.target = target_for()
-        write(folder, self.target, **settings)
-        self.drafter = kind(kind.Config(model=str(folder)), self.target.info())
-        self.info = info_for(len(PROMPTS), V)
-
-    def states(self, tokens):
-        """The outputs of the layers at each token, `[T, D]`, without a cache."""
-        with torch.inference_mode(), self.target.features.capture_layers(self.drafter.hidden_layers) as states:
-            self.target.model(torch.tensor([list(tokens)]), use_cache=False)
-        return {layer: state[0] for layer, state in states.items()}
-
-    def carried(self, rows):
-        """The states of a request, NaN where a drafter must not read."""
-        read = [self.states(row[:-1]) for row in rows]
-        return {
-            layer: pad_sequence([states[layer] for states in read], batch_first=True, padding_value=torch.nan)
-            for layer in self.drafter.hidden_layers
-        }
-
-    def request(self, rows, budget, seed=0, shape=None):
-        states = self.carried(rows)
-        if shape is None:
-            return SeededRequest(rows, budget, seed, hidden_states=states)
-        return tree_request(rows, budget, shape, V, hidden_states=states)
-
-    def q(self, tokens, draft):
-        """q after the committed tokens and a draft, at temperature 1 and without a cache: `[V]`."""
-        head, states = self.drafter.head, self.states(tokens[:-1])
-        text = [*tokens[1:], *draft]
-        with torch.inference_mode():
-            read = head.combine(torch.cat([states[layer] for layer in self.drafter.hidden_layers], -1))[None]
-            for end in range(len(tokens) - 1, len(text) + 1):
-                output = head(torch.tensor([text[:end]]), read)
-                read = torch.cat([read, output.hidden_states[CARRIED][:, -1:]], 1)
-        return output.logits[0, -1].softmax(-1)
-
-    def check(self, session, tokens):
-        """Compare what a session drafts with what the head says by itself."""
-        proposal = session.propose(self.request(tokens, [3] * len(tokens), seed=5))
-        for row, draft in enumerate(rows_of(proposal)):
-            for place in range(len(draft)):
-                expected = self.q(tokens[row], draft[:place])
-                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
 
 
 LAYERS = {"layers": (0, 2, 4)}
@@ -217,7 +137,7 @@ def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):
 
 def changed(folder, drop=(), config=None, **tensors):
     """Write a copy of the `llama` checkpoint in which something is different."""
-    shutil.copytree(DATA / "llama", folder)
+    shutil.copytree(HEADS / "llama", folder)
     given = load_file(folder / "model.safetensors")
     save_file(
         {name: each for name, each in (given | tensors).items() if name not in drop}, folder / "model.safetensors"
@@ -260,12 +180,12 @@ def test_checkpoints_that_do_not_fit_are_refused(tmp_path, changes, said):
 
 def test_a_head_for_another_vocabulary_is_refused():
     with pytest.raises(ModelError, match="a vocabulary of size 40; this one's is 50"):
-        read_eagle3(str(DATA / "llama"), wrap_model(tiny_model("llama", 50, hidden_size=D)).info())
+        read_eagle3(str(HEADS / "llama"), wrap_model(tiny_model("llama", 50, hidden_size=D)).info())
 
 
 def test_a_target_without_an_output_embedding_is_refused():
     with pytest.raises(ModelError, match=r"no output embedding, or shares it .*tensor_parallel"):
-        read_eagle3(str(DATA / "llama"), TargetInfo(V))
+        read_eagle3(str(HEADS / "llama"), TargetInfo(V))
 
 
 @pytest.mark.parametrize("keep", [0, 100, -1])
@@ -298,7 +218,7 @@ def test_what_a_checkpoint_lacks_is_the_targets(tmp_path):
 def test_weights_take_the_data_type_of_the_target_and_rotary_frequencies_do_not(read, head):
     target = target_for()
     target.model.to(torch.bfloat16)
-    loaded, _ = read(str(DATA.parent / head), target.info())
+    loaded, _ = read(str(DATA / head), target.info())
     assert {weight.dtype for weight in loaded.parameters()} == {torch.bfloat16}
     assert loaded.rotary_emb.inv_freq.dtype == torch.float32
 

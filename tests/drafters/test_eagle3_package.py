@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,28 +9,17 @@ from safetensors.torch import load_file, save_file
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3TrainerConfig
 from specdec_drafters.eagle3.trainer import Eagle3Trainer
-from tests.drafters.test_eagle3 import CASES, DATA, check_logits, target_for
+from tests.drafters.speculator_heads import check_logits, target_for
+from tests.drafters.speculators_package import CASES, DATA, package_logits
 from tests.drafters.training.support import Recorder
 
 pytestmark = pytest.mark.speculators
-SCRIPT = Path(__file__).parent / "speculators_reference.py"
 
 
-def package_logits(head: Path, folder: Path, script: Path = SCRIPT) -> torch.Tensor:
-    """Run the package with the Python that has it; return its logits, as the script says."""
-    python = os.environ.get("SPECULATORS_PYTHON")
-    assert python, "SPECULATORS_PYTHON must name a Python that has the package; see the phase in .ci/run"
-    output = folder / "logits.safetensors"
-    # The package imports its own transformers, not that of this environment.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    subprocess.run([python, script, "run", head, output], check=True, env={**environment, "HF_HUB_OFFLINE": "1"})
-    return load_file(output)["logits"]
-
-
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES["eagle3"])
 def test_the_committed_logits_are_those_of_the_package(case, tmp_path):
-    reference = load_file(DATA / case / "reference.safetensors")["logits"]
-    torch.testing.assert_close(package_logits(DATA / case, tmp_path), reference, atol=1e-5, rtol=1e-5)
+    reference = load_file(DATA / "eagle3" / case / "reference.safetensors")["logits"]
+    torch.testing.assert_close(package_logits(DATA / "eagle3" / case, tmp_path), reference, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("draft_vocab", [24, None])

@@ -252,6 +252,7 @@ def test_what_is_no_trained_exit_is_refused(tmp_path):
         drafter_for(target, model=str(tmp_path / "later.safetensors"))
 
 
+@pytest.mark.slow
 def test_beside_a_compiled_target_it_is_compiled_too(monkeypatch):
     target = target_of()
     monkeypatch.setattr("specdec_core.models.compiling.passes_of", symbolic)

@@ -23,7 +23,7 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.errors import ConfigError, ModelError, PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import LoadedModel, wrap_model
+from specdec_core.models import wrap_model
 from specdec_core.study import load_study
 from specdec_drafters.hierarchical import drafter as hierarchical_module
 from specdec_drafters.hierarchical.config import HierarchicalConfig
@@ -33,24 +33,12 @@ from specdec_drafters.ngram.drafter import NgramDrafter
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.catalogue import ARPA
+from tests.drafters.hierarchies import Builder, hierarchy
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, p_value, sample, small_target
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 
 PROMPTS = [[2, 3, 5, 2, 3], [4], [5, 5, 4, 3, 2, 0, 2, 3, 4, 4]]
-
-
-class Builder:
-    """A `TargetInfo.build` that hands out what a test put there, and keeps what it was asked for."""
-
-    def __init__(self, drafter, gamma):
-        self.made = {"drafter": drafter, "gamma": gamma}
-        self.targets = []
-
-    def __call__(self, kind, config, target):
-        self.targets.append(target)
-        made = self.made[kind]
-        return made(target) if callable(made) else made
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +54,6 @@ def folder(tmp_path_factory):
     tiny_model("qwen3", VOCAB, seed=7, sharpness=0.8).save_pretrained(folder / "small")
     tiny_model("t5", VOCAB, seed=9, sharpness=0.8).save_pretrained(folder / "t5")
     return folder
-
-
-def hierarchy(target: LoadedModel, model, drafter, gamma=None) -> HierarchicalDrafter:
-    config = HierarchicalConfig(model=str(model), drafter=PluginConfig(), gamma=PluginConfig())
-    info = replace(target.info(), build=Builder(drafter, gamma or Gamma(2)))
-    return HierarchicalDrafter(config, info)
 
 
 def bottoms(folder):
@@ -129,7 +111,7 @@ def check_lossless(target, folder, way, below, count):
 
 @pytest.mark.parametrize("below", MIXED)
 def test_a_hierarchy_is_lossless(target, folder, below):
-    check_lossless(target, folder, MIXED[below], below, 4800)
+    check_lossless(target, folder, MIXED[below], below, 2400)
 
 
 @pytest.mark.slow
@@ -167,7 +149,12 @@ def test_what_it_drafts_is_the_middle_models_own(target, folder, below, within):
 
 @pytest.mark.parametrize(
     ("below", "gammas"),
-    [("table", (4,)), ("counting", (0, 3, 1)), ("transformer", (4,)), ("hierarchy", (0, 3, 1))],
+    [
+        ("table", (4,)),
+        ("counting", (0, 3, 1)),
+        pytest.param("transformer", (4,), marks=pytest.mark.slow),
+        pytest.param("hierarchy", (0, 3, 1), marks=pytest.mark.slow),
+    ],
 )
 def test_greedy_drafts_are_those_of_the_middle_model_by_itself(target, folder, below, gammas):
     sampling = SamplingSettings(temperature=0)
@@ -266,7 +253,7 @@ def test_the_middle_model_may_be_padded_to_another_vocabulary(target, folder, tm
         assert p_value(sample(decoder, 600, 1200), expected) > 1e-4
 
 
-@pytest.mark.parametrize("vocab", [VOCAB + 3, VOCAB - 2])
+@pytest.mark.parametrize("vocab", [pytest.param(VOCAB + 3, marks=pytest.mark.slow), VOCAB - 2])
 def test_tables_guess_for_a_padded_middle_model_in_the_targets_vocabulary(
     target, folder, tmp_path, monkeypatch, vocab
 ):

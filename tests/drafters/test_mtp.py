@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,20 +16,20 @@ from safetensors.torch import load_file, save_file
 from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.mtp.checkpoint import read_mtp
-from tests.drafters.test_eagle3 import V, check_logits, target_for
+from tests.drafters.speculator_heads import V, check_logits, target_for
+from tests.drafters.speculators_package import CASES, DATA
 
-DATA = Path(__file__).parent / "data" / "mtp"
-CASES = ("qwen3", "qwen3-sliding")
+HEADS = DATA / "mtp"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES["mtp"])
 def test_the_logits_are_those_of_the_speculators_package(case):
-    given, reference = (load_file(DATA / case / f"{name}.safetensors") for name in ("inputs", "reference"))
+    given, reference = (load_file(HEADS / case / f"{name}.safetensors") for name in ("inputs", "reference"))
     target = target_for("qwen3")
     with torch.no_grad():
         target.model.get_input_embeddings().weight.copy_(given["embed_tokens"])
         target.model.get_output_embeddings().weight.copy_(given["lm_head"])
-    head, layers = read_mtp(str(DATA / case), target.info())
+    head, layers = read_mtp(str(HEADS / case), target.info())
     assert layers == (4,)
     check_logits(head, given, reference["logits"], torch.arange(V))
 
@@ -38,7 +37,7 @@ def test_the_logits_are_those_of_the_speculators_package(case):
 def test_the_embeddings_are_the_targets_own_memory():
     target = target_for()
     before = {name: weight.clone() for name, weight in target.model.state_dict().items()}
-    head, _ = read_mtp(str(DATA / "qwen3"), target.info())
+    head, _ = read_mtp(str(HEADS / "qwen3"), target.info())
     features = target.features
     assert head.embed_tokens.weight.data_ptr() == features.input_embeddings.data_ptr()
     assert head.lm_head.weight.data_ptr() == features.output_embeddings.data_ptr()
@@ -50,7 +49,7 @@ def test_the_embeddings_are_the_targets_own_memory():
 
 def changed(folder, drop=(), config=None, layer=None, **tensors):
     """Write a copy of the `qwen3` checkpoint in which something is different."""
-    shutil.copytree(DATA / "qwen3", folder)
+    shutil.copytree(HEADS / "qwen3", folder)
     given = load_file(folder / "model.safetensors")
     kept = {name: tensor for name, tensor in (given | tensors).items() if name not in drop}
     save_file(kept, folder / "model.safetensors")
@@ -95,14 +94,14 @@ def test_embeddings_of_a_checkpoint_are_ignored_as_the_package_does(tmp_path):
 def test_a_target_whose_embeddings_are_of_another_size_is_refused():
     features = SimpleNamespace(input_embeddings=torch.zeros(V, 8), hidden_size=16, num_layers=4)
     with pytest.raises(ModelError, match=r"40 tokens in 8 numbers, but its hidden states are 16 .* both alike"):
-        read_mtp(str(DATA / "qwen3"), TargetInfo(V, features=features))
+        read_mtp(str(HEADS / "qwen3"), TargetInfo(V, features=features))
 
 
 def test_a_target_without_an_output_embedding_is_refused():
     with pytest.raises(ModelError, match=r"drafter 'mtp': this target has no output embedding"):
-        read_mtp(str(DATA / "qwen3"), TargetInfo(V))
+        read_mtp(str(HEADS / "qwen3"), TargetInfo(V))
 
 
 def test_each_drafter_names_the_type_that_it_takes():
     with pytest.raises(ModelError, match=r"speculators_model_type 'mtp'\. Supported: eagle3"):
-        read_eagle3(str(DATA / "qwen3"), target_for().info())
+        read_eagle3(str(HEADS / "qwen3"), target_for().info())

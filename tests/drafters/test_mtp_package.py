@@ -8,15 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.drafters.test_eagle3_package import package_logits
-from tests.drafters.test_mtp import CASES, DATA
+from tests.drafters.speculators_package import CASES, DATA, package_logits
 
 pytestmark = pytest.mark.speculators
 SCRIPT = Path(__file__).parent / "speculators_mtp.py"
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES["mtp"])
 def test_the_committed_logits_are_those_of_the_package(case, tmp_path):
-    reference = load_file(DATA / case / "reference.safetensors")["logits"]
-    made = package_logits(DATA / case, tmp_path, SCRIPT)
+    reference = load_file(DATA / "mtp" / case / "reference.safetensors")["logits"]
+    made = package_logits(DATA / "mtp" / case, tmp_path, SCRIPT)
     torch.testing.assert_close(made, reference, atol=1e-5, rtol=1e-5)

@@ -10,24 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec_drafters.common.retrieval import TokenIndex, most_frequent
+from tests.drafters.brute_force_search import search
 
 texts = st.lists(st.lists(st.integers(0, 2), max_size=30), min_size=1, max_size=4)
 letters = st.lists(st.integers(0, 2), max_size=30)
 longest = st.integers(1, 6)
-
-
-def search(texts, tokens, longest):
-    """Return the length of the longest match, and every continuation of it."""
-    for size in range(min(longest, len(tokens)), 0, -1):
-        found = [
-            text[end:]
-            for text in texts
-            for end in range(size, len(text))
-            if text[end - size : end] == tokens[-size:]
-        ]
-        if found:
-            return size, found
-    return 0, []
 
 
 @given(texts, letters, longest)

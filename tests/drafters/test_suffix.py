@@ -14,8 +14,8 @@ from specdec_core.interface import PointMass, TargetInfo
 from specdec_drafters.suffix.config import SuffixConfig
 from specdec_drafters.suffix.drafter import SuffixDrafter
 from specdec_drafters.suffix.growing_text import GrowingText
+from tests.drafters.brute_force_search import search
 from tests.drafters.support import assert_as_fresh, info_for, request_for, rows_of
-from tests.drafters.test_retrieval import search
 from tests.lossless import small_target
 
 V = 50

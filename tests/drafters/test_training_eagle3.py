@@ -161,7 +161,13 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
         assert scores.acceptance_by_place[place] == pytest.approx(accepted / len(each), abs=1e-5)
 
 
-@pytest.mark.parametrize(("family", "loss"), [("llama", "kl-then-tv"), ("gpt2", "kl"), ("t5", "kl-then-tv")])
+@pytest.mark.parametrize(
+    ("family", "loss"),
+    [
+        ("llama", "kl-then-tv"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("gpt2", "kl"), ("t5", "kl-then-tv"))),
+    ],
+)
 def test_training_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
     target = targets(family)
     before = {name: weight.clone() for name, weight in target.model.named_parameters()}
@@ -174,6 +180,7 @@ def test_training_raises_alpha_and_the_target_stays(targets, config_for, family,
     assert all(weight.grad is None for weight in target.model.parameters())
 
 
+@pytest.mark.slow
 def test_what_is_written_drafts_for_this_target_and_for_no_other(targets, config_for):
     config = config_for(draft_vocab=24, saved_as="bfloat16", save_embeddings=False)
     report = Eagle3Trainer(config).train(Recorder())
@@ -191,6 +198,7 @@ def test_what_is_written_drafts_for_this_target_and_for_no_other(targets, config
         read_eagle3(str(config.output), targets("gpt2").info())
 
 
+@pytest.mark.slow
 def test_a_training_that_was_interrupted_goes_on_to_the_same_head(config_for, tmp_path):
     whole = config_for(output=tmp_path / "whole", steps=16)
     Eagle3Trainer(whole).train(Recorder())

@@ -62,7 +62,13 @@ def config_for(targets, tmp_path):
     return config_for
 
 
-@pytest.mark.parametrize(("family", "loss"), [("llama", "kl-then-tv"), ("llama", "ce"), ("t5", "kl")])
+@pytest.mark.parametrize(
+    ("family", "loss"),
+    [
+        ("llama", "kl-then-tv"),
+        *(pytest.param(*one, marks=pytest.mark.slow) for one in (("llama", "ce"), ("t5", "kl"))),
+    ],
+)
 def test_training_raises_alpha_of_the_first_half_of_the_exits_and_the_target_stays(
     targets, config_for, family, loss
 ):
@@ -77,6 +83,7 @@ def test_training_raises_alpha_of_the_first_half_of_the_exits_and_the_target_sta
     assert all(weight.grad is None for weight in target.model.parameters())
 
 
+@pytest.mark.slow
 def test_the_untrained_exit_is_where_training_begins(targets, config_for):
     progress = Recorder()
     config = config_for(steps=1)
@@ -88,6 +95,7 @@ def test_the_untrained_exit_is_where_training_begins(targets, config_for):
     assert progress.points[0]["alpha_2"] == pytest.approx(alphas[2], abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [None, 3])
 def test_what_is_written_is_the_best_exit_and_drafts_for_this_target(targets, config_for, layers):
     target, config = targets(), config_for(layers=layers)
@@ -117,6 +125,7 @@ def test_what_is_written_is_the_best_exit_and_drafts_for_this_target(targets, co
     assert result.metrics.alpha == pytest.approx(alpha, abs=0.05)
 
 
+@pytest.mark.slow
 def test_a_training_that_was_interrupted_goes_on_to_the_same_exit(config_for, tmp_path):
     whole = config_for(output=tmp_path / "whole.safetensors")
     EarlyExitTrainer(whole).train(Recorder())

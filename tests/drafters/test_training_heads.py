@@ -197,7 +197,7 @@ def test_a_reading_predicts_what_the_target_predicts(targets, family):
         torch.testing.assert_close(found + bias, logits, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tmp_path, family):
     """Tokens a call, expected from text alone, are those of a run: heads, hidden states and places agree."""
     target = targets(family)
@@ -225,7 +225,14 @@ def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tm
 
 
 @pytest.mark.parametrize(
-    ("family", "loss"), [("gpt2", "ce"), ("bart", "kl"), ("gpt2", "tv"), ("bart", "kl-then-tv")]
+    ("family", "loss"),
+    [
+        ("gpt2", "ce"),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (("bart", "kl"), ("gpt2", "tv"), ("bart", "kl-then-tv"))
+        ),
+    ],
 )
 def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, family, loss):
     target = targets(family)
@@ -239,6 +246,7 @@ def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, famil
     assert all(weight.grad is None for weight in target.model.parameters())
 
 
+@pytest.mark.slow
 def test_heads_for_t5(config_for):
     """A tiny T5's distributions are much alike at all places, so that new heads are good already."""
     progress = Recorder()
@@ -247,7 +255,7 @@ def test_heads_for_t5(config_for):
     assert all(last[f"alpha_{head}"] > first[f"alpha_{head}"] for head in (1, 2, 3))
 
 
-@pytest.mark.parametrize("reads_token", [True, False])
+@pytest.mark.parametrize("reads_token", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_is_written_drafts_for_this_target(targets, config_for, reads_token):
     config = config_for(reads_token=reads_token, width=8)
     report = HeadsTrainer(config).train(Recorder())
@@ -278,6 +286,7 @@ def test_weights_that_are_passed_on_do_not_name_the_home_folder(config_for, tmp_
     assert [without_home(name) for name in ("a/b", tmp_path, tmp_path / "a")] == ["a/b", "~/.", "~/a"]
 
 
+@pytest.mark.slow
 def test_a_training_that_was_interrupted_goes_on_to_the_same_heads(config_for, tmp_path):
     whole = config_for(output=tmp_path / "whole.safetensors")
     HeadsTrainer(whole).train(Recorder())

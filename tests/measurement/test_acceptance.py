@@ -17,9 +17,9 @@ from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import SampleRecorder, take_samples
 from specdec_core.models import wrap_model
 from specdec_core.sampling.generators import row_seed
-from tests.lossless import PROMPT, VOCAB, enumerate_continuations, next_token, p_value, sample
+from tests.catalogue import Catalogue
+from tests.lossless import PROMPT, VOCAB, enumerate_continuations, next_token, p_value, sample, small_target
 from tests.measurement.support import GAMMA, LENGTH, ROWS, context, exact
-from tests.test_lossless_drafters import catalogue, target  # noqa: F401  (fixtures)
 from tests.tiny import tiny_model
 from tests.toys import (
     NO_CONFIG,
@@ -32,6 +32,16 @@ from tests.toys import (
 
 ANY = DrafterEntry("any", NO_CONFIG)
 TOKENS = 90 * 20
+
+
+@pytest.fixture(scope="module")
+def target(device):
+    return small_target(device)
+
+
+@pytest.fixture(scope="module")
+def catalogue(target, tmp_path_factory):
+    return Catalogue(target, tmp_path_factory.mktemp("drafters"))
 
 
 def one_hot(token):
@@ -67,7 +77,7 @@ def agrees(measured, alpha, rates):
 
 
 @pytest.mark.parametrize("form", DRAFTERS)
-def test_alpha_and_positions_are_those_of_the_enumeration(target, form):  # noqa: F811
+def test_alpha_and_positions_are_those_of_the_enumeration(target, form):
     drafter, q_after = DRAFTERS[form]
     plan = context(target, TOKENS, lenience=(1.0, 0.4))
     strict, lenient = measure_acceptance(plan, ANY, drafter(VOCAB), 1.0, ROWS)
@@ -80,13 +90,13 @@ def test_alpha_and_positions_are_those_of_the_enumeration(target, form):  # noqa
     assert max(strict.by_position_error) < 0.03
 
 
-def test_settings_of_the_target_are_those_of_the_drafter(target):  # noqa: F811
+def test_settings_of_the_target_are_those_of_the_drafter(target):
     measured = measure_acceptance(context(target, TOKENS), ANY, TableDrafter(VOCAB), 0.5, ROWS)[0]
     agrees(measured, *exact(target, table_q(0.5), temperature=0.5))
 
 
 @pytest.mark.parametrize("form", ["dense", "point"])
-def test_argmax_counts_the_tokens_that_are_granted(target, form):  # noqa: F811
+def test_argmax_counts_the_tokens_that_are_granted(target, form):
     drafter, q_after = DRAFTERS[form]
     plan = context(target, lenience=(1.0, 0.3))
     for measured in measure_acceptance(plan, ANY, drafter(VOCAB), 0.0, ROWS):
@@ -95,7 +105,7 @@ def test_argmax_counts_the_tokens_that_are_granted(target, form):  # noqa: F811
         assert measured.by_position == pytest.approx(rates[: len(measured.by_position)])
 
 
-def test_argmax_with_a_drafter_that_samples_takes_the_mean_over_its_q(target):  # noqa: F811
+def test_argmax_with_a_drafter_that_samples_takes_the_mean_over_its_q(target):
     entry = DrafterEntry("any", NO_CONFIG, SamplingSettings(temperature=1.0))
     plan = context(target, lenience=(1.0, 0.3))
     for measured in measure_acceptance(plan, entry, TableDrafter(VOCAB), 0.0, ROWS):
@@ -105,7 +115,7 @@ def test_argmax_with_a_drafter_that_samples_takes_the_mean_over_its_q(target):  
 
 
 @pytest.mark.parametrize("who", ["transformer", "hierarchy-bigram"])
-def test_drafters_that_keep_state_follow_the_text_whose_drafts_are_all_refused(target, catalogue, who):  # noqa: F811
+def test_drafters_that_keep_state_follow_the_text_whose_drafts_are_all_refused(target, catalogue, who):
     small = wrap_model(tiny_model("llama", VOCAB, seed=5, sharpness=0.8))
     q_after = lambda prefix: [next_token(small, prefix, SamplingSettings())]  # noqa: E731
     measured = measure_acceptance(context(target, 90 * 8), ANY, catalogue.make(who), 1.0, ROWS)[0]
@@ -117,7 +127,7 @@ STATEFUL = ["transformer", "heads", "chain", "hierarchy-bigram", "hierarchy-chai
 
 @pytest.mark.parametrize("who", STATEFUL)
 @pytest.mark.parametrize("batch", [1, 3])
-def test_argmax_accepts_in_the_shadow_what_a_speculative_run_accepts(target, catalogue, who, batch):  # noqa: F811
+def test_argmax_accepts_in_the_shadow_what_a_speculative_run_accepts(target, catalogue, who, batch):
     """Argmax is no matter of chance: where a real step begins, the rule records the same accepted tokens."""
     prompts = [list(PROMPT), [2, 3, 2, 3, 2], [5, 4]][:batch]
     generation = GenerationSettings(max_new_tokens=12, ignore_eos=True)
@@ -150,7 +160,7 @@ def test_argmax_accepts_in_the_shadow_what_a_speculative_run_accepts(target, cat
 
 
 @pytest.mark.parametrize("who", ["dense", "bigram", "chain", "transformer", "copy-recent"])
-def test_positions_are_those_counted_in_speculative_steps(target, catalogue, who):  # noqa: F811
+def test_positions_are_those_counted_in_speculative_steps(target, catalogue, who):
     """The first step of many texts, by the rule and by Algorithm 1."""
     drafter = TableDrafter(VOCAB) if who == "dense" else catalogue.make(who)
     rule = RejectAllRule([1.0])
@@ -178,7 +188,7 @@ def test_positions_are_those_counted_in_speculative_steps(target, catalogue, who
         assert rate == pytest.approx(accepted[place] / count, abs=4 * noise)
 
 
-def test_without_drafts_the_text_is_that_of_plain_decoding(target):  # noqa: F811
+def test_without_drafts_the_text_is_that_of_plain_decoding(target):
     settings = GenerationSettings(max_new_tokens=10, seed=3)
     prompts = [list(PROMPT), [2, 5]]
     for sampling in (SamplingSettings(), SamplingSettings(temperature=0)):
@@ -189,7 +199,7 @@ def test_without_drafts_the_text_is_that_of_plain_decoding(target):  # noqa: F81
         ]
 
 
-def test_with_drafts_the_text_has_the_targets_distribution(target):  # noqa: F811
+def test_with_drafts_the_text_has_the_targets_distribution(target):
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=2, rule=RejectAllRule([1.0, 0.2]), strict=True)
     seen = sample(decoder, 300, 1500)
     assert p_value(seen, enumerate_continuations(target, SamplingSettings())) > 1e-4
@@ -206,7 +216,7 @@ class Silent(DeterministicDrafter):
         return [0, 0][:budget] if self.ever and tokens[-1] % 2 == 0 else []
 
 
-def test_a_drafter_that_proposes_nothing_has_no_alpha(target):  # noqa: F811
+def test_a_drafter_that_proposes_nothing_has_no_alpha(target):
     measured = measure_acceptance(context(target), ANY, Silent(ever=False), 1.0, ROWS)[0]
     assert measured.tokens == ROWS * GAMMA
     assert (measured.alpha, measured.low, measured.high) == (0.0, 0.0, 0.0)
@@ -214,7 +224,7 @@ def test_a_drafter_that_proposes_nothing_has_no_alpha(target):  # noqa: F811
     assert measured.proposed == measured.drafted == (0.0,) * GAMMA
 
 
-def test_a_drafter_that_proposes_at_times_is_judged_where_it_does(target):  # noqa: F811
+def test_a_drafter_that_proposes_at_times_is_judged_where_it_does(target):
     measured = measure_acceptance(context(target, 600), ANY, Silent(ever=True), 1.0, ROWS)[0]
     assert 0.1 < measured.proposed[0] < 0.9
     assert measured.proposed[1:] == (1.0, 0.0)
@@ -241,7 +251,7 @@ class Ending(DeterministicDrafter):
         return [1, 0, 0][:budget]
 
 
-def test_what_is_drafted_behind_an_end_of_sequence_is_not_judged(target):  # noqa: F811
+def test_what_is_drafted_behind_an_end_of_sequence_is_not_judged(target):
     plan = context(target, ignore_eos=False)
     measured = measure_acceptance(plan, ANY, Ending(NO_CONFIG, target_info(VOCAB)), 1.0, ROWS)[0]
     assert len(measured.by_position) == 1
@@ -249,7 +259,7 @@ def test_what_is_drafted_behind_an_end_of_sequence_is_not_judged(target):  # noq
     assert measured.tokens >= ROWS * GAMMA
 
 
-def test_at_temperature_0_each_prompt_has_one_text(target):  # noqa: F811
+def test_at_temperature_0_each_prompt_has_one_text(target):
     plan = context(target, tokens=50_000, ignore_eos=False)
     measured = measure_acceptance(plan, ANY, TableDrafter(VOCAB), 0.0, ROWS)[0]
     assert ROWS * GAMMA <= measured.tokens <= ROWS * 256
@@ -265,7 +275,7 @@ class Seeded(Decoder):
         return super().stream(prompts, settings, observers, seeds)
 
 
-def test_no_text_of_a_prompt_is_taken_twice(target):  # noqa: F811
+def test_no_text_of_a_prompt_is_taken_twice(target):
     plan = context(target, tokens=200)
     rule = RejectAllRule((1.0,))
     decoder = Seeded(target, TableDrafter(VOCAB), gamma=GAMMA, strict=True, rule=rule)
@@ -274,7 +284,7 @@ def test_no_text_of_a_prompt_is_taken_twice(target):  # noqa: F811
     assert len(set(decoder.seen)) == len(decoder.seen)
 
 
-def test_a_drafter_that_remembers_never_knows_a_prompt_that_is_decoded_again(target):  # noqa: F811
+def test_a_drafter_that_remembers_never_knows_a_prompt_that_is_decoded_again(target):
     drafter, rows = RememberingDrafter(VOCAB), 30
     every = ROWS * GAMMA
     once = measure_acceptance(context(target, tokens=every), ANY, drafter, 1.0, rows)[0]

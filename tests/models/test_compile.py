@@ -47,10 +47,12 @@ def test_tokens_take_the_next_positions_and_padding_the_slot_that_is_never_read(
 @pytest.mark.parametrize(
     ("kind", "family", "rows"),
     [
-        *(("symbolic", family, 2) for family in FAMILIES),
         *(("fixed", family, 2) for family in DECODER_ONLY),
-        *(("symbolic", family, 1) for family in ("llama", "t5")),
         ("fixed", "llama", 1),
+        ("symbolic", "llama", 2),
+        ("symbolic", "t5", 1),
+        *(pytest.param("symbolic", family, 2, marks=pytest.mark.slow) for family in FAMILIES if family != "llama"),
+        pytest.param("symbolic", "llama", 1, marks=pytest.mark.slow),
     ],
 )
 def test_static_passes_equal_eager_ones(kind, family, rows):
@@ -98,25 +100,25 @@ def test_texts_that_grow_and_drafts_of_any_width(kind, monkeypatch):
     assert all(seen)
 
 
-def test_float_masks_and_hidden_states():
+@pytest.mark.parametrize("kind", [pytest.param("symbolic", marks=pytest.mark.slow), "fixed"])
+def test_float_masks_and_hidden_states(kind):
     model = tiny_model("llama")
     model.set_attn_implementation("eager")
     loaded = wrap_model(model)
-    for kind in ("symbolic", "fixed"):
-        states = []
-        for one in (loaded, compiled(loaded, kind)):
-            other = ModelSession(one, 2, 30)  # which leaves a cache without hidden states
-            other.forward([PROMPT, PROMPT])
-            other.close()
-            session = ModelSession(one, 2, 30, keep_hidden=True, hidden_layers=(1,))
-            session.forward([PROMPT, PROMPT[:2]])
-            for _ in range(4):
-                session.forward([[7], [8]], torch.tensor([[9, 10], [11, 12]]), (2, 1))
-                session.rollback([session.lengths[0] - 2, session.lengths[1]])
-            kept = session.hidden_states[1]
-            states.append([session.hidden[0], session.hidden[1, :2], kept[0, :8], kept[1, :10]])
-        for eager, replayed in zip(*states, strict=True):
-            torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
+    states = []
+    for one in (loaded, compiled(loaded, kind)):
+        other = ModelSession(one, 2, 30)  # which leaves a cache without hidden states
+        other.forward([PROMPT, PROMPT])
+        other.close()
+        session = ModelSession(one, 2, 30, keep_hidden=True, hidden_layers=(1,))
+        session.forward([PROMPT, PROMPT[:2]])
+        for _ in range(4):
+            session.forward([[7], [8]], torch.tensor([[9, 10], [11, 12]]), (2, 1))
+            session.rollback([session.lengths[0] - 2, session.lengths[1]])
+        kept = session.hidden_states[1]
+        states.append([session.hidden[0], session.hidden[1, :2], kept[0, :8], kept[1, :10]])
+    for eager, replayed in zip(*states, strict=True):
+        torch.testing.assert_close(eager, replayed, atol=1e-4, rtol=1e-4)
 
 
 def test_trees_and_prompts_run_eagerly_beside_static_passes():

@@ -9,11 +9,8 @@ import pytest
 import torch
 
 from specdec_core.models import ModelSession, wrap_model
+from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
-
-OTHERWISE = ("t5 near", *(f"{family} {way}" for family in ENCODER_DECODER for way in ("eager", "apart")))
-"""T5 with few distance buckets, eager attention with float masks, and one forward pass per row."""
-SOURCES = ((3, 4, 5, 6, 7), (8, 9), (10, 11, 12))
 
 
 def fresh_logits(loaded, row, source):
@@ -24,11 +21,6 @@ def fresh_logits(loaded, row, source):
         return loaded.model(
             input_ids=torch.tensor([source], device=loaded.device), decoder_input_ids=ids, use_cache=False
         ).logits[0]
-
-
-def random_tokens(count, seed):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(2, 40, (count,), generator=generator).tolist()
 
 
 @pytest.mark.parametrize("rows", [1, 3])

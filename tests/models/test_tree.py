@@ -7,7 +7,7 @@ import torch
 
 from specdec_core.models import ModelSession, wrap_model
 from specdec_core.models.probe import probe_model, uncached_logits
-from tests.models.test_session import OTHERWISE, SOURCES, random_tokens
+from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
 PARENTS = torch.tensor([[-1, -1, 0, 0, 1, 2, 5], [-1, 0, 1, 1, -1, -1, -1], [-1, -1, -1, -1, -1, -1, -1]])

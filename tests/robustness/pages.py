@@ -15,7 +15,7 @@ from specdec_core.study.progress import NotebookProgress
 from specdec_core.study.report.html_report import report_fragment, report_page
 from tests.robustness.attack import BrokenError
 from tests.robustness.terminals import RAW
-from tests.study.test_html_report import QUALITY, baseline, output, run
+from tests.study.summaries import QUALITY, baseline, output, run
 
 _PIECES = (
     *("<script>alert(1)</script>", "</style>", "</title>", "</pre>", "</svg>", "<img src=x onerror=alert(1)>"),

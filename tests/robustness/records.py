@@ -29,7 +29,7 @@ from specdec_core.study import load_study
 from tests.robustness.attack import BrokenError
 from tests.robustness.files import VALUES, change, damaged
 from tests.robustness.folders import model
-from tests.study.test_runner import Recorder
+from tests.study.toy_study import Recorder
 
 _INTERNAL = re.compile(r"\b(?!Config|Model|Plugin|Prompt)[A-Z][A-Za-z]*Error\b|Traceback")
 """What a message of ours does not hold."""

@@ -27,7 +27,7 @@ def finished_studies():
 def result_of(study, finished_studies):
     """Return a function that runs a study like `study`, once per module; for tests that only read the result."""
     from specdec_core.study.run.runner import run_study
-    from tests.study.test_runner import Recorder
+    from tests.study.toy_study import Recorder
 
     def run(*given):
         if given not in finished_studies:

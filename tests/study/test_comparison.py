@@ -17,7 +17,7 @@ import specdec_core
 from specdec_core.interface import ConfigError
 from specdec_core.study import Comparison, compare, load_study
 from specdec_core.study.progress import NotebookProgress, quiet_libraries
-from tests.study.test_runner import Recorder
+from tests.study.toy_study import Recorder
 
 STUDY = """\
 target: {folder}

@@ -12,7 +12,7 @@ from specdec_core.interface import ConfigError, Constraint
 from specdec_core.offline.record.study import record_study
 from specdec_core.offline.replay import check_replayable
 from specdec_core.study import compare, load_study
-from tests.offline.record.test_study import Watcher
+from tests.offline.record.watcher import Watcher
 
 PERSON = {
     "type": "object",

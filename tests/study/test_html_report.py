@@ -2,8 +2,6 @@
 
 import io
 import re
-from dataclasses import fields
-from html.parser import HTMLParser
 
 import pytest
 from rich.console import Console
@@ -12,131 +10,19 @@ from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.report import charts
 from specdec_core.study.report.html_report import report_page
 from specdec_core.study.report.layout import for_terminal
-from specdec_core.study.report.quality import Output
-from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpeed, RunSummary
 from specdec_core.study.report.tables import departures, quality_table, results_table
 from specdec_core.study.report.verdict import verdict
+from tests.study.page_elements import Elements
+from tests.study.summaries import BASE, QUALITY, UNMEASURED, baseline, output, run
 
-QUALITY = {
-    "exact": 1.0,
-    "first_difference": None,
-    "references": 2,
-    "bleu": 31.5,
-    "chrf": 55.25,
-    "rouge1": 60.0,
-    "rouge2": 40.0,
-    "rougeL": 58.0,
-    "differences": {},
-    "signatures": {},
-    "note": None,
-}
-BASE = {
-    "task": None,
-    "drafter": "transformer",
-    "gamma": 3,
-    "lenience": 1.0,
-    "lossless": True,
-    "repeats": 3,
-    "block_efficiency": 2.0,
-    "alpha": 0.7,
-    "alpha_by_position": (0.75, 0.6, 0.5),
-    "verified_by_position": (300, 180, 24),
-    "steps_by_length": (6, 10, 20, 300),
-    "seconds": 10.0,
-    "cpu_seconds": 9.9,
-    "c": 0.1,
-    "verify_cost": (1.0, 1.1, 1.2, 1.3),
-    "draft_cost": (None, 0.1, 0.2, 0.3),
-    "tokens_per_second": 50.0,
-    "tokens_per_second_min": 48.0,
-    "tokens_per_second_max": 52.0,
-    "speedup": 1.5,
-    "speedup_min": 1.4,
-    "speedup_max": 1.6,
-    "speedup_bound": 2.0,
-    "speedup_expected": 1.8,
-    "speedup_expected_here": 1.55,
-    "gamma_best": 2,
-    "speedup_expected_best": 1.6,
-    "speedup_by_gamma": (1.0, 1.4, 1.6, 1.55),
-    "deviation": 0.0,
-    "time_shares": {"target": 0.5, "verifying": 0.1, "drafting": 0.2, "framework": 0.05, "outside": 0.15},
-    "diagnosis": "1.5 of 3.0 draft tokens are accepted per step",
-    "quality": QUALITY,
-    "seed": 7,
-    "device": "cpu (a small one)",
-    "failures": (),
-    "notes": (),
-    "versions": {"specdec": "0.1.0", "torch": "2.13"},
-}
-UNMEASURED = {
-    **dict.fromkeys(name for name in BASE if name.startswith(("speedup", "tokens_per_second"))),
-    **dict.fromkeys(("block_efficiency", "alpha", "c", "gamma_best", "time_shares", "diagnosis", "quality")),
-    **dict.fromkeys(("alpha_by_position", "verified_by_position", "speedup_by_gamma"), ()),
-    "deviation": None,
-}
 PROMPTS = (
     PromptText("first", "Say it & be done.", None, ("Sag es.",), "a manual"),
     PromptText("second", None, ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"})),
 )
 
 
-def run(name, temperature=0, **changed):
-    config = {"sampling": {"temperature": temperature}, "task": changed.get("task"), "run": {"name": name}}
-    given = {**BASE, "config": config, "name": name, **changed}
-    if given["repeats"] > 1:
-        given = {"speedup_low": given["speedup_min"], "speedup_high": given["speedup_max"], **given}
-    groups = {"counts": RunCounts, "speed": RunSpeed, "expected": RunExpectation}
-    parts = {
-        key: kind(**{one.name: given.pop(one.name, None) for one in fields(kind)}) for key, kind in groups.items()
-    }
-    return RunSummary(**{**dict.fromkeys(field.name for field in fields(RunSummary)), **given, **parts})
-
-
-def baseline(temperature=0, **changed):
-    own = {"drafter": None, "gamma": 0, "speedup": 1.0, "speedup_min": 1.0, "speedup_max": 1.0, "diagnosis": None}
-    own |= dict.fromkeys(("alpha_by_position", "verified_by_position", "speedup_by_gamma"), ())
-    own |= dict.fromkeys(("alpha", "c", "gamma_best"))
-    return run("baseline", temperature, **{**own, **changed})
-
-
-def output(text, *tokens):
-    return Output(tokens or (4, 5), text)
-
-
 def page(summaries, outputs=None, prompts=None):
     return report_page("study.yaml", summaries, outputs or {}, prompts or {})
-
-
-class Elements(HTMLParser):
-    """All elements of a page, with their attributes and text; fails where they are not closed in turn."""
-
-    VOID = ("meta", "link", "img")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.all, self.texts = [], [], []
-        self.feed(re.sub("</?bdi>", "", text))  # around a name, within a sentence
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.all.append((tag, dict(attributes), tuple(self.open)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.all.append((tag, dict(attributes), tuple(self.open)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" not in self.open and data.strip():
-            self.texts.append(data.strip())
-
-    def of(self, *tags):
-        return [attributes for tag, attributes, _ in self.all if tag in tags]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from specdec_core import load_model
 from specdec_core.cli.main import app
 from specdec_core.models import model_folder
 from specdec_core.study import compare, load_study
-from tests.study.test_html_report import Elements
+from tests.study.page_elements import Elements
 
 STUDY = Path(__file__).parents[2] / "examples" / "images.yaml"
 SHORT = ("prompts.limit=2", "repeats=1", "generation.max_new_tokens=12")

@@ -8,7 +8,7 @@ import pytest
 from specdec_core.interface import ModelError
 from specdec_core.study import compare
 from specdec_core.study.run.runner import run_study
-from tests.study.test_runner import STUDY, Recorder
+from tests.study.toy_study import STUDY, Recorder
 
 pytestmark = pytest.mark.slow  # each process imports torch
 

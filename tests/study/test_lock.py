@@ -7,7 +7,7 @@ import pytest
 
 from specdec_core.study.run.folder import StorageError, exclusive_lock, exclusive_output
 from specdec_core.study.run.runner import run_study
-from tests.study.test_runner import STUDY, Recorder
+from tests.study.toy_study import STUDY, Recorder
 
 HOLD = """
 import sys

@@ -13,7 +13,8 @@ from specdec_core.study.config.schema import ImagesConfig
 from specdec_core.study.report.html_report import report_page
 from specdec_core.study.report.pictures import MAX_PICTURES, pictures
 from specdec_core.study.report.quality import Output
-from tests.study.test_html_report import Elements, baseline, run
+from tests.study.page_elements import Elements
+from tests.study.summaries import baseline, run
 
 IMAGES = ImagesConfig(width=3, height=2, levels=5, first=10)
 HOSTILE = "\"><script>alert('&')</script>"

@@ -15,7 +15,7 @@ from specdec_core.study.run.isolated import job_from_plain, job_to_plain
 from specdec_core.study.run.prepared import RunJob
 from specdec_core.study.run.runner import run_study
 from tests.remembering import install
-from tests.study.test_runner import Recorder
+from tests.study.toy_study import Recorder
 
 STUDY = """\
 target: {folder}

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import re
 import shutil
 from dataclasses import fields, replace
 from weakref import WeakKeyDictionary
@@ -20,50 +19,10 @@ from specdec_core.study.report.summary import RunCounts, RunExpectation, RunSpee
 from specdec_core.study.report.tables import diagnoses, results_table
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.journal import journal_line
-from specdec_core.study.run.runner import run_study, turns
+from specdec_core.study.run.runner import run_study
 from specdec_core.theory import walltime_improvement
+from tests.study.toy_study import STUDY, Recorder, in_turn
 from tests.tiny import tiny_model
-
-STUDY = """\
-target: {folder}
-prompts: [a b c, d e, f]
-generation: {{max_new_tokens: 12, ignore_eos: true}}
-repeats: 2
-runs:
-  - {{drafter: echo, gamma: 2}}
-  - {{name: lenient, drafter: {{name: echo, token: 3}}, gamma: 3, lenience: 0.5}}
-"""
-
-
-class Recorder:
-    """Records the progress of a study, and can stop it after some repeats."""
-
-    def __init__(self, stop_after=None):
-        self.stages, self.totals, self.timed, self.resumed, self.done = [], [], [], [], []
-        self.stop_after = stop_after
-
-    def stage(self, what, total=None):
-        self.stages.append(what)
-        self.totals.append(total)
-
-    def advance(self, done, note=""):
-        self.done.append((self.stages[-1], done, note))
-        if found := re.fullmatch(r"(.+), repeat (\d+): [\d.]+ tokens/s", note):
-            self.timed.append((self.stages[-1].removesuffix("timing") + found[1], int(found[2])))
-            if len(self.timed) == self.stop_after:
-                raise KeyboardInterrupt
-
-    def measured(self, point):
-        self.resumed.append((point["repeats"], point["finished before"]))
-
-    @property
-    def loaded(self):
-        return [what.removeprefix("loading ") for what in self.stages if what.startswith("loading ")]
-
-
-def in_turn(task, *repeats):
-    """Return the runs of some repeats of a task in the order in which they are timed."""
-    return [(run.name, number) for number in repeats for run in turns(task, number)]
 
 
 def test_runs_take_turns_in_a_random_order_that_stays_the_same(study):

@@ -17,7 +17,7 @@ from specdec_core.study.report.tables import by_task, departures, quality_table,
 from specdec_core.study.run import prepared, runner
 from specdec_core.study.run.repeats import Repeats
 from specdec_core.study.run.runner import run_study
-from tests.study.test_runner import Recorder, in_turn
+from tests.study.toy_study import Recorder, in_turn
 
 STUDY = """\
 target: {folder}

@@ -8,7 +8,7 @@ from specdec_core.study.report.charts import speed_chart
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import exit_code, verdict
 from specdec_core.theory.intervals import median_interval
-from tests.study.test_html_report import QUALITY, UNMEASURED, baseline, run
+from tests.study.summaries import QUALITY, UNMEASURED, baseline, run, timed
 
 DIFFERS = {**QUALITY, "exact": 0.5, "first_difference": (0, 2)}
 FAILURE = {"plugin": "Echo", "step": 3, "message": "RuntimeError: it broke", "where": "echo.py:7", "times": 2}
@@ -16,17 +16,6 @@ FAILURE = {"plugin": "Echo", "step": 3, "message": "RuntimeError: it broke", "wh
 
 def broken(name="broken", **changed):
     return run(name, **{**UNMEASURED, "quality": QUALITY, "failures": (FAILURE,), **changed})
-
-
-def timed(name, *speedups, **changed):
-    """Return a run with the speed-ups of its repeats."""
-    low, high = median_interval(speedups) or (None, None)
-    middle = sorted(speedups)[len(speedups) // 2]
-    return run(
-        name,
-        repeats=len(speedups),
-        **{"speedup": middle, "speedup_low": low, "speedup_high": high, "speedup_bound": 3.0, **changed},
-    )
 
 
 @pytest.mark.parametrize(

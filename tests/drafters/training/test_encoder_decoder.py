@@ -45,8 +45,15 @@ def specdec_train(models, sources, tmp_path, monkeypatch):
     return run
 
 
-@pytest.mark.parametrize("material", MATERIAL)
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    ("name", "material"),
+    [
+        ("heads", "pairs"),
+        pytest.param("heads", "own", marks=pytest.mark.slow),
+        pytest.param("transformer", "pairs", marks=pytest.mark.slow),
+        pytest.param("transformer", "own", marks=pytest.mark.slow),
+    ],
+)
 def test_a_drafter_for_t5_is_trained_stopped_resumed_and_drafts(specdec_train, targets, tmp_path, name, material):
     more = MATERIAL[material]
     whole = specdec_train(name, "whole", *more)

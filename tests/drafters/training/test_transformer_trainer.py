@@ -30,10 +30,10 @@ from tests.drafters.training.support import Recorder
     ("family", "loss", "rate", "least"),
     [
         ("llama", "ce", 1e-2, 0.1),
-        ("bart", "kl", 1e-2, 0.1),
-        ("llama", "tv", 1e-2, 0.1),
-        ("bart", "kl-then-tv", 1e-2, 0.1),
-        ("t5", "tv", 1e-3, 0.02),  # soon learns its few texts by heart
+        pytest.param("bart", "kl", 1e-2, 0.1, marks=pytest.mark.slow),
+        pytest.param("llama", "tv", 1e-2, 0.1, marks=pytest.mark.slow),
+        pytest.param("bart", "kl-then-tv", 1e-2, 0.1, marks=pytest.mark.slow),
+        pytest.param("t5", "tv", 1e-3, 0.02, marks=pytest.mark.slow),  # soon learns its few texts by heart
     ],
 )
 def test_every_loss_raises_alpha(config_for, targets, materials, tmp_path, family, loss, rate, least):
@@ -132,6 +132,7 @@ def test_the_temperature_is_that_of_losses_and_measurements(targets, materials, 
     assert result.tokens == len(trained)
 
 
+@pytest.mark.slow
 def test_dropout_acts_in_training_and_not_in_measurements(targets, materials, config_for, models):
     drafter = load_model(models("bart", seed=3))
     distillation = Distillation(config_for("bart"), targets("bart"), drafter, materials("bart"), torch.float32)
@@ -347,6 +348,7 @@ def test_the_matrix_format_can_be_chosen():
     assert autocast_dtype("auto", torch.device("cpu")) in (torch.float32, torch.bfloat16)
 
 
+@pytest.mark.slow
 def test_training_in_bfloat16_raises_alpha_too(config_for, targets, materials, tmp_path):
     config = config_for(steps=30)
     drafter = new_model(targets(), *config.sizes, config.seed)

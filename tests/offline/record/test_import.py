@@ -19,7 +19,7 @@ from specdec_core.offline.record.target import target_info
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.offline.record.token_texts import TokenTexts
 from specdec_core.study import load_study
-from tests.offline.record.test_study import Watcher
+from tests.offline.record.watcher import Watcher
 
 SAMPLED = SamplingSettings()
 GREEDY = SamplingSettings(temperature=0)

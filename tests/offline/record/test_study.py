@@ -15,27 +15,9 @@ from specdec_core.offline.record.study import RecordOptions, record_study, time_
 from specdec_core.offline.record.target import target_info
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.study import load_study
+from tests.offline.record.watcher import Watcher
 
 PROMPTS = ["a b c", "d e", "f g h a", "b"]
-
-
-class Watcher:
-    """Receives progress; raises at one place if asked to."""
-
-    def __init__(self, stop_at=None):
-        self.stop_at = stop_at
-        self.seen = []
-
-    def stage(self, what, total=None):
-        self.seen.append(what)
-
-    def advance(self, done, note=""):
-        self.seen.append(done)
-        if self.stop_at is not None and done >= self.stop_at:
-            raise KeyboardInterrupt
-
-    def measured(self, point):
-        pass
 
 
 def study_of(folder, **changes):

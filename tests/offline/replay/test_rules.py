@@ -21,6 +21,7 @@ from specdec_core.offline.replay import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.replaying import decode_and_replay
 from specdec_core.testing.harness.toys import Gamma, TableDrafter
 from specdec_core.verification import SpeculativeSampling
+from tests.offline.replay.cases import CASES, SAMPLINGS, VOCAB, Replacing, target
 from tests.offline.replay.support import (
     PROMPT,
     all_texts,
@@ -30,7 +31,6 @@ from tests.offline.replay.support import (
     require_equal,
     small_target,
 )
-from tests.offline.replay.test_exact_counts import CASES, SAMPLINGS, VOCAB, Replacing, target
 from tests.pairwise import pairwise
 
 SAMPLED = SAMPLINGS["1"]

@@ -31,7 +31,7 @@ from specdec_core.study.run.runner import run_study
 from specdec_core.theory.intervals import ratio_interval
 from tests.docs.pages import ROOT
 from tests.offline.replay.studies import study_of, toy_registry
-from tests.study.test_runner import Recorder
+from tests.study.toy_study import Recorder
 
 RUNS = (
     {"drafter": "prompt-copy", "grid": {"gamma": [1, 2, 3]}},

@@ -20,8 +20,7 @@ from specdec_core.offline.tune.winning_study import winning_study, write_study
 from specdec_core.study import load_study
 from specdec_core.study.config.study import drafter_key
 from tests.offline.tune.support import STUDY, echo, write_times
-from tests.study.test_html_report import UNMEASURED, baseline, run
-from tests.study.test_verdict import timed
+from tests.study.summaries import UNMEASURED, baseline, run, timed
 
 
 class Part(list):

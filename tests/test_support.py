@@ -1,8 +1,10 @@
-"""Pairwise selection leaves no pair of values out, and is much smaller than the product."""
+"""What tests share: pairwise selection, and support modules instead of imports from other tests."""
 
 from __future__ import annotations
 
+import re
 from itertools import combinations, product
+from pathlib import Path
 
 import pytest
 
@@ -18,3 +20,8 @@ def test_every_pair_occurs(sizes):
     largest, next_largest, *_ = sorted(sizes, reverse=True)
     assert len(chosen) <= 1.5 * largest * next_largest
     assert chosen == pairwise(*factors)
+
+
+def test_no_test_imports_another():
+    imports = re.compile(r"^\s*(from|import) tests\.(\w+\.)*test_", re.MULTILINE)
+    assert not [path for path in Path(__file__).parent.rglob("*.py") if imports.search(path.read_text("utf-8"))]
