@@ -37,7 +37,6 @@ from tests.robustness.attack import Attack, Result, attempt
 ATTACKS = (
     Attack("raising", "plugins that raise or exit", plugins.raising),
     Attack("answering", "plugins that answer nonsense", plugins.answering),
-    Attack("changing", "drafters that change the tokens they read", plugins.changing),
     Attack("malformed", "proposals with one part wrong", proposals.malformed),
     Attack("misused", "requests used in the wrong way", proposals.misused),
     Attack("rules", "acceptance rules that answer nonsense or write to what they read", rules.rules),

@@ -7,7 +7,7 @@ controller's last valid answer, and the controller must be named.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from random import Random
@@ -18,31 +18,35 @@ import torch
 
 from specdec_core.decoding import BatchResult, Decoder
 from specdec_core.interface import (
-    BatchInfo,
     Drafter,
     DraftRequest,
     DraftSession,
-    GammaController,
-    GammaSession,
-    LenienceController,
-    LenienceSession,
     PluginConfig,
     Proposal,
     SessionInfo,
     TargetInfo,
     TokenTree,
-    TreeShape,
 )
 from tests.robustness.attack import BrokenError
-from tests.robustness.plugins import LENGTH, PROMPTS, VOCAB, FaultyDrafter, Script, target
+from tests.robustness.plugins import (
+    BATCH,
+    GAMMA,
+    LENGTH,
+    PROMPTS,
+    VOCAB,
+    FaultyDrafter,
+    FaultyGamma,
+    FaultyLenience,
+    Script,
+    target,
+)
 
-BATCH = len(PROMPTS)
-GAMMA, LENIENCE = 4, 0.5
+LENIENCE = 0.5
 NEVER = Script("nowhere", 0, None)
 """Does nothing wrong."""
 
 
-class TreeDrafter(Drafter):
+class DrawingDrafter(Drafter):
     """Draws lines and trees from one distribution."""
 
     drafts_trees = True
@@ -51,10 +55,10 @@ class TreeDrafter(Drafter):
         super().__init__(PluginConfig(), TargetInfo(vocab_size=VOCAB))
 
     def open(self, session: SessionInfo) -> DraftSession:
-        return _TreeSession()
+        return _DrawingSession()
 
 
-class _TreeSession(DraftSession):
+class _DrawingSession(DraftSession):
     def propose(self, request: DraftRequest) -> Proposal:
         logits = torch.linspace(0, 2, VOCAB).expand(BATCH, VOCAB)
         width = 1
@@ -66,55 +70,8 @@ class _TreeSession(DraftSession):
         return request.proposal()
 
 
-class TreeGamma(GammaController):
-    """Four tokens, or a small tree, until its script says otherwise."""
-
-    def __init__(self, script: Script, shape: TreeShape | None = None) -> None:
-        super().__init__(PluginConfig())
-        self.script, self.shape = script, shape
-
-    @property
-    def max_gamma(self) -> int:
-        return GAMMA
-
-    def open(self, batch: BatchInfo) -> GammaSession:
-        return _TreeGammaSession(self)
-
-
-class _TreeGammaSession(GammaSession):
-    def __init__(self, controller: TreeGamma) -> None:
-        self.script, self.shape = controller.script, controller.shape
-        self.uses_confidence = self.script.place == "keep_drafting"  # type: ignore[misc]
-
-    def plan(self) -> Sequence[int] | TreeShape:
-        asked = self.script.at("gamma", None, self.shape or [GAMMA] * BATCH)
-        return self.script.at("tree", None, asked)
-
-    def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
-        return self.script.at("keep_drafting", confidence, [True] * len(confidence))
-
-
-class HalfLenience(LenienceController):
-    """l = 0.5, until its script says otherwise."""
-
-    def __init__(self, script: Script) -> None:
-        super().__init__(PluginConfig())
-        self.script = script
-
-    def open(self, batch: BatchInfo) -> LenienceSession:
-        return _HalfLenienceSession(self.script)
-
-
-class _HalfLenienceSession(LenienceSession):
-    def __init__(self, script: Script) -> None:
-        self.script = script
-
-    def lenience(self) -> Sequence[float]:
-        return self.script.at("lenience", None, [LENIENCE] * BATCH)
-
-
 WRONG: dict[str, dict[str, Callable[[], Any]]] = {
-    "gamma": {
+    "gamma.plan": {
         "a number": lambda: 4,
         "floats": lambda: [2.0] * BATCH,
         "None": lambda: None,
@@ -127,20 +84,17 @@ WRONG: dict[str, dict[str, Callable[[], Any]]] = {
         "a generator": lambda: (4 for _ in range(BATCH + 1)),
         "text": lambda: "444",
         "nested": lambda: [[4]] * BATCH,
-    },
-    "tree": {
-        "a list": lambda: [-1, 0],
-        "text": lambda: "tree",
         "the class": lambda: TokenTree,
+        "a large tree": lambda: TokenTree((-1,) * (GAMMA + 1)),
     },
-    "keep_drafting": {
+    "gamma.keep_drafting": {
         "None": lambda: None,
         "True": lambda: True,
         "too few": lambda: [True] * (BATCH - 1),
         "too many": lambda: [True] * (BATCH + 1),
         "a matrix": lambda: np.ones((BATCH, 2)),
     },
-    "lenience": {
+    "lenience.lenience": {
         "a number": lambda: 0.9,
         "NaN": lambda: [float("nan")] * BATCH,
         "infinity": lambda: [float("inf")] * BATCH,
@@ -168,28 +122,26 @@ def controllers(random: Random, _: Path) -> Iterator[str]:
     what = random.choice(sorted(WRONG[place]))
     yield f"{place}: {what}, from call {call + 1} on, temperature {temperature}"
     script = Script(place, call, lambda _: WRONG[place][what]())
-    fallback: dict[str, Any] = {
-        "gamma": [GAMMA if call else 0] * BATCH,
-        "tree": TokenTree((-1, -1, 0)) if call else [0] * BATCH,
-        "keep_drafting": [True] * BATCH,
-        "lenience": [LENIENCE if call else 1.0] * BATCH,
-    }
-    controller = "HalfLenience" if place.startswith("lenience") else "TreeGamma"
-    result = _decode_controlled(script, temperature)
-    right = _decode_controlled(Script(place, call, lambda _: fallback[place]), temperature)
-    compare(result, right, controller if script.done else "")
+    shape = random.choice([None, TokenTree((-1, -1, 0))]) if place == "gamma.plan" else None
+    last = {
+        "gamma.plan": (shape or [GAMMA] * BATCH) if call else [0] * BATCH,
+        "gamma.keep_drafting": [True] * BATCH,
+        "lenience.lenience": [LENIENCE if call else 1.0] * BATCH,
+    }[place]
+    of_lenience = place.startswith("lenience")
 
+    def decoded(script: Script) -> BatchResult:
+        lenience = FaultyLenience(script, LENIENCE) if of_lenience else None
+        gamma = FaultyGamma(script, shape)
+        return decode(temperature, drafter=DrawingDrafter(), gamma=gamma, lenience=lenience)
 
-def _decode_controlled(script: Script, temperature: float) -> BatchResult:
-    shape = TokenTree((-1, -1, 0)) if script.place == "tree" else None
-    lenience = HalfLenience(script) if script.place.startswith("lenience") else None
-    drafter = TreeDrafter() if shape else FaultyDrafter(NEVER)
-    return decode(temperature, gamma=TreeGamma(script, shape), lenience=lenience, drafter=drafter)
+    name = "FaultyLenience" if of_lenience else "FaultyGamma"
+    compare(decoded(script), decoded(Script(place, call, lambda _: last)), name if script.done else "")
 
 
 def decode(temperature: float, **plugins: Any) -> BatchResult:
     """Decode with some plugins instead of those that behave; check that the numbers of the result are numbers."""
-    plugins = {"drafter": FaultyDrafter(NEVER), "gamma": TreeGamma(NEVER)} | plugins
+    plugins = {"drafter": FaultyDrafter(NEVER), "gamma": FaultyGamma(NEVER)} | plugins
     result = Decoder(target(), temperature=temperature, **plugins).generate(PROMPTS, seed=3, **LENGTH)
     numbers = [asdict(result.metrics), [one.tokens for one in result], [str(one) for one in result.failures]]
     json.dumps(numbers, allow_nan=False)
@@ -205,5 +157,5 @@ def compare(result: BatchResult, right: BatchResult, name: str) -> None:
         raise BrokenError("other tokens")
     if name and name not in {one.plugin for one in result.failures}:
         raise BrokenError(f"{name} is not named: {[str(one) for one in result.failures]}")
-    if wrong := {one.plugin for one in result.failures} - {name, "FaultyRule", "TreeGamma", "HalfLenience"}:
+    if wrong := {one.plugin for one in result.failures} - {name, "FaultyRule", "FaultyGamma", "FaultyLenience"}:
         raise BrokenError(f"blamed: {wrong}")

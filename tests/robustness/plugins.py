@@ -1,4 +1,4 @@
-"""Drafters and controllers that raise, exit, answer nonsense, and change what they are given.
+"""Drafters and controllers that raise, exit and answer nonsense.
 
 Whatever they do, greedy decoding must return the target's own tokens, and what was raised must be named.
 """
@@ -30,6 +30,7 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
     TargetInfo,
+    TreeShape,
 )
 from specdec_core.models import LoadedModel, wrap_model
 from tests.robustness.attack import BrokenError
@@ -37,6 +38,7 @@ from tests.tiny import tiny_model
 
 VOCAB = 12
 PROMPTS = ([2, 3, 4, 2, 3], [5], [7, 8, 9])
+BATCH, GAMMA = len(PROMPTS), 4
 
 
 @cache
@@ -89,13 +91,6 @@ ANSWERS: tuple[Callable[[], Any], ...] = (
     lambda: {1, 2, 3},
     lambda: [True] * len(PROMPTS),
 )
-CHANGES: tuple[Callable[[Any], Any], ...] = (
-    lambda tokens: tokens.append(1),
-    lambda tokens: tokens.sort(),
-    lambda tokens: tokens.extend([1] * 50),
-    lambda tokens: tokens.__setitem__(-1, 0),
-    lambda tokens: tokens.__iadd__([1, 2]),
-)
 
 
 class Script:
@@ -113,11 +108,7 @@ class Script:
         if self.call >= 0 or self.act is None:
             return answer
         self.done = True
-        wrong = self.act(given)
-        return answer if wrong is KEEP else wrong
-
-
-KEEP = object()
+        return self.act(given)
 
 
 class FaultyDrafter(Drafter):
@@ -157,28 +148,28 @@ def _pairs(request: DraftRequest) -> list[tuple[Sequence[int], int]]:
 
 
 class FaultyGamma(GammaController):
-    """Four tokens, until its script says otherwise."""
+    """Four tokens, or a tree, until its script says otherwise."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, shape: TreeShape | None = None) -> None:
         super().__init__(PluginConfig())
-        self.script = script
+        self.script, self.shape = script, shape
 
     @property
     def max_gamma(self) -> int:
-        return self.script.at("gamma.max_gamma", None, 4)
+        return self.script.at("gamma.max_gamma", None, GAMMA)
 
     def open(self, batch: BatchInfo) -> GammaSession:
-        return self.script.at("gamma.open", batch, _FaultyGammaSession(self.script, batch.batch_size))
+        return self.script.at("gamma.open", batch, _FaultyGammaSession(self.script, self.shape))
 
 
 class _FaultyGammaSession(GammaSession):
     uses_confidence = True
 
-    def __init__(self, script: Script, batch: int) -> None:
-        self.script, self.batch = script, batch
+    def __init__(self, script: Script, shape: TreeShape | None) -> None:
+        self.script, self.shape = script, shape
 
-    def plan(self) -> Sequence[int]:
-        return self.script.at("gamma.gamma", None, [4] * self.batch)
+    def plan(self) -> Sequence[int] | TreeShape:
+        return self.script.at("gamma.plan", None, self.shape or [GAMMA] * BATCH)
 
     def keep_drafting(self, confidence: Sequence[float]) -> Sequence[bool]:
         return self.script.at("gamma.keep_drafting", confidence, [True] * len(confidence))
@@ -188,22 +179,22 @@ class _FaultyGammaSession(GammaSession):
 
 
 class FaultyLenience(LenienceController):
-    """l = 1, until its script says otherwise."""
+    """The same l everywhere, until its script says otherwise."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, value: float = 1.0) -> None:
         super().__init__(PluginConfig())
-        self.script = script
+        self.script, self.value = script, value
 
     def open(self, batch: BatchInfo) -> LenienceSession:
-        return self.script.at("lenience.open", batch, _FaultyLenienceSession(self.script, batch.batch_size))
+        return self.script.at("lenience.open", batch, _FaultyLenienceSession(self.script, self.value))
 
 
 class _FaultyLenienceSession(LenienceSession):
-    def __init__(self, script: Script, batch: int) -> None:
-        self.script, self.batch = script, batch
+    def __init__(self, script: Script, value: float) -> None:
+        self.script, self.value = script, value
 
     def lenience(self) -> Sequence[float]:
-        return self.script.at("lenience.lenience", None, [1.0] * self.batch)
+        return self.script.at("lenience.lenience", None, [self.value] * BATCH)
 
     def observe(self, report: StepReport) -> None:
         return self.script.at("lenience.observe", report, None)
@@ -211,10 +202,10 @@ class _FaultyLenienceSession(LenienceSession):
 
 PLACES = (
     *("drafter.open", "drafter.propose", "drafter.commit", "drafter.close"),
-    *("gamma.max_gamma", "gamma.open", "gamma.gamma", "gamma.observe"),
+    *("gamma.max_gamma", "gamma.open", "gamma.plan", "gamma.keep_drafting", "gamma.observe"),
     *("lenience.open", "lenience.lenience", "lenience.observe"),
 )
-ANSWERED = ("drafter.open", "drafter.propose", "gamma.max_gamma", "gamma.open", "gamma.gamma", "lenience.open")
+ANSWERED = ("drafter.open", "drafter.propose", "gamma.max_gamma", "gamma.open", "lenience.open")
 
 
 def raising(random: Random, _: Path) -> Iterator[str]:
@@ -234,18 +225,6 @@ def answering(random: Random, _: Path) -> Iterator[str]:
     answer = ANSWERS[number]()
     yield f"{place} returns {answer!r:.40} at call {call + 1}"
     decode(Script(place, call, lambda _: answer))
-
-
-def changing(random: Random, _: Path) -> Iterator[str]:
-    """A drafter changes the committed tokens that it was given to read."""
-    call, number, row = random.randrange(3), random.randrange(len(CHANGES)), random.randrange(len(PROMPTS))
-
-    def act(request: Any) -> object:
-        CHANGES[number](request.tokens[row])
-        return KEEP
-
-    yield f"the drafter changes request.tokens[{row}] (way {number}) at call {call + 1}"
-    decode(Script("drafter.propose", call, act))
 
 
 def decode(script: Script, *, named: bool = False, temperature: float = 0) -> None:
