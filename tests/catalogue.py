@@ -199,7 +199,13 @@ def write_random_heads(path: Path, target: LoadedModel) -> None:
     with torch.no_grad():
         for weight in heads.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
-    write_heads(path, heads, HeadsCard(shape, target.vocab_size, target.name, features.fingerprint()))
+    write_heads(
+        path,
+        heads,
+        HeadsCard(
+            **vars(shape), vocab_size=target.vocab_size, target=target.name, fingerprint=features.fingerprint()
+        ),
+    )
 
 
 def write_random_exit(path: Path, target: LoadedModel) -> None:

@@ -149,5 +149,11 @@ def heads_for(target: LoadedModel, folder: Path, *, reads_token: bool = True) ->
         for weight in heads.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator) * 0.4)
     path = folder / "heads.safetensors"
-    write_heads(path, heads, HeadsCard(shape, target.vocab_size, target.name, features.fingerprint()))
+    write_heads(
+        path,
+        heads,
+        HeadsCard(
+            **vars(shape), vocab_size=target.vocab_size, target=target.name, fingerprint=features.fingerprint()
+        ),
+    )
     return HeadsDrafter(HeadsConfig(model=str(path)), target.info())

@@ -15,7 +15,7 @@ from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.theory import walltime_improvement
 from specdec_drafters.early_exit.config import EarlyExitConfig
 from specdec_drafters.early_exit.drafter import EarlyExitDrafter
-from specdec_drafters.early_exit.file import ExitCard, find_exit, read_exit, write_exit
+from specdec_drafters.early_exit.file import EXIT_FILE, ExitCard, read_exit, write_exit
 from specdec_drafters.early_exit.model import ExitWorth, best_of, cost_share, exit_after, exit_alphas
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import pad_rows
@@ -224,8 +224,8 @@ def test_a_trained_exit_of_another_target_or_number_of_layers_is_refused(tmp_pat
 def test_what_is_no_trained_exit_is_refused(tmp_path):
     target = target_of()
     path = write_random(tmp_path / "early-exit.safetensors", target)
-    assert find_exit(str(tmp_path), tmp_path) == tmp_path / "early-exit.safetensors"
-    translator, card = read_exit(find_exit(path, tmp_path))
+    assert EXIT_FILE.find(str(tmp_path), tmp_path) == tmp_path / "early-exit.safetensors"
+    translator, card = read_exit(EXIT_FILE.find(path, tmp_path))
     assert card.layers == 1
     torch.testing.assert_close(translator, translator_for(target))
     with pytest.raises(ModelError, match="no such file"):
@@ -240,15 +240,15 @@ def test_what_is_no_trained_exit_is_refused(tmp_path):
     with pytest.raises(ModelError, match="not a complete safetensors file"):
         drafter_for(target, model=str(broken))
     heads = "models/specdec_models/heads/heads.safetensors"
-    with pytest.raises(ModelError, match="but not of a trained exit"):
-        read_exit(find_exit(heads, tmp_path.__class__()))
-    with pytest.raises(ModelError, match="not a square matrix of finite values"):
+    with pytest.raises(ModelError, match="its header has no 'specdec_early_exit'"):
+        read_exit(EXIT_FILE.find(heads, tmp_path.__class__()))
+    with pytest.raises(ModelError, match="translator has values that are not finite"):
         write_exit(tmp_path / "nan", torch.full((3, 3), float("nan")), card)
-    with pytest.raises(ModelError, match="not a square matrix of finite values"):
+    with pytest.raises(ModelError, match="translator has values that are not finite"):
         write_exit(tmp_path / "big", torch.full((3, 3), 1e9), card)
     later = card.model_copy(update={"version": 2})
     write_exit(tmp_path / "later.safetensors", translator, later)
-    with pytest.raises(ModelError, match="the header is invalid at version"):
+    with pytest.raises(ModelError, match="exit of format version 2; this specdec reads version 1"):
         drafter_for(target, model=str(tmp_path / "later.safetensors"))
 
 

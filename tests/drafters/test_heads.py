@@ -28,7 +28,7 @@ from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.drafter import HeadsDrafter
-from specdec_drafters.heads.file import HeadsCard, find_heads, read_heads, write_heads
+from specdec_drafters.heads.file import HEADS_FILE, HeadsCard, read_heads, write_heads
 from specdec_drafters.heads.model import Heads, HeadsShape
 from tests.drafters.support import SeededRequest, info_for, rows_of, tree_request
 from tests.tiny import tiny_model
@@ -70,7 +70,7 @@ def random_heads(shape=SHAPE, seed=3):
 
 
 def card_for(shape=SHAPE, **changes):
-    return HeadsCard(**{"shape": shape, "vocab_size": V, "target": "toy", "fingerprint": "4a", **changes})
+    return HeadsCard(**{**vars(shape), "vocab_size": V, "target": "toy", "fingerprint": "4a", **changes})
 
 
 def write(path, shape=SHAPE, seed=3, dtype=torch.float32, **changes):
@@ -275,7 +275,7 @@ def test_a_pipe_is_not_read(tmp_path):
 def test_foreign_files_are_refused(tmp_path):
     path = tmp_path / "h.safetensors"
     save_file({"weight": torch.zeros(2)}, path)
-    with pytest.raises(ModelError, match="not of heads"):
+    with pytest.raises(ModelError, match="its header has no 'specdec_heads'"):
         drafter_for(path)
     path.write_text("not at all")
     with pytest.raises(ModelError, match="not a complete safetensors file"):
@@ -372,7 +372,12 @@ def cyclic_heads(path, target, ahead=0):
                 heads.inner["weight"][place, token] = SURE / (state[0, 0] - above)
                 heads.inner["bias"][place] = -SURE * above / (state[0, 0] - above)
                 heads.outer["weight"][head, token] = (state[(token + head + 1 + ahead) % V] - state[token]) / SURE
-    write_heads(path, heads, HeadsCard(shape, V, "cycle", features.fingerprint()), torch.float32)
+    write_heads(
+        path,
+        heads,
+        HeadsCard(**vars(shape), vocab_size=V, target="cycle", fingerprint=features.fingerprint()),
+        torch.float32,
+    )
     return path
 
 
@@ -409,7 +414,7 @@ def test_heads_fit_the_same_target_in_another_dtype_and_inflated(tmp_path):
 def test_the_heads_that_ship_guess_for_the_target_that_ships():
     target = load_model("builtin:target", device="cpu")
     drafter = drafter_for("builtin:heads", target.info())
-    path = find_heads("builtin:heads", Path())
+    path = HEADS_FILE.find("builtin:heads", Path())
     assert path.stat().st_size < 5_000_000
     assert (path.parent / "README.md").is_file()
     prompts = [one.text for one in read_prompts(PromptsConfig(builtin="heldout", limit=8), Path())]

@@ -204,7 +204,9 @@ def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tm
     features = target.features
     heads = moved(Heads(HeadsShape(K, features.hidden_size, 16, features.input_embeddings.shape[1])), scale=0.1)
     path = tmp_path / "heads.safetensors"
-    card = HeadsCard(heads.shape, target.vocab_size, "tiny", features.fingerprint())
+    card = HeadsCard(
+        **vars(heads.shape), vocab_size=target.vocab_size, target="tiny", fingerprint=features.fingerprint()
+    )
     write_heads(path, heads, card, torch.float32)
     drafter = HeadsDrafter(HeadsConfig(model=str(path)), target.info())
     config = config_for(family, held_out=2500, samples=10)

@@ -2,86 +2,164 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Generic, TypeVar
 
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 
-from specdec_core.interface import ModelError, input_path, open_input
+from specdec_core.interface import ModelError, TargetFeatures, input_path, open_input, writing_file
 from specdec_core.registry import shipped_file
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specdec_core.interface import TargetFeatures
+VERSION = 1
+"""The version of the format."""
 
 
-def find_weights(model: str, folder: Path, name: str, what: str, how_to_train: str) -> Path:
-    """Return the file that a `model` setting refers to.
+class WeightsCard(BaseModel):
+    """The header of a file of weights.
 
-    Args:
-        model: A file, a folder that holds a file with this name, or one that ships, such as `builtin:heads`.
-        folder: Base for relative paths.
+    Attributes:
+        version: Version of the format.
+        target: The target's name at training time.
+        fingerprint: The target's `TargetFeatures.fingerprint()`.
+        facts: Training settings and results.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int = VERSION
+    target: str
+    fingerprint: str
+    facts: Mapping[str, str | int | float] = {}
+
+
+C = TypeVar("C", bound=WeightsCard)
+
+
+@dataclass(frozen=True)
+class WeightsFormat(Generic[C]):
+    """A kind of files of weights.
+
+    Attributes:
+        what: What a file holds, for messages.
         name: The name of the file in a folder.
-        what: What the file holds, for messages.
-        how_to_train: The advice that ends messages.
-
-    Raises:
-        ModelError: No installed collection has these weights, or the folder has no such file.
-    """
-    if (shipped := shipped_file(model, what, name, folder)) is not None:
-        return shipped
-    path = input_path(model, folder, ModelError)
-    if not path.is_dir():
-        return path
-    if not (path / name).is_file():
-        raise ModelError(f"{path}: the folder has no {name}. {how_to_train}")
-    return path / name
-
-
-def read_weights(path: Path, key: str, how_to_train: str) -> tuple[dict[str, Tensor], str | None]:
-    """Read a file.
-
-    Args:
-        path: The file.
         key: The key of the header in the file's metadata.
+        card: The schema of the header.
         how_to_train: The advice that ends messages.
-
-    Returns:
-        Its tensors by name, on the CPU, and the header; None if it has none.
-
-    Raises:
-        ModelError: The file is missing or truncated.
     """
-    try:
-        with open_input(path), safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
-            return tensors, (file.metadata() or {}).get(key)
-    except FileNotFoundError as error:
-        raise ModelError(f"{path}: no such file. {how_to_train}") from error
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: not a complete safetensors file ({error}). {how_to_train}") from error
 
+    what: str
+    name: str
+    key: str
+    card: type[C]
+    how_to_train: str
 
-def check_trained_for(
-    features: TargetFeatures | None, name: str, fingerprint: str, path: Path, drafter: str, how_to_train: str
-) -> None:
-    """Refuse weights that were trained for another target.
+    def find(self, model: str, folder: Path) -> Path:
+        """Return the file that a `model` setting refers to.
 
-    Args:
-        features: Those of the target.
-        name: The name of the target that they were trained for.
-        fingerprint: Its `TargetFeatures.fingerprint()`.
-        path: The file, for the message.
-        drafter: The name of the drafter, for the message.
-        how_to_train: The advice that ends the message.
+        Args:
+            model: A file, a folder that holds a file with this name, or one that ships, such as `builtin:heads`.
+            folder: Base for relative paths.
 
-    Raises:
-        ModelError: The fingerprints differ.
-    """
-    own = None if features is None else features.fingerprint()
-    if fingerprint != own:
-        raise ModelError(
-            f"drafter {drafter!r}: {path} was trained for another target, {name} (fingerprint {fingerprint}); "
-            f"this one's is {own}. {how_to_train}"
-        )
+        Raises:
+            ModelError: No installed collection has these weights, or the folder has no such file.
+        """
+        if (shipped := shipped_file(model, self.what, self.name, folder)) is not None:
+            return shipped
+        path = input_path(model, folder, ModelError)
+        if not path.is_dir():
+            return path
+        if not (path / self.name).is_file():
+            raise ModelError(f"{path}: the folder has no {self.name}. {self.how_to_train}")
+        return path / self.name
+
+    def write(self, path: Path, weights: Mapping[str, Tensor], card: C, dtype: torch.dtype) -> None:
+        """Write a file, atomically.
+
+        Args:
+            path: The file; an existing one is replaced.
+            weights: The weights, by name.
+            card: The header.
+            dtype: Data type of the stored weights.
+
+        Raises:
+            ConfigError: The file cannot be written.
+            ModelError: A weight has no finite value in `dtype`.
+        """
+        tensors = {name: weight.detach().to(dtype).contiguous().cpu() for name, weight in weights.items()}
+        self._check_finite(tensors, path)
+        with writing_file(path) as place:
+            save_file(tensors, place, metadata={self.key: card.model_dump_json()})
+
+    def read(self, path: Path) -> tuple[dict[str, Tensor], C]:
+        """Return the weights by name, on the CPU as they are stored, and the header.
+
+        Raises:
+            ModelError: The file is missing, truncated, of another kind, or of an unknown version.
+        """
+        try:
+            with open_input(path), safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (no mapping)
+                header = (file.metadata() or {}).get(self.key)
+        except FileNotFoundError as error:
+            raise ModelError(f"{path}: no such file. {self.how_to_train}") from error
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path}: not a complete safetensors file ({error}). {self.how_to_train}") from error
+        if header is None:
+            raise ModelError(
+                f"{path}: a safetensors file, but its header has no {self.key!r}. {self.how_to_train}"
+            )
+        card = self._card(path, header)
+        self._check_finite(tensors, path)
+        return tensors, card
+
+    def check_target(self, card: C, features: TargetFeatures | None, path: Path, drafter: str) -> None:
+        """Refuse weights that were trained for another target.
+
+        Args:
+            card: Their header.
+            features: Those of the target.
+            path: The file, for the message.
+            drafter: The name of the drafter, for the message.
+
+        Raises:
+            ModelError: The fingerprints differ.
+        """
+        own = None if features is None else features.fingerprint()
+        if card.fingerprint != own:
+            raise ModelError(
+                f"drafter {drafter!r}: {path} was trained for another target, {card.target} (fingerprint "
+                f"{card.fingerprint}); this one's is {own}. {self.how_to_train}"
+            )
+
+    def _card(self, path: Path, header: str) -> C:
+        try:
+            read: Any = json.loads(header)
+        except ValueError:
+            read = None
+        # Said first: another version may have other keys.
+        version = read.get("version") if isinstance(read, dict) else None
+        if version not in (None, VERSION):
+            raise ModelError(
+                f"{path}: {self.what} of format version {version}; this specdec reads version {VERSION}. "
+                f"Use the specdec that made it. {self.how_to_train}"
+            )
+        try:
+            return self.card.model_validate_json(header)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "header"
+            raise ModelError(
+                f"{path}: the header is invalid at {where}: {first['msg']}. {self.how_to_train}"
+            ) from error
+
+    def _check_finite(self, tensors: Mapping[str, Tensor], path: Path) -> None:
+        for name, tensor in tensors.items():
+            if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
+                raise ModelError(f"{path}: the weight {name} has values that are not finite. {self.how_to_train}")

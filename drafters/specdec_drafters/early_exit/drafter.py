@@ -9,9 +9,8 @@ from specdec_core.interface import ConfigError, ModelError, NoProgress, PluginWa
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
-from specdec_drafters.common.weights_file import check_trained_for
 from specdec_drafters.early_exit.config import EarlyExitConfig
-from specdec_drafters.early_exit.file import HOW_TO_TRAIN, ExitCard, find_exit, read_exit
+from specdec_drafters.early_exit.file import EXIT_FILE, ExitCard, read_exit
 from specdec_drafters.early_exit.model import (
     ExitWorth,
     best_of,
@@ -49,7 +48,7 @@ class EarlyExitDrafter(ModelDrafter):
         own = target_model(target, "early-exit")
         self.layers, translator = config.layers, None
         if config.model is not None:
-            path = find_exit(config.model, target.folder)
+            path = EXIT_FILE.find(config.model, target.folder)
             translator, card = read_exit(path)
             _check_target(card, len(translator), path, own)
             if config.layers not in (None, card.layers):
@@ -65,12 +64,12 @@ class EarlyExitDrafter(ModelDrafter):
 
 def _check_target(card: ExitCard, size: int, path: Path, target: LoadedModel) -> None:
     """Raise a ModelError if an exit was trained for another target."""
-    check_trained_for(target.features, card.target, card.fingerprint, path, "early-exit", HOW_TO_TRAIN)
+    EXIT_FILE.check_target(card, target.features, path, "early-exit")
     # The fingerprint implies it; this catches a header written by hand.
     if target.features is not None and size != target.features.hidden_size:
         raise ModelError(
             f"drafter 'early-exit': {path} is for hidden states of size {size}; this target's have "
-            f"{target.features.hidden_size}. {HOW_TO_TRAIN}"
+            f"{target.features.hidden_size}. {EXIT_FILE.how_to_train}"
         )
 
 
@@ -94,7 +93,7 @@ def _measured(target: LoadedModel) -> ExitWorth:
         warnings.warn(
             f"drafter 'early-exit': no exit of {target.name} is expected to make decoding faster. The best, after "
             f"{best.layers} layers, has an acceptance rate of {best.alpha:.2f} and reads {best.c:.2f} of the "
-            f"weights. {HOW_TO_TRAIN}",
+            f"weights. {EXIT_FILE.how_to_train}",
             PluginWarning,
             stacklevel=2,
         )

@@ -19,9 +19,8 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
-from specdec_drafters.common.weights_file import check_trained_for
 from specdec_drafters.heads.config import HeadsConfig
-from specdec_drafters.heads.file import HOW_TO_TRAIN, HeadsCard, find_heads, read_heads
+from specdec_drafters.heads.file import HEADS_FILE, HeadsCard, read_heads
 from specdec_drafters.heads.model import head_logits
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class HeadsDrafter(Drafter):
                 "drafter 'heads': this target has no output embedding that heads could use. Choose a drafter that "
                 "does not need hidden states."
             )
-        path = find_heads(config.model, target.folder)
+        path = HEADS_FILE.find(config.model, target.folder)
         heads, card = read_heads(path)
         _check_target(card, path, target, target.features)
         if config.count is not None and config.count > card.shape.heads:
@@ -105,7 +104,7 @@ class _HeadsSession(DraftSession):
 
 def _check_target(card: HeadsCard, path: Path, target: TargetInfo, features: TargetFeatures) -> None:
     """Raise a ModelError if the heads were trained for another target."""
-    check_trained_for(features, card.target, card.fingerprint, path, "heads", HOW_TO_TRAIN)
+    HEADS_FILE.check_target(card, features, path, "heads")
     shape = card.shape
     # The fingerprint implies these; they catch a header written by hand.
     sizes = {
@@ -118,5 +117,5 @@ def _check_target(card: HeadsCard, path: Path, target: TargetInfo, features: Tar
         if theirs != ours:
             raise ModelError(
                 f"drafter 'heads': {path} is for a target with {what} {theirs}; this one's is {ours}. "
-                f"{HOW_TO_TRAIN}"
+                f"{HEADS_FILE.how_to_train}"
             )

@@ -98,7 +98,7 @@ class HeadsTrainer(Trainer):
         config = self.config
         assert target.features is not None
         card = HeadsCard(
-            shape=heads.shape,
+            **vars(heads.shape),
             vocab_size=target.vocab_size,
             target=without_home(target.name),
             fingerprint=target.features.fingerprint(),
