@@ -37,6 +37,7 @@ class Pool(Protocol):
         timed: bool = False,
         cpus: int = 1,
         gpus: float = 0.0,
+        own: str | None = None,
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Start jobs; yield what a function returns for each.
@@ -47,6 +48,7 @@ class Pool(Protocol):
             timed: Run one job at a time, always on the same device, which nothing else uses.
             cpus: Number of CPUs that a job which is not timed needs: those of one machine, if that has less.
             gpus: Number of GPUs that a job needs.
+            own: Run the jobs in the process with this name, where names have processes of their own.
             return_exceptions: Yield what a job raises, and go on with the others.
 
         Raises:
@@ -56,6 +58,9 @@ class Pool(Protocol):
 
     def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
         """Return how many jobs run side by side that need so many CPUs and GPUs."""
+
+    def end(self, own: str) -> None:
+        """End the process with a name, if there is one."""
 
     def close(self) -> None:
         """Give back what the pool holds."""
@@ -78,6 +83,7 @@ class LocalPool:
         timed: bool = False,  # noqa: ARG002  # they are all alone
         cpus: int = 1,  # noqa: ARG002
         gpus: float = 0.0,  # noqa: ARG002  # they share what this process sees
+        own: str | None = None,  # noqa: ARG002
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Yield what a function returns for each job; see `Pool.map`. What jobs raise is not changed."""
@@ -88,6 +94,9 @@ class LocalPool:
                 if not return_exceptions:
                     raise
                 yield error
+
+    def end(self, own: str) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

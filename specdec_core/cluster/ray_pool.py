@@ -62,6 +62,7 @@ class RayPool:
         timed: bool = False,
         cpus: int = 1,
         gpus: float = 0.0,
+        own: str | None = None,  # noqa: ARG002  # the workers are processes of their own
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Start jobs; yield what a function returns for each; see `Pool.map`."""
@@ -136,6 +137,9 @@ class RayPool:
             with suppress(Exception):  # the cluster may be gone
                 # With force=True, Ray 2.60 may abort this process if the job ends at that moment.
                 self._ray.cancel(each)
+
+    def end(self, own: str) -> None:
+        """Do nothing: a worker frees what it has loaded when a job needs something else."""
 
     def close(self) -> None:
         """Give back what the pool holds, and leave the cluster. One that the pool started ends."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, partialmethod
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError, PydanticOmit, PydanticUseDefault
@@ -98,7 +98,7 @@ def _with_name(spec: PluginSpec, registry: Registry) -> type[PluginConfig]:
     name: Any = Literal[(spec.name, *spec.aliases)]
     described = Field(description=spec.summary or f"The {spec.kind} {spec.name!r}.")
     nested = {key: _filled_in(field) for key, field in spec.config.model_fields.items() if _holds_plugin(field)}
-    return create_model(
+    model = create_model(
         title,
         __base__=spec.config,
         __doc__=spec.summary or None,
@@ -107,6 +107,19 @@ def _with_name(spec: PluginSpec, registry: Registry) -> type[PluginConfig]:
         name=(name, described),
         **nested,
     )
+    # The class is made here, so another process reads the settings again, with a class of its own.
+    model.__reduce__ = partialmethod(_reduced, spec.kind)  # type: ignore[method-assign, assignment]
+    return cast("type[PluginConfig]", model)
+
+
+def _reduced(config: PluginConfig, kind: PluginKind) -> tuple[Any, ...]:
+    return _unpickled, (kind, config.model_dump(mode="json"))
+
+
+def _unpickled(kind: PluginKind, given: Mapping[str, Any]) -> PluginConfig:
+    from specdec_core.registry.registry import default_registry
+
+    return plugin_settings(default_registry(), kind, given)
 
 
 def _checked_by(whose: str) -> Any:

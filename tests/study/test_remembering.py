@@ -1,7 +1,7 @@
 """Drafters that keep knowledge between requests: no repeat profits from another, and who does is named."""
 
-import json
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.report.verdict import fastest, verdict
-from specdec_core.study.run.isolated import job_from_plain, job_to_plain
 from specdec_core.study.run.prepared import RunJob
 from specdec_core.study.run.runner import run_study
 from tests.remembering import install
@@ -115,8 +114,9 @@ def test_what_a_process_or_worker_is_told_has_the_warm_up_prompts(study):
     run = task.runs[1]
     batches = [(["a"], [0])]
     job = RunJob(None, run, task.sampling, task.generation, batches, 1, Path(), warmup=[(["b", [3]], [1, 2])])
-    told = job_from_plain(json.loads(json.dumps(job_to_plain(job))))
-    assert [*map(tuple, told.warmup)] == job.warmup
+    told = ForkingPickler.loads(ForkingPickler.dumps(job))
+    assert told.warmup == job.warmup
+    assert told.run.drafter.model_dump() == run.drafter.model_dump()
 
 
 def test_warm_up_prompts_that_are_measured_are_an_error(study):

@@ -14,7 +14,7 @@ from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.results import first_outputs, output_lines
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import by_task, departures, quality_table, results_table
-from specdec_core.study.run import prepared, runner
+from specdec_core.study.run import prepared, targets, worker
 from specdec_core.study.run.repeats import Repeats
 from specdec_core.study.run.runner import run_study
 from tests.study.toy_study import Recorder, in_turn
@@ -382,9 +382,9 @@ def test_each_task_says_where_its_target_computed(study, monkeypatch):
         return f"device {len(models)}"
 
     models = []
-    load = runner.load_target
-    monkeypatch.setattr(runner, "load_target", lambda *given: models.append(given) or load(*given))
-    for module in (runner, prepared):
+    load = worker.load_target
+    monkeypatch.setattr(worker, "load_target", lambda *given: models.append(given) or load(*given))
+    for module in (targets, prepared):
         monkeypatch.setattr(module, "describe_hardware", shown)
     result = run_study(study(TWO_TARGETS.replace("picky", "echo").replace("kept", "echo")), Recorder())
     large, small = by_task(summarise(result))

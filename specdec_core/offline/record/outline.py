@@ -1,11 +1,10 @@
-"""What a recording asks of its target: an outline of the record, texts, and times."""
+"""The outline of a record, before its first text, and the times of its target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -16,11 +15,11 @@ from specdec_core.interface import Progress
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
 from specdec_core.models.packing import describe_hardware
-from specdec_core.offline.record.decode import HiddenType, Kept, TextJob, record_texts
-from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordedText, RecordHeader, VerifyTimes
-from specdec_core.offline.record.target import fingerprint_tokenizer, fingerprint_weights, save_features
+from specdec_core.offline.record.decode import HiddenType, Kept
+from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordHeader, VerifyTimes
+from specdec_core.offline.record.target import fingerprint_tokenizer, fingerprint_weights
 from specdec_core.offline.record.tasks import fingerprint_ids
-from specdec_core.registry import Registry, default_registry
+from specdec_core.registry import Registry
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.factory import ready_prompts
@@ -89,66 +88,16 @@ class Outline:
     tokenizer: Any
 
 
-class RecordedTarget(Protocol):
-    """The target of a recording, here or on the workers of a cluster."""
+def outline_of(tasks: Sequence[Task], target: LoadedModel, options: RecordOptions, registry: Registry) -> Outline:
+    """Return the outline of the record of some tasks.
 
-    def outline(self, tasks: Sequence[Task], options: RecordOptions) -> Outline:
-        """Load the target; return the outline of the record of some tasks."""
-
-    def save_features(self, path: Path, header: RecordHeader) -> None:
-        """Write the target's embeddings into the folder of a record."""
-
-    def texts(
-        self, task: Task, kept: Kept, jobs: Sequence[TextJob], advance: Callable[[float], None]
-    ) -> Generator[Sequence[RecordedText], None, None]:
-        """Yield the texts of each job, in order.
-
-        Args:
-            task: The task.
-            kept: What is kept of each token.
-            jobs: What to decode.
-            advance: Called with the share of a job that is done.
-        """
-
-    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
-        """Time the target's forward pass with drafts of each length."""
-
-
-class TargetHere:
-    """The target of a recording in this process.
-
-    Args:
-        load: Loads it.
-        registry: Where plugins come from; by default the installed ones.
+    Raises:
+        PromptError: The target cannot take some of the prompts.
+        ModelError: Hidden states are asked for, and the target has no output embedding.
     """
-
-    def __init__(self, load: Callable[[], LoadedModel], registry: Registry | None = None) -> None:
-        self._target = load()
-        self._registry = registry or default_registry()
-
-    def outline(self, tasks: Sequence[Task], options: RecordOptions) -> Outline:
-        """Return the outline of the record of some tasks."""
-        parts = tuple(_part(task, self._target, options) for task in tasks)
-        header = _header(parts, self._target, options, self._registry)
-        kept = Kept(_hidden_type(self._target, options), header.top_k)
-        return Outline(header, parts, kept, self._target.tokenizer)
-
-    def save_features(self, path: Path, header: RecordHeader) -> None:
-        """Write the target's embeddings into the folder of a record."""
-        save_features(path, self._target, header.fingerprint)
-
-    def texts(
-        self, task: Task, kept: Kept, jobs: Sequence[TextJob], advance: Callable[[float], None]
-    ) -> Generator[Sequence[RecordedText], None, None]:
-        """Yield the texts of each job, in order."""
-        for job in jobs:
-            yield record_texts(self._target, job, task.sampling, task.generation, kept, advance)
-
-    def verify_times(self, part: Part, options: RecordOptions, progress: Progress) -> VerifyTimes:
-        """Time the target's forward pass with drafts of each length."""
-        assert options.gamma is not None
-        settings = (part_header(part), options.gamma, options.timings)
-        return verify_times(self._target, part.prompts, *settings, progress)
+    parts = tuple(_part(task, target, options) for task in tasks)
+    header = _header(parts, target, options, registry)
+    return Outline(header, parts, Kept(_hidden_type(target, options), header.top_k), target.tokenizer)
 
 
 def _part(task: Task, target: LoadedModel, options: RecordOptions) -> Part:

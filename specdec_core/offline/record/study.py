@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -18,23 +17,16 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.target import TargetConfig
 from specdec_core.offline.record.decode import TextJob
 from specdec_core.offline.record.format import Record
-from specdec_core.offline.record.outline import (
-    Outline,
-    Part,
-    RecordedTarget,
-    RecordOptions,
-    TargetHere,
-    verify_times,
-)
+from specdec_core.offline.record.outline import Outline, Part, RecordOptions, verify_times
 from specdec_core.offline.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.offline.record.target import load_recorded, save_tokenizer
-from specdec_core.offline.record.workers import PooledTarget
+from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry, is_shipped
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.study import Study, Task
-from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.folder import exclusive_lock
+from specdec_core.study.run.worker import TargetJobs, working_here
 
 __all__ = ["RecordOptions", "record_study", "record_tasks", "time_record"]
 
@@ -104,13 +96,10 @@ def record_tasks(
     _check_tasks(tasks)
     config = tasks[0].target
     check_folder(output)
-    with exclusive_lock(output, "recording"):
-        progress.stage(f"loading {config.model}")
-        target: RecordedTarget = (
-            TargetHere(partial(load_target, config, folder), registry)
-            if pool is None
-            else PooledTarget(pool, config, folder)
-        )
+    with exclusive_lock(output, "recording"), working_here(registry, progress):
+        target = RecordedTarget(TargetJobs(pool, config, folder))
+        if pool is not None:
+            progress.stage(f"loading {config.model}")
         outline = target.outline(tasks, options)
         parts = outline.parts
         writer = RecordWriter(output, outline.header, fresh=fresh)
@@ -120,7 +109,9 @@ def record_tasks(
                 _record_part(writer, number, target, outline, options, progress)
             if options.gamma is not None:
                 hottest = max(parts, key=lambda part: part.task.sampling.temperature)
-                writer.add_times(target.verify_times(hottest, options, progress))
+                if pool is not None:
+                    progress.stage("timing the target")
+                writer.add_times(target.verify_times(hottest, options))
         except KeyboardInterrupt as stopped:
             done, total = sum(writer.done), sum(part.texts for part in parts)
             stopped.args = (

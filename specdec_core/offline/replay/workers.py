@@ -5,22 +5,20 @@ Texts are asked for together as one process asks for them, so that the results a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import StepCosts
-from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.record import Record, RecordPart, read_record
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, TextAcceptance
 from specdec_core.offline.replay.drafter import BATCH_SIZE
-from specdec_core.registry import default_registry, plugin_settings
 from specdec_core.study.config.study import Run
+from specdec_core.study.run.worker import worker
 
 _JOBS_EACH = 2
 """Number of jobs for each worker: the last ones are short, and loading a drafter is shared by a whole job."""
@@ -58,22 +56,11 @@ class PooledReplay:
         plugin_timeout: float | None,
         texts: Sequence[int] | None = None,
     ) -> None:
-        assert run.drafter is not None, "the baseline drafts nothing"
         threads = torch.get_num_threads()
         self._pool, self._gpus = pool, min(1.0, float(pool.gpus))
         cpus = 1 if self._gpus else threads  # the results may depend on the number of threads
-        own = run.draft_sampling
-        self._asked = _Asked(
-            threads,
-            str(record.path.absolute()),
-            record.named,
-            record.parts.index(part),
-            run.drafter.model_dump(mode="json"),
-            None if own is None else own.model_dump(mode="json"),
-            max_gamma,
-            str(folder),
-            plugin_timeout,
-        )
+        where = (str(record.path.absolute()), record.named, record.parts.index(part))
+        self._asked = _Asked(threads, *where, run, max_gamma, folder, plugin_timeout)
         self._timed = _TIMINGS * max_gamma
         chosen = tuple(range(len(part)) if texts is None else texts)
         batches = -(-len(chosen) // BATCH_SIZE)
@@ -103,15 +90,14 @@ class PooledReplay:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of a drafter, in words that any process understands.
+    """What is asked of a drafter.
 
     Attributes:
         threads: Threads of the process that asks.
         record: The folder of the record.
         named: Models that the user names; see `Record`.
         part: Number of the part.
-        drafter: Settings of the drafter.
-        draft_sampling: Its sampling settings, if they differ from the target's.
+        run: The drafter and its sampling settings.
         max_gamma: The longest draft.
         folder: Base for relative paths in plugin settings.
         plugin_timeout: Seconds that one call into the drafter may take.
@@ -121,10 +107,9 @@ class _Asked:
     record: str
     named: frozenset[str]
     part: int
-    drafter: Mapping[str, Any]
-    draft_sampling: Mapping[str, Any] | None
+    run: Run
     max_gamma: int
-    folder: str
+    folder: Path
     plugin_timeout: float | None
 
     def replay(self, chosen: tuple[int, ...], acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
@@ -137,15 +122,15 @@ class _Asked:
         return _Loaded.last[1].for_texts(SomeTexts(part, chosen), acceptance)
 
     def _load(self, part: RecordPart) -> DrafterReplay:
-        registry, own = default_registry(), self.draft_sampling
+        assert self.run.drafter is not None, "the baseline drafts nothing"
         return DrafterReplay(
             replace(read_record(self.record), named=self.named),
             part,
-            plugin_settings(registry, "drafter", self.drafter),
+            self.run.drafter,
             max_gamma=self.max_gamma,
-            draft_sampling=None if own is None else SamplingSettings.model_validate(own),
-            registry=registry,
-            folder=Path(self.folder),
+            draft_sampling=self.run.draft_sampling,
+            registry=worker().registry,
+            folder=self.folder,
             batch_size=BATCH_SIZE,
             plugin_timeout=self.plugin_timeout,
         )

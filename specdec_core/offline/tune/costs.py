@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.study import Run, Study, Task
+    from specdec_core.study.run.worker import TargetJob
 
 TIMINGS = 10
 """Timings of each draft length; the finalists are timed live in any case."""
@@ -77,7 +78,7 @@ def measure_costs(
         SpecdecError: The target cannot be timed on the prompts.
     """
     from specdec_core.measurement.measure import MeasureContext, measure
-    from specdec_core.offline.tune.workers import measured_on
+    from specdec_core.study.run.worker import TargetJobs
 
     runs = task.runs[1:]
     entries = entries_of(runs)
@@ -95,7 +96,9 @@ def measure_costs(
     def run(before: Measurement | None) -> tuple[Measurement, Mapping[str, str]]:
         if pool is not None:
             progress.stage("timing steps")
-            made, failed = measured_on(pool, study, task, every, settings, before)
+            jobs = TargetJobs(pool, task.target, study.folder)
+            own = replace(task, runs=())
+            made, failed = jobs.ask(_measured, own, every, settings, study.plugin_timeout, before, timed=True)
             write_measurement(path, made)
             return made, failed
         keep = lambda made: write_measurement(path, made)  # noqa: E731
@@ -112,6 +115,23 @@ def measure_costs(
     )
     broken = ((key, failed[one.name]) for key, one in entries.items() if one.name in failed)
     return replace(found, missing={key: f"its drafter failed: {reason}" for key, reason in broken})
+
+
+def _measured(
+    target: TargetJob,
+    task: Task,
+    entries: Sequence[DrafterEntry],
+    settings: MeasureSettings,
+    plugin_timeout: float | None,
+    before: Measurement | None,
+) -> tuple[Measurement, Mapping[str, str]]:
+    from specdec_core.measurement.measure import MeasureContext, measure
+    from specdec_core.study.run.worker import worker
+
+    registry, loaded = worker().registry, worker().target(target)
+    context = MeasureContext.of_task(task, loaded, settings, registry, target.folder, plugin_timeout)
+    measurement, failed = measure(context, entries, worker().progress, before=before, times_only=True)
+    return measurement, dict(failed)
 
 
 def entries_of(runs: Sequence[Run]) -> dict[str, DrafterEntry]:

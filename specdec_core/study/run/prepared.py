@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import thread_time
 from typing import TypeAlias
@@ -50,6 +50,10 @@ class RunJob:
     plugin_timeout: float | None = None
     warmup: Sequence[Batch] = ()
 
+    def same_task(self, other: RunJob) -> bool:
+        """Return whether another run decodes the same, with the same settings."""
+        return replace(self, run=other.run) == other
+
 
 class PreparedRun:
     """A run in this process.
@@ -84,9 +88,6 @@ class PreparedRun:
             self._generation = job.generation.model_copy(update={"constraint": slow})
         short = min(_WARM_UP_TOKENS, self._generation.max_new_tokens)
         self._decoder.generate(prompts, self._generation.model_copy(update={"max_new_tokens": short}))
-
-    def close(self) -> None:
-        """Do nothing: memory is freed with the object."""
 
     def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
         """Decode all prompts once, after the drafter has forgotten what earlier repeats taught it.

@@ -20,21 +20,16 @@ from typing import Any
 from specdec_core.cluster import Pool
 from specdec_core.interface import PluginWarning, Progress
 from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text, without_home
-from specdec_core.interface.target import TargetConfig
-from specdec_core.models import LoadedModel
-from specdec_core.models.packing import describe_hardware
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
-from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
-from specdec_core.study.run.factory import load_target, ready_prompts
 from specdec_core.study.run.folder import StorageError, exclusive_lock
-from specdec_core.study.run.isolated import IsolatedRun
 from specdec_core.study.run.journal import Journal
-from specdec_core.study.run.prepared import Batch, PreparedRun, RunJob
+from specdec_core.study.run.prepared import Batch, RunJob
 from specdec_core.study.run.provenance import study_provenance
-from specdec_core.study.run.remote import PooledRun, PooledTargets
 from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
+from specdec_core.study.run.targets import ReadyRun, Targets
+from specdec_core.study.run.worker import working_here
 from specdec_core.theory.intervals import relative_spread
 
 
@@ -88,20 +83,21 @@ def run_study(
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     registry = registry or default_registry()
-    folder = study.folder.absolute()  # wherever a plugin changes to
-    targets: _Targets | PooledTargets = _Targets(folder, registry, progress, isolate)
-    if pool is not None:
-        targets = PooledTargets(pool, folder, timed=study.config.timing)
     if isolate and any(task.target.tensor_parallel for task in study.tasks):
         raise ConfigError("a target with 'tensor_parallel' runs in the processes of torchrun; remove --isolate.")
-    with exclusive_lock(output) if output is not None else nullcontext():
+    folder = study.folder.absolute()  # wherever a plugin changes to
+    targets = Targets(pool, folder, timed=study.config.timing, isolate=isolate)
+    with (
+        exclusive_lock(output) if output is not None else nullcontext(),
+        working_here(registry, progress),
+        warnings.catch_warnings(),
+    ):
         provenance = study_provenance(study, targets.device(study.tasks[0]), registry)
         journal = Journal(output, provenance, fresh=fresh) if output is not None else None
         session = _Session(study, targets, progress, journal)
+        warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
-                session.run()
+            session.run()
         except KeyboardInterrupt as stopped:
             stopped.args = (session.stopped(),)  # of its own kind, which says what stopped it
             raise
@@ -130,59 +126,13 @@ def failure_lines(failed: Mapping[RunKey, str]) -> list[str]:
     return [with_task(task, f"{run} failed: {reason}") for (task, run), reason in failed.items()]
 
 
-class _Targets:
-    """The targets of a study's tasks in this process, one of them in memory at a time.
-
-    Args:
-        folder: Base for relative paths.
-        registry: Where plugins come from.
-        progress: Where progress is reported.
-        isolate: Give each run a process of its own.
-    """
-
-    side_by_side = False
-
-    def __init__(self, folder: Path, registry: Registry, progress: Progress, isolate: bool) -> None:
-        self.folder = folder
-        self._registry = registry
-        self._progress = progress
-        self._isolate = isolate
-        self._loaded: tuple[TargetConfig, LoadedModel] | None = None
-
-    def device(self, task: Task) -> str:
-        """Return the device of a task's target, with its hardware."""
-        return describe_hardware(self._of(task))
-
-    def prompts(self, task: Task, prompts: Sequence[PromptText]) -> list[str | list[int]]:
-        """Return prompts of a task in the form that a decoder takes, after checking all of them."""
-        return ready_prompts(self._of(task), prompts, task.chat_template)
-
-    def prepare(self, task: Task, job: RunJob) -> PreparedRun | IsolatedRun:
-        """Load and warm up a run."""
-        if self._isolate:
-            return IsolatedRun(task.target, job)
-        return PreparedRun(self._of(task), job, self._registry)
-
-    def _of(self, task: Task) -> LoadedModel:
-        if self._loaded is None or self._loaded[0] != task.target:
-            self._loaded = None  # frees memory before the next target is loaded
-            self._progress.stage(f"loading {task.target.model}")
-            self._loaded = (task.target, load_target(task.target, self.folder))
-        return self._loaded[1]
-
-    def release(self) -> None:
-        """Free the memory of a target that only processes of runs will need."""
-        if self._isolate:
-            self._loaded = None
-
-
 class _Session:
     """The state of a running study."""
 
     def __init__(
         self,
         study: Study,
-        targets: _Targets | PooledTargets,
+        targets: Targets,
         progress: Progress,
         journal: Journal | None,
     ) -> None:
@@ -190,7 +140,7 @@ class _Session:
         self._targets = targets
         self._progress = progress
         self._journal = journal
-        self._prepared: dict[RunKey, PreparedRun | IsolatedRun | PooledRun] = {}
+        self._prepared: dict[RunKey, ReadyRun] = {}
         repeats = study.repeats
         self._total = sum(len(task.runs) for task in study.tasks) * repeats.max
         self._most = "" if repeats.min == repeats.max else "at most "

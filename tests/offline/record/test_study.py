@@ -10,7 +10,7 @@ import pytest
 from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.models import load_model
-from specdec_core.offline.record import outline, read_record
+from specdec_core.offline.record import read_record, workers
 from specdec_core.offline.record.study import RecordOptions, record_study, time_record
 from specdec_core.offline.record.target import target_info
 from specdec_core.offline.record.tasks import part_for
@@ -50,13 +50,13 @@ OPTIONS = RecordOptions(rows=3, samples=3)
 def watched_jobs(monkeypatch):
     """Return a list that receives the job of each batch that is decoded from now on."""
     jobs = []
-    record_texts = outline.record_texts
+    record_texts = workers.record_texts
 
     def watched(target, job, *rest):
         jobs.append(job)
         return record_texts(target, job, *rest)
 
-    monkeypatch.setattr(outline, "record_texts", watched)
+    monkeypatch.setattr(workers, "record_texts", watched)
     return jobs
 
 

@@ -1,0 +1,168 @@
+"""What a process has loaded for the jobs that it runs: a target, and runs of one task that are ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specdec_core.cluster import LocalPool, Pool
+from specdec_core.interface import NoProgress, Progress
+from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.target import TargetConfig
+from specdec_core.models import LoadedModel
+from specdec_core.registry import Registry, default_registry
+from specdec_core.study.run.factory import load_target
+from specdec_core.study.run.prepared import PreparedRun, RunJob
+
+
+@dataclass(frozen=True)
+class TargetJob:
+    """A target as a job names it.
+
+    Attributes:
+        config: Its settings.
+        folder: Base for relative paths, which must lead to the same files in every process.
+        threads: Threads of the process that asks: the results may depend on their number.
+    """
+
+    config: TargetConfig
+    folder: Path
+    threads: int
+
+
+class Worker:
+    """The models and runs that a process keeps from one job to the next.
+
+    Args:
+        registry: Where plugins come from; by default the installed ones.
+        progress: Where progress is reported.
+
+    Attributes:
+        advance: Called with the share of a job that is done.
+    """
+
+    def __init__(self, registry: Registry | None = None, progress: Progress | None = None) -> None:
+        self.registry = registry or default_registry()
+        self.progress = progress or NoProgress()
+        self.advance: Callable[[float], None] = lambda _: None
+        self._target: tuple[TargetJob, LoadedModel] | None = None
+        self._runs: list[tuple[RunJob, PreparedRun]] = []
+
+    def target(self, job: TargetJob) -> LoadedModel:
+        """Return a target; the last one is kept.
+
+        Raises:
+            ModelError: It cannot be loaded.
+        """
+        torch.set_num_threads(job.threads)
+        if self._target is None or self._target[0] != job:
+            self.release()  # frees memory before the next is loaded
+            self.progress.stage(f"loading {job.config.model}")
+            self._target = job, load_target(job.config, job.folder)
+        return self._target[1]
+
+    def run(self, target: TargetJob, job: RunJob) -> PreparedRun:
+        """Return a run that is loaded and warmed up; those of one task are kept.
+
+        Raises:
+            SpecdecError: It cannot be prepared.
+        """
+        loaded = self.target(target)
+        if self._runs and not job.same_task(self._runs[0][0]):
+            self.forget()
+        found = next((run for known, run in self._runs if known.run == job.run), None)
+        if found is None:
+            found = PreparedRun(loaded, job, self.registry)
+            self._runs.append((job, found))
+        return found
+
+    def forget(self, run: str | None = None) -> None:
+        """Free a run by its name, or all of them."""
+        self._runs = [one for one in self._runs if run not in (None, one[0].run.name)]
+
+    def release(self) -> None:
+        """Free the target, too."""
+        self.forget()
+        self._target = None
+
+
+_chosen: ContextVar[Worker | None] = ContextVar("worker", default=None)
+
+
+def worker() -> Worker:
+    """Return the worker of the job that runs: that of its process, unless `working_here` sets another."""
+    return _chosen.get() or _of_process()
+
+
+@cache
+def _of_process() -> Worker:
+    return Worker()
+
+
+@contextmanager
+def working_here(registry: Registry | None, progress: Progress) -> Iterator[Worker]:
+    """Let the jobs that this process runs share a new worker, which is freed at the end."""
+    token = _chosen.set(made := Worker(registry, progress))
+    try:
+        yield made
+    finally:
+        _chosen.reset(token)
+
+
+class TargetJobs:
+    """Runs jobs of one target.
+
+    Args:
+        pool: Runs them; None for this process.
+        target: Settings of the target.
+        folder: Base for relative paths.
+
+    Raises:
+        ConfigError: Processes of torchrun share the target, and the pool has other ones.
+    """
+
+    def __init__(self, pool: Pool | None, target: TargetConfig, folder: Path) -> None:
+        if pool is not None and target.tensor_parallel is not None:
+            raise ConfigError(
+                "a target with 'tensor_parallel' runs under torchrun, which starts its processes; remove --ray."
+            )
+        self.pool = pool or LocalPool()
+        self.gpus = _gpus_of(target, self.pool)
+        threads = torch.get_num_threads()
+        self.cpus = 1 if self.gpus else threads
+        self.target = TargetJob(target, folder.absolute(), threads)
+
+    def ask(
+        self, function: Callable[..., Any], *arguments: Any, timed: bool = False, own: str | None = None
+    ) -> Any:
+        """Run one job; return its result.
+
+        Args:
+            function: Called with the target as a job names it, and the arguments.
+            arguments: The arguments.
+            timed: Run it alone, always on the same device.
+            own: Name of the run that it is for, where runs have processes of their own.
+        """
+        jobs = [(self.target, *arguments)]
+        cpus = self.target.threads
+        (found,) = self.pool.map(function, jobs, timed=timed, cpus=cpus, gpus=self.gpus, own=own)
+        return found
+
+    def map(self, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """Run jobs side by side; yield what the function returns for each, in order."""
+        every = [(self.target, *job) for job in jobs]
+        return self.pool.map(function, every, cpus=self.cpus, gpus=self.gpus)
+
+
+def _gpus_of(target: TargetConfig, pool: Pool) -> float:
+    """Return the number of GPUs that a job with a target needs: all of a machine for a device map, else one."""
+    if not pool.gpus or target.device == "cpu":
+        return 0.0
+    return float(pool.gpus) if target.device_map is not None else 1.0
