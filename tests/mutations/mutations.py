@@ -1350,7 +1350,7 @@ MUTATIONS = (
     Mutation(
         "a resumed study repeats what is finished",
         RUNNER,
-        " for run in order if not self._done(task, run, number))",
+        " for run in order if not self._session.done(task, run, number))",
         " for run in order)",
         "A study that was stopped begins again; its journal holds repeats twice.",
         ("tests/study/test_runner.py",),

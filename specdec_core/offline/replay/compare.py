@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_core.interface import Progress
     from specdec_core.interface.target import TargetConfig
     from specdec_core.offline.record import Record, RecordPart
-    from specdec_core.study.run.runner import StudyResult
+    from specdec_core.study.run.session import StudyResult
 
 _STUDY_FILES = (".yaml", ".yml")
 

@@ -6,21 +6,19 @@ is computed. What comes out is the result of a study, with expected counts and s
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
-from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, PluginWarning, Progress
+from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record import Record, RecordPart
@@ -32,13 +30,10 @@ from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.run_fields import ReplayedOn
-from specdec_core.study.run.folder import StorageError, exclusive_lock
-from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.provenance import study_provenance
-from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
-from specdec_core.study.run.runner import StudyResult, failure_lines, failure_text
+from specdec_core.study.run.repeats import Repeat
+from specdec_core.study.run.session import Session, StudyResult, open_session
 
-_Found = TypeVar("_Found")
 _How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
 """The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
 _Runs: TypeAlias = tuple[dict[Run, _How], Drafted]
@@ -85,18 +80,18 @@ def replay_study(
     registry = registry or default_registry()
     shown = [_on_machines(task, machines) for task in study.tasks]
     every = replace(study, tasks=tuple(task for tasks in shown for task in tasks))
-    with exclusive_lock(output) if output is not None else nullcontext():
-        provenance = _provenance(study, record, parts, name, machines, registry)
-        journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, record, name, machines, registry, progress, journal, pool)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
-                for task, part, tasks in zip(study.tasks, parts, shown, strict=True):
-                    session.replay(task, part, tasks)
-        except KeyboardInterrupt as stopped:
-            stopped.args = (session.stopped(),)
-            raise
+    opened = open_session(
+        output,
+        lambda: _provenance(study, record, parts, name, machines, registry),
+        progress,
+        fresh=fresh,
+        count=sum(len(task.runs) for task in every.tasks),
+        unit="runs",
+    )
+    with opened as (session, provenance):
+        replay = _Replay(study, record, name, machines, registry, progress, session, pool)
+        for task, part, tasks in zip(study.tasks, parts, shown, strict=True):
+            _TaskReplay(replay, task, part, tasks).run()
     return StudyResult(every, session.finished, session.failed, provenance)
 
 
@@ -143,8 +138,8 @@ def _provenance(
     }
 
 
-class _Session:
-    """The state of a replay."""
+class _Replay:
+    """What the tasks of a replay share."""
 
     def __init__(
         self,
@@ -154,81 +149,36 @@ class _Session:
         machines: Sequence[Machine],
         registry: Registry,
         progress: Progress,
-        journal: Journal | None,
+        session: Session,
         pool: Pool | None,
     ) -> None:
-        self.pool = pool
         self.study, self.record, self.registry, self.progress = study, record, registry, progress
+        self.name, self.session, self.pool = name, session, pool
         self.timed_here = not machines
         times = record.header.times
         self.machines: Sequence[Machine | None] = machines or [None if times is None else times.machine]
-        self.finished = Repeats() if journal is None else journal.finished
-        self.failed: dict[RunKey, str] = {}
-        self.name, self._journal = name, journal
-        if self.finished:
-            runs = sum(len(task.runs) for task in study.tasks) * len(self.machines)
-            progress.measured({"runs": runs, "finished before": len(self.finished)})
-
-    def stopped(self) -> str:
-        """Return what a signal leaves behind, and the runs that failed before it."""
-        stored = "nothing is stored without --output DIR."
-        if self._journal is not None:
-            where = self._journal.path.parent
-            stored = f"{len(self.finished)} runs are stored in {where}. Run the same command again to resume."
-        return "\n".join([*failure_lines(self.failed), f"stopped; {stored}"])
-
-    def replay(self, task: Task, part: RecordPart, shown: Sequence[Task]) -> None:
-        """Replay a task on a part of the record; `shown` is the task on each machine."""
-        _TaskReplay(self, task, part, shown).run()
-
-    def done(self, task: Task, run: Run) -> bool:
-        """Return whether a run is finished or was abandoned."""
-        return (task.name, run.name) in self.failed or (task.name, run.name, _ONLY) in self.finished
-
-    def attempt(self, shown: Sequence[Task], run: Run, action: Callable[[], _Found]) -> _Found | None:
-        """Do something for a run. Whatever its plugins raise, sys.exit too, ends this run only: None then."""
-        try:
-            return action()
-        except (KeyboardInterrupt, StorageError):
-            raise
-        except BaseException as error:
-            self.failed.update({(own.name, run.name): failure_text(error) for own in shown})
-            return None
-
-    def fail(self, shown: Sequence[Task], runs: Sequence[Run], *, like: Run) -> None:
-        """Abandon runs for the reason for which another one was."""
-        why = {own.name: self.failed[own.name, like.name] for own in shown}
-        self.failed.update({(task, run.name): why[task] for task in why for run in runs})
-
-    def add(self, repeat: Repeat) -> None:
-        """Keep what was found out about a run."""
-        if self._journal is not None:
-            self._journal.add(repeat)  # to `finished`, too
-        else:
-            self.finished.add(repeat)
 
 
 class _TaskReplay:
     """The replay of one task.
 
     Args:
-        session: The state of the whole.
+        replay: What all tasks share.
         task: The task.
         part: The texts.
         shown: The task on each machine.
     """
 
-    def __init__(self, session: _Session, task: Task, part: RecordPart, shown: Sequence[Task]) -> None:
-        self._session, self._task, self._part, self._tasks = session, task, part, shown
-        self._shown = list(zip(shown, session.machines, strict=True))
+    def __init__(self, replay: _Replay, task: Task, part: RecordPart, shown: Sequence[Task]) -> None:
+        self._replay, self._session = replay, replay.session
+        self._task, self._part, self._tasks = task, part, shown
+        self._shown = list(zip(shown, replay.machines, strict=True))
         self._texts = RecordedTexts(part)
 
     def run(self) -> None:
         """Replay the runs that are not finished."""
         if not len(self._texts):
-            raise ConfigError(
-                self._task.with_task(f"{self._session.record.path} holds no texts of this task yet.")
-            )
+            raise ConfigError(self._task.with_task(f"{self._replay.record.path} holds no texts of this task yet."))
         baseline, *_ = self._task.runs
         for own, machine in self._shown:
             if not self._session.done(own, baseline):
@@ -238,7 +188,7 @@ class _TaskReplay:
                 self._add(own, baseline, machine, alone, on, self._gaps(), self._outputs())
         drafts = [self._begin(runs) for runs in _by_drafter(self._task) if not self._all_done(runs)]
         found: Iterable[_Runs | None] = (draft() for draft in drafts)
-        if self._session.pool is not None and self._session.timed_here:
+        if self._replay.pool is not None and self._replay.timed_here:
             found = list(found)  # a drafter is timed when no other is asked
         for each in found:
             if each is not None:
@@ -278,7 +228,7 @@ class _TaskReplay:
             ConfigError: It cannot be; with the reason.
             PluginError: A plugin cannot be loaded.
         """
-        registry, greedy = self._session.registry, self._task.sampling.greedy
+        registry, greedy = self._replay.registry, self._task.sampling.greedy
         lenience = make_lenience(run.lenience, registry)
         rule = None if run.rule is None else make_rule(run.rule, registry, greedy=greedy, lenience=lenience)
         check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
@@ -289,12 +239,12 @@ class _TaskReplay:
     def _started(self, run: Run, longest: int) -> Callable[[], DrafterReplay | PooledReplay]:
         """Return a function that loads the drafter of a run; with workers, they ask it from now on."""
         assert run.drafter is not None, "the baseline drafts nothing"
-        session = self._session
-        folder, timeout = session.study.folder.absolute(), session.study.plugin_timeout
-        if session.pool is not None:
+        shared = self._replay
+        folder, timeout = shared.study.folder.absolute(), shared.study.plugin_timeout
+        if shared.pool is not None:
             pooled = PooledReplay(
-                session.pool,
-                session.record,
+                shared.pool,
+                shared.record,
                 self._part,
                 run,
                 max_gamma=longest,
@@ -304,14 +254,14 @@ class _TaskReplay:
             return lambda: pooled
         return partial(
             DrafterReplay,
-            session.record,
+            shared.record,
             self._part,
             run.drafter,
             max_gamma=longest,
             draft_sampling=run.draft_sampling,
-            registry=session.registry,
+            registry=shared.registry,
             folder=folder,
-            progress=session.progress,
+            progress=shared.progress,
             plugin_timeout=timeout,
         )
 
@@ -344,7 +294,7 @@ class _TaskReplay:
         if machine is None:
             return None, ()
         notes: tuple[str, ...] = ()
-        if self._session.timed_here:
+        if self._replay.timed_here:
             costs = drafted.replay.costs(machine.target)
             here = drafted.replay.device
             if not machine.device.startswith(here):
@@ -364,8 +314,8 @@ class _TaskReplay:
     def _certain(self, replayed: Replayed, costs: StepCosts | None, machine: Machine | None) -> ReplayedOn:
         where = None
         if machine is not None:
-            where = machine.device if self._session.timed_here else machine.name
-        return self._texts.certain(replayed, self._session.name, costs, where)
+            where = machine.device if self._replay.timed_here else machine.name
+        return self._texts.certain(replayed, self._replay.name, costs, where)
 
     def _add(
         self,
@@ -390,7 +340,7 @@ class _TaskReplay:
 
     def _outputs(self) -> list[Output]:
         """Return the text of each prompt, as the baseline's output; of several, the first."""
-        tokenizer = recorded_tokenizer(self._session.record)
+        tokenizer = recorded_tokenizer(self._replay.record)
         outputs = []
         for text in self._part:
             if text.sample == 0:

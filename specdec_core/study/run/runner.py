@@ -6,52 +6,26 @@ repeat, the baseline included, so that no run always profits from its predecesso
 
 from __future__ import annotations
 
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from specdec_core.cluster import Pool
-from specdec_core.interface import PluginWarning, Progress
-from specdec_core.interface.errors import ConfigError, PromptError, SpecdecError, exception_text, without_home
+from specdec_core.interface import Progress
+from specdec_core.interface.errors import ConfigError, PromptError
 from specdec_core.registry import Registry, default_registry
 from specdec_core.sampling.generators import row_seed
-from specdec_core.study.config.study import BASELINE, Run, Study, Task, with_task
-from specdec_core.study.run.folder import StorageError, exclusive_lock
-from specdec_core.study.run.journal import Journal
+from specdec_core.study.config.study import BASELINE, Run, Study, Task
 from specdec_core.study.run.prepared import Batch, RunJob
 from specdec_core.study.run.provenance import study_provenance
-from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
+from specdec_core.study.run.repeats import RunKey
+from specdec_core.study.run.session import Session, StudyResult, open_session
 from specdec_core.study.run.targets import ReadyRun, Targets
 from specdec_core.study.run.worker import working_here
 from specdec_core.theory.intervals import relative_spread
-
-
-@dataclass(frozen=True)
-class StudyResult:
-    """The measurements of a study.
-
-    Attributes:
-        study: The study.
-        repeats: Every finished repeat.
-        failed: Why each failed run was abandoned.
-        provenance: Settings, versions and device, as plain data.
-    """
-
-    study: Study
-    repeats: Repeats
-    failed: Mapping[RunKey, str]
-    provenance: Mapping[str, Any]
-
-    def of_run(self, task: Task, run: str) -> dict[int, Repeat]:
-        """Return the finished repeats of a run, by number."""
-        return dict(sorted(self.repeats.of_run(task.name, run).items()))
 
 
 def run_study(
@@ -87,22 +61,22 @@ def run_study(
         raise ConfigError("a target with 'tensor_parallel' runs in the processes of torchrun; remove --isolate.")
     folder = study.folder.absolute()  # wherever a plugin changes to
     targets = Targets(pool, folder, timed=study.config.timing, isolate=isolate)
-    with (
-        exclusive_lock(output) if output is not None else nullcontext(),
-        working_here(registry, progress),
-        warnings.catch_warnings(),
-    ):
-        provenance = study_provenance(study, targets.device(study.tasks[0]), registry)
-        journal = Journal(output, provenance, fresh=fresh) if output is not None else None
-        session = _Session(study, targets, progress, journal)
-        warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
+    count = sum(len(task.runs) for task in study.tasks) * study.repeats.max
+    opened = open_session(
+        output,
+        lambda: study_provenance(study, targets.device(study.tasks[0]), registry),
+        progress,
+        fresh=fresh,
+        count=count,
+        unit="repeats",
+        at_most=study.repeats.min < study.repeats.max,
+    )
+    with working_here(registry, progress), opened as (session, provenance):
+        runs = _Runs(study, targets, progress, session, count)
         try:
-            session.run()
-        except KeyboardInterrupt as stopped:
-            stopped.args = (session.stopped(),)  # of its own kind, which says what stopped it
-            raise
+            runs.run()
         finally:
-            session.close()
+            runs.close()
     return StudyResult(study, session.finished, session.failed, provenance)
 
 
@@ -121,35 +95,15 @@ def turns(task: Task, repeat: int) -> list[Run]:
     return order
 
 
-def failure_lines(failed: Mapping[RunKey, str]) -> list[str]:
-    """Return a line for each run that was abandoned."""
-    return [with_task(task, f"{run} failed: {reason}") for (task, run), reason in failed.items()]
+class _Runs:
+    """The runs of a study that take turns."""
 
-
-class _Session:
-    """The state of a running study."""
-
-    def __init__(
-        self,
-        study: Study,
-        targets: Targets,
-        progress: Progress,
-        journal: Journal | None,
-    ) -> None:
-        self._study = study
-        self._targets = targets
-        self._progress = progress
-        self._journal = journal
-        self._prepared: dict[RunKey, ReadyRun] = {}
-        repeats = study.repeats
-        self._total = sum(len(task.runs) for task in study.tasks) * repeats.max
-        self._most = "" if repeats.min == repeats.max else "at most "
-        self.finished = Repeats() if journal is None else journal.finished
-        self.failed: dict[RunKey, str] = {}
+    def __init__(self, study: Study, targets: Targets, progress: Progress, session: Session, count: int) -> None:
+        self._study, self._targets, self._progress, self._session = study, targets, progress, session
+        self._count = count
+        self._ready: dict[RunKey, ReadyRun] = {}
 
     def run(self) -> None:
-        if self.finished:
-            self._progress.measured({"repeats": self._total, "finished before": len(self.finished)})
         unfinished = [task for task in self._study.tasks if next(self._todo(task), None) is not None]
         waiting: list[Task] = []
         for _, tasks in groupby(unfinished, key=lambda task: task.target):
@@ -166,31 +120,16 @@ class _Session:
         for task in waiting:
             self._decode(task)
 
-    def stopped(self) -> str:
-        """Return what a signal leaves behind, and the runs that failed before it."""
-        return "\n".join([*failure_lines(self.failed), f"stopped; {self._stored()}"])
-
-    def _stored(self) -> str:
-        if self._journal is None:
-            return "nothing was stored. With --output DIR, a stopped study can be resumed."
-        if (problem := self._journal.missing()) is not None:
-            return problem
-        done = f"{len(self.finished)} of {self._most}{self._total} repeats"
-        return f"{done} are stored in {self._journal.path.parent}. Run the same command again to resume."
-
     def _todo(self, task: Task) -> Iterator[tuple[Run, int]]:
         """Yield the unfinished repeats of a task in the order in which the runs take turns, until they suffice."""
         repeats = self._study.repeats
         for number in range(1, repeats.max + 1):
-            if all(self._done(task, run, number) for run in task.runs):
+            if all(self._session.done(task, run, number) for run in task.runs):
                 continue
             if number > repeats.min and self._settled(task, number - 1):
                 return
             order = turns(task, number) if self._study.config.timing else task.runs
-            yield from ((run, number) for run in order if not self._done(task, run, number))
-
-    def _done(self, task: Task, run: Run, number: int) -> bool:
-        return (task.name, run.name) in self.failed or (task.name, run.name, number) in self.finished
+            yield from ((run, number) for run in order if not self._session.done(task, run, number))
 
     def _settled(self, task: Task, repeats: int) -> bool:
         """Return whether every speed-up of a task is known well enough after so many repeats.
@@ -198,9 +137,11 @@ class _Session:
         Runs that failed are not compared, so they prolong nothing.
         """
         numbers = range(1, repeats + 1)
-        baseline = [self.finished[task.name, BASELINE, number].metrics.tokens_per_second for number in numbers]
+        baseline = [
+            self._session.finished[task.name, BASELINE, number].metrics.tokens_per_second for number in numbers
+        ]
         for run in task.runs:
-            timed = [self.finished.get((task.name, run.name, number)) for number in numbers]
+            timed = [self._session.finished.get((task.name, run.name, number)) for number in numbers]
             speeds = [one.metrics.tokens_per_second for one in timed if one is not None and not one.failures]
             if len(speeds) < repeats:
                 continue
@@ -212,7 +153,7 @@ class _Session:
     def _load(self, task: Task, batches: Sequence[Batch], warmup: Sequence[Batch]) -> None:
         # All runs are loaded before the first is timed, so that memory is the same in every repeat.
         last = self._study.repeats.max
-        runs = [run for run in task.runs if any(not self._done(task, run, n) for n in range(1, last + 1))]
+        runs = [run for run in task.runs if any(not self._session.done(task, run, n) for n in range(1, last + 1))]
         self._progress.stage(task.with_task("loading drafters and warming up"), len(runs))
         for done, run in enumerate(runs):
             self._progress.advance(done, run.name)
@@ -220,28 +161,21 @@ class _Session:
 
     def _decode(self, task: Task) -> None:
         what = "timing" if self._study.config.timing else "decoding"
-        self._progress.stage(task.with_task(what), self._total)
-        self._progress.advance(len(self.finished))
+        self._progress.stage(task.with_task(what), self._count)
+        self._progress.advance(len(self._session.finished))
         for run, number in self._todo(task):
             self._attempt(task, run, partial(self._measure, task, run, number))
 
     def close(self) -> None:
         """Free the runs of a task, and end their processes."""
-        while self._prepared:
-            self._prepared.popitem()[1].close()
+        while self._ready:
+            self._ready.popitem()[1].close()
 
     def _attempt(self, task: Task, run: Run, action: Callable[[], None]) -> None:
-        """Do something for a run. Whatever its plugins raise, sys.exit too, ends this run only."""
-        try:
-            action()
-        except (KeyboardInterrupt, StorageError):
-            raise
-        except BaseException as error:
-            if run.drafter is None:
-                raise  # there is nothing to compare without a baseline, in which no plugin takes part
-            self.failed[task.name, run.name] = failure_text(error)
-            if (task.name, run.name) in self._prepared:
-                self._prepared.pop((task.name, run.name)).close()
+        self._session.attempt([task], run, action)
+        key = task.name, run.name
+        if key in self._session.failed and key in self._ready:
+            self._ready.pop(key).close()
 
     def _prepare(self, task: Task, run: Run, batches: Sequence[Batch], warmup: Sequence[Batch]) -> None:
         job = RunJob(
@@ -255,24 +189,21 @@ class _Session:
             self._study.plugin_timeout,
             warmup,
         )
-        self._prepared[task.name, run.name] = self._targets.prepare(task, job)
+        self._ready[task.name, run.name] = self._targets.prepare(task, job)
 
     def _measure(self, task: Task, run: Run, number: int) -> None:
         def progress(share: float) -> None:
-            self._progress.advance(len(self.finished) + share, f"{run.name}, repeat {number}")
+            self._progress.advance(len(self._session.finished) + share, f"{run.name}, repeat {number}")
 
-        repeat = self._prepared[task.name, run.name].measure(number, progress)
+        repeat = self._ready[task.name, run.name].measure(number, progress)
         note = f"{run.name}, repeat {number}: {repeat.metrics.tokens_per_second:.1f} tokens/s"
         if self._study.config.timing:
             repeat = replace(repeat, turn=turns(task, number).index(run) + 1)
         else:
             repeat = repeat.without_times()
             note = f"{run.name}: block efficiency {repeat.metrics.block_efficiency:.2f}"
-        if self._journal is not None:
-            self._journal.add(repeat)  # to `finished`, too
-        else:
-            self.finished.add(repeat)
-        self._progress.advance(len(self.finished), note)
+        self._session.add(repeat)
+        self._progress.advance(len(self._session.finished), note)
 
     def _batches(self, task: Task, *, warmup: bool = False) -> Iterator[Batch]:
         """Yield the batches of prompts with their seeds, which are the same in every repeat, run and batch size.
@@ -293,12 +224,3 @@ class _Session:
         for start in range(0, len(prompts), size):
             batch = prompts[start : start + size]
             yield batch, [row_seed(task.generation.seed, first + start + n) for n in range(len(batch))]
-
-
-def failure_text(error: BaseException) -> str:
-    """Return why a run was abandoned; of an exception that nobody expected, with the line that raised it."""
-    if isinstance(error, SpecdecError):
-        return without_home(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{exception_text(error)}{place}"

@@ -308,7 +308,9 @@ def test_a_stopped_replay_goes_on_where_it_was(replayed, again, tmp_path):
             if len(self.stages) == 3:  # the third drafter of the first task
                 raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=r"stopped; 6 runs are stored in .*Run the same command again"):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"stopped; 6 of 18 runs are stored in .*Run the same command again"
+    ):
         replayed(output=tmp_path / "out", progress=Stops())
     assert again.asked == 0
     result = replayed(output=tmp_path / "out", progress=Progress())
