@@ -11,28 +11,24 @@ from torch import Tensor
 from specdec_core.interface import (
     ConfigError,
     ModelError,
-    Progress,
-    Trainer,
-    TrainingReport,
-    check_output,
     writing_folder,
 )
-from specdec_core.models import LoadedModel, load_model
+from specdec_core.models import LoadedModel
 from specdec_core.registry import is_shipped
 from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint
 from specdec_drafters.eagle3.checkpoint import config_of, default_layers
 from specdec_drafters.eagle3.config import Eagle3TrainerConfig
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.eagle3.training import read_target, unrolled_loss, unrolled_scores
-from specdec_drafters.training.config import usage
 from specdec_drafters.training.curve import write_curve
 from specdec_drafters.training.forward import autocast
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import tv_share
-from specdec_drafters.training.rows import Batches, Rows
-from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.rows import Rows
+from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.scores import Scores
 from specdec_drafters.training.sources import TrainingData
+from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 
 LEARNING_RATE = 4e-3
 """Default peak learning rate."""
@@ -40,7 +36,7 @@ MOST_DRAFTED = 32_000
 """The default size of the draft vocabulary, if the target's is larger: that of published heads."""
 
 
-class Eagle3Trainer(Trainer):
+class Eagle3Trainer(WeightsTrainer["Distillation"]):
     """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
 
     References:
@@ -51,32 +47,24 @@ class Eagle3Trainer(Trainer):
     config: Eagle3TrainerConfig
     """The settings."""
 
-    def train(self, progress: Progress) -> TrainingReport:
-        """Train; the result is a folder.
+    drafter = "eagle3"
+    result = "the head"
+    folder_with = WEIGHTS
+    rate = LEARNING_RATE
 
-        Raises:
-            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
-                can be resumed.
-        """
-        config = self.config
-        check_output(config.output, config.overwrite, folder_with=WEIGHTS)
-        progress.stage("loading the target")
-        target = load_model(config.target, device=config.device, packed=False, compile=False)
-        layers = chosen_layers(config, target)
-        made: list[Distillation] = []
+    def prepare(self, target: LoadedModel) -> tuple[int, ...]:
+        """Return the layers that the head reads."""
+        return chosen_layers(self.config, target)
 
-        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
-            # The draft vocabulary is that of the data.
-            made.append(Distillation(config, target, layers, data, dtype))
-            return made[0].objective()
+    def distillation(
+        self, target: LoadedModel, prepared: tuple[int, ...], data: TrainingData, dtype: torch.dtype
+    ) -> Distillation:
+        """Return a head, whose vocabulary is that of the data, with the target and the data."""
+        return Distillation(self.config, target, prepared, data, dtype)
 
-        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, progress)
-        progress.stage("writing the head")
-        head = made[0].head
-        curve = self._write(head, target, layers, run)
-        run.folder.remove()
-        facts = {**self._facts(head, run), "curve": curve}
-        return TrainingReport((config.output,), facts, usage("eagle3", "model", config.output))
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the folder of the head, with the learning curve."""
+        return {**self._facts(trained.head, run), "curve": self._write(trained, target, run)}
 
     def _facts(self, head: Eagle3Head, run: TrainingRun) -> dict[str, str | int | float]:
         before, after = run.trained.curve[0], run.trained.curve[-1]
@@ -92,14 +80,14 @@ class Eagle3Trainer(Trainer):
             "block efficiency after": round(after["block_efficiency"], 4),
         }
 
-    def _write(self, head: Eagle3Head, target: LoadedModel, layers: Sequence[int], run: TrainingRun) -> str:
-        config = self.config
+    def _write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> str:
+        config, head = self.config, trained.head
         assert target.features is not None
         # A target that ships with a package is none that others could load.
         name = None if is_shipped(config.target) else config.target
         verifier = {"name_or_path": name, "architectures": list(target.model.config.architectures or [])}
-        trained = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
-        keys = config_of(head, layers, verifier, specdec=trained, dtype=config.saved_as)
+        card = {"fingerprint": target.features.fingerprint(), "facts": self._facts(head, run)}
+        keys = config_of(head, trained.layers, verifier, specdec=card, dtype=config.saved_as)
         dtype = getattr(torch, config.saved_as)
         tensors = {
             weight_name: tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -202,7 +190,7 @@ def frequent_tokens(pools: Sequence[Rows], vocab_size: int, count: int) -> Tenso
     return times.sort(descending=True, stable=True).indices[:count].sort().values
 
 
-class Distillation:
+class Distillation(TargetDistillation):
     """A head, the target that it reads, and the data to train and evaluate it on.
 
     Args:
@@ -221,14 +209,11 @@ class Distillation:
         data: TrainingData,
         dtype: torch.dtype,
     ) -> None:
-        self._config, self._target, self._layers = config, target, layers
+        super().__init__(config, target, data, dtype)
+        self._config, self.layers = config, layers
         count = min(config.draft_vocab or MOST_DRAFTED, target.vocab_size)
         ids = frequent_tokens(data.pools, target.vocab_size, count)
         self.head = new_head(target, len(layers), ids, config.seed)
-        self._held_out = data.held_out
-        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
-        self._dtype = dtype
-        self._part = max(1, LARGEST_LOGITS // target.vocab_size)
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
@@ -246,7 +231,7 @@ class Distillation:
         total = number = 0.0
         for part in (part for one in rows for part in one.split(self._part)):
             with autocast(self._dtype, self._target.device):
-                reading = read_target(self._target, part, self._layers, head.device)
+                reading = read_target(self._target, part, self.layers, head.device)
                 loss, weights = unrolled_loss(
                     head, reading, config.unrolled, config.decay, share, config.temperature
                 )
@@ -268,7 +253,7 @@ class Distillation:
         parts = [
             unrolled_scores(
                 self.head,
-                read_target(self._target, part, self._layers, self.head.device),
+                read_target(self._target, part, self.layers, self.head.device),
                 config.unrolled,
                 config.temperature,
             )

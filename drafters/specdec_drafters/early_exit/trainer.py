@@ -7,14 +7,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    Progress,
-    Trainer,
-    TrainingReport,
-    check_output,
-    writing_file,
-)
-from specdec_core.models import LoadedModel, load_model
+from specdec_core.models import LoadedModel
 from specdec_drafters.early_exit.config import EarlyExitTrainerConfig
 from specdec_drafters.early_exit.file import ExitCard, write_exit
 from specdec_drafters.early_exit.model import (
@@ -26,20 +19,20 @@ from specdec_drafters.early_exit.model import (
     layer_count,
     worth_of_each,
 )
-from specdec_drafters.training.config import text_facts, usage, without_home
-from specdec_drafters.training.curve import write_points
+from specdec_drafters.training.config import text_facts, without_home
 from specdec_drafters.training.forward import autocast, row_logits
-from specdec_drafters.training.loop import Objective, StepResult
+from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
-from specdec_drafters.training.rows import Batches, Rows
-from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.rows import Rows
+from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sources import TrainingData
+from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 
 LEARNING_RATE = 4e-3
 """Default peak learning rate."""
 
 
-class EarlyExitTrainer(Trainer):
+class EarlyExitTrainer(WeightsTrainer["Distillation"]):
     """Trains exits for the early-exit drafter, and keeps the best. The target is frozen.
 
     An exit is a linear map of the normalised states after some layers, in front of the target's head. It starts as
@@ -54,35 +47,34 @@ class EarlyExitTrainer(Trainer):
     config: EarlyExitTrainerConfig
     """The settings."""
 
-    def train(self, progress: Progress) -> TrainingReport:
-        """Train; the result is a file, with the learning curve beside it.
+    drafter = "early-exit"
+    result = "the exit"
+    rate = LEARNING_RATE
 
-        Raises:
-            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
-                can be resumed.
-        """
-        config = self.config
-        curve = config.output.with_suffix(".curve.jsonl")
-        for path in (config.output, curve):
-            check_output(path, config.overwrite)
-        progress.stage("loading the target")
-        target = load_model(config.target, device=config.device, packed=False, compile=False)
+    def prepare(self, target: LoadedModel) -> dict[int, LoadedModel]:
+        """Return the exits before training, by their number of layers."""
         target.model.requires_grad_(requires_grad=False)
-        exits = {layers: _new_exit(target, layers) for layers in _candidates(target, config.layers)}
+        return {layers: _new_exit(target, layers) for layers in _candidates(target, self.config.layers)}
 
-        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
-            return Distillation(config, target, exits, data, dtype).objective()
+    def distillation(
+        self, target: LoadedModel, prepared: dict[int, LoadedModel], data: TrainingData, dtype: torch.dtype
+    ) -> Distillation:
+        """Return the exits with the target and the data."""
+        return Distillation(self.config, target, prepared, data, dtype)
 
-        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, progress)
-        progress.stage("writing the exit")
-        after = run.trained.curve[-1]
-        best = best_of(_worths(exits, after, target))
-        facts = self._facts(exits, target, best, run)
-        self._write(exits[best.layers], best.layers, target, facts)
-        with writing_file(curve) as place:
-            write_points(run.trained.curve, place)
-        run.folder.remove()
-        return TrainingReport((config.output, curve), facts, usage("early-exit", "model", config.output))
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the file of the best exit."""
+        best = best_of(_worths(trained.exits, run.trained.curve[-1], target))
+        facts = self._facts(trained.exits, target, best, run)
+        assert target.features is not None
+        card = ExitCard(
+            layers=best.layers,
+            target=without_home(target.name),
+            fingerprint=target.features.fingerprint(),
+            facts={**text_facts(self.config), **facts},
+        )
+        write_exit(self.config.output, _translator(trained.exits[best.layers]), card)
+        return facts
 
     def _facts(
         self, exits: Mapping[int, LoadedModel], target: LoadedModel, best: ExitWorth, run: TrainingRun
@@ -98,19 +90,6 @@ class EarlyExitTrainer(Trainer):
                 f"{worth.c:.2f} of the weights; expected speed-up {worth.speedup:.2f} with gamma {worth.gamma}"
             )
         return {**facts, "layers": best.layers}
-
-    def _write(
-        self, exit_: LoadedModel, layers: int, target: LoadedModel, facts: Mapping[str, str | int | float]
-    ) -> None:
-        config = self.config
-        assert target.features is not None
-        card = ExitCard(
-            layers=layers,
-            target=without_home(target.name),
-            fingerprint=target.features.fingerprint(),
-            facts={**text_facts(config), **facts},
-        )
-        write_exit(config.output, _translator(exit_), card)
 
 
 def _candidates(target: LoadedModel, layers: int | None) -> list[int]:
@@ -138,7 +117,7 @@ def _worths(exits: Mapping[int, LoadedModel], point: Mapping[str, float], target
     return worth_of_each(exits, {layers: point[_alpha(layers)] for layers in exits}, target)
 
 
-class Distillation:
+class Distillation(TargetDistillation):
     """Exits, the target that they share layers with, and the data to compare them on.
 
     Args:
@@ -157,36 +136,20 @@ class Distillation:
         data: TrainingData,
         dtype: torch.dtype,
     ) -> None:
-        self._config = config
-        self._target = target
-        self._exits = exits
-        self._held_out = data.held_out
-        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
-        self._dtype = dtype
-        self._part = max(1, LARGEST_LOGITS // target.vocab_size)
+        super().__init__(config, target, data, dtype)
+        self._config, self.exits = config, exits
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
-        parameters = {str(layers): _translator(model) for layers, model in self._exits.items()}
+        parameters = {str(layers): _translator(model) for layers, model in self.exits.items()}
         return Objective(parameters, self.gradients, self.measure)
 
-    def gradients(self, step: int, done: float) -> StepResult:
-        """Accumulate the gradients of a step's mean loss, part by part and exit by exit."""
-        parts = [part for rows in self._batches.at(step) for part in rows.split(self._part)]
-        positions = sum(part.positions for part in parts)
-        total = 0.0
-        for part in parts:
-            for loss in self._losses(part.to(self._target.device), done):
-                (loss / positions).backward()  # type: ignore[no-untyped-call]
-                total += float(loss.detach())
-        return StepResult(total / positions / len(self._exits), positions)
-
-    def _losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
+    def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
         """Yield the loss of each exit, summed over the positions of some rows."""
         config = self._config
         with torch.no_grad(), autocast(self._dtype, self._target.device):
             p_logits = row_logits(self._target, rows)
-        for model in self._exits.values():
+        for model in self.exits.values():
             with autocast(self._dtype, self._target.device):
                 logits = row_logits(model, rows)
             if config.loss == "ce":
@@ -196,7 +159,7 @@ class Distillation:
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rate of each exit, and that of the best."""
-        alphas = exit_alphas(self._exits, self._target, self._held_out, self._config.temperature)
-        best = best_of(worth_of_each(self._exits, alphas, self._target))
+        alphas = exit_alphas(self.exits, self._target, self._held_out, self._config.temperature)
+        best = best_of(worth_of_each(self.exits, alphas, self._target))
         point = {_alpha(layers): alpha for layers, alpha in alphas.items()}
         return {"alpha": best.alpha, "layers": float(best.layers), **point}

@@ -8,34 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    ModelError,
-    Progress,
-    Trainer,
-    TrainingReport,
-    check_output,
-    writing_file,
-)
-from specdec_core.models import LoadedModel, load_model
+from specdec_core.interface import ModelError
+from specdec_core.models import LoadedModel
 from specdec_drafters.heads.config import HeadsTrainerConfig
 from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape
-from specdec_drafters.training.config import text_facts, usage, without_home
-from specdec_drafters.training.curve import write_points
+from specdec_drafters.training.config import text_facts, without_home
 from specdec_drafters.training.forward import autocast
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import tv_share
-from specdec_drafters.training.rows import Batches, Rows
-from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.rows import Rows
+from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.scores import Scores
 from specdec_drafters.training.sources import TrainingData
+from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 
 LEARNING_RATE = 1e-2
 """Default peak learning rate."""
 
 
-class HeadsTrainer(Trainer):
+class HeadsTrainer(WeightsTrainer["Distillation"]):
     """Trains heads for the heads drafter. The target is frozen.
 
     One target forward pass gives the hidden states and the distributions at all positions of a text, and all heads
@@ -50,32 +43,33 @@ class HeadsTrainer(Trainer):
     config: HeadsTrainerConfig
     """The settings."""
 
-    def train(self, progress: Progress) -> TrainingReport:
-        """Train; the result is a file, with the learning curve beside it.
+    drafter = "heads"
+    result = "the heads"
+    rate = LEARNING_RATE
 
-        Raises:
-            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
-                can be resumed.
-        """
-        config = self.config
-        curve = config.output.with_suffix(".curve.jsonl")
-        for path in (config.output, curve):
-            check_output(path, config.overwrite)
-        progress.stage("loading the target")
-        target = load_model(config.target, device=config.device, packed=False, compile=False)
-        heads = Heads(heads_shape(config, target), config.seed).to(_output_device(target))
+    def prepare(self, target: LoadedModel) -> Heads:
+        """Return the heads before training."""
+        return Heads(heads_shape(self.config, target), self.config.seed).to(_output_device(target))
 
-        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
-            return Distillation(config, target, heads, data, dtype).objective()
+    def distillation(
+        self, target: LoadedModel, prepared: Heads, data: TrainingData, dtype: torch.dtype
+    ) -> Distillation:
+        """Return the heads with the target and the data."""
+        return Distillation(self.config, target, prepared, data, dtype)
 
-        run = run_training(config, target, config.learning_rate or LEARNING_RATE, objective, progress)
-        progress.stage("writing the heads")
-        facts = self._facts(heads, run)
-        self._write(heads, target, facts)
-        with writing_file(curve) as place:
-            write_points(run.trained.curve, place)
-        run.folder.remove()
-        return TrainingReport((config.output, curve), facts, usage("heads", "model", config.output))
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the file of the heads."""
+        heads, facts = trained.heads, self._facts(trained.heads, run)
+        assert target.features is not None
+        card = HeadsCard(
+            **vars(heads.shape),
+            vocab_size=target.vocab_size,
+            target=without_home(target.name),
+            fingerprint=target.features.fingerprint(),
+            facts={**text_facts(self.config), **facts},
+        )
+        write_heads(self.config.output, heads, card)
+        return facts
 
     def _facts(self, heads: Heads, run: TrainingRun) -> dict[str, str | int | float]:
         before, after = run.trained.curve[0], run.trained.curve[-1]
@@ -93,18 +87,6 @@ class HeadsTrainer(Trainer):
             "block efficiency before": round(before["block_efficiency"], 4),
             "block efficiency after": round(after["block_efficiency"], 4),
         }
-
-    def _write(self, heads: Heads, target: LoadedModel, facts: Mapping[str, str | int | float]) -> None:
-        config = self.config
-        assert target.features is not None
-        card = HeadsCard(
-            **vars(heads.shape),
-            vocab_size=target.vocab_size,
-            target=without_home(target.name),
-            fingerprint=target.features.fingerprint(),
-            facts={**text_facts(config), **facts},
-        )
-        write_heads(config.output, heads, card)
 
 
 def heads_shape(config: HeadsTrainerConfig, target: LoadedModel) -> HeadsShape:
@@ -152,7 +134,7 @@ def read_rows(target: LoadedModel, rows: Rows) -> Reading:
     return Reading(rows.tokens.to(hidden.device), rows.mask.to(hidden.device), hidden)
 
 
-class Distillation:
+class Distillation(TargetDistillation):
     """Heads, the target they read, and the data to train and evaluate them on.
 
     Args:
@@ -172,13 +154,8 @@ class Distillation:
         dtype: torch.dtype,
     ) -> None:
         assert target.features is not None
-        self._config = config
-        self._target = target
-        self._heads = heads
-        self._held_out = data.held_out
-        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
-        self._dtype = dtype
-        self._part = max(1, LARGEST_LOGITS // target.vocab_size)
+        super().__init__(config, target, data, dtype)
+        self._config, self.heads = config, heads
         output = target.features.output_embeddings[: target.vocab_size]
         read = target.features.input_embeddings if heads.shape.reads_token else None
         self._training = HeadsLoss(heads, output.to(dtype), read, config.temperature)
@@ -192,10 +169,10 @@ class Distillation:
 
     def gradients(self, step: int, done: float) -> StepResult:
         """Accumulate the gradients of a step's mean loss, part by part."""
-        self._heads.zero_grad()
+        self.heads.zero_grad()
         rows = self._batches.at(step)
         positions = sum(one.positions for one in rows)
-        scale = 1 / (positions * self._heads.shape.heads)
+        scale = 1 / (positions * self.heads.shape.heads)
         share = None if self._config.loss == "ce" else tv_share(self._config.loss, done)
         total = number = 0.0
         for part in (part for one in rows for part in one.split(self._part)):
@@ -208,14 +185,14 @@ class Distillation:
 
     def _copy_gradients(self) -> None:
         """Copy the gradients of the stacked weights to their views."""
-        stacked = dict(self._heads.named_parameters())
+        stacked = dict(self.heads.named_parameters())
         for name, view in self._views.items():
             whole, _, head = name.partition("/")
             gradient = stacked[whole].grad
             if gradient is None:
                 view.grad = torch.zeros_like(view)
             else:
-                view.grad = _part_of(gradient, self._heads.shape, int(head)) if head else gradient
+                view.grad = _part_of(gradient, self.heads.shape, int(head)) if head else gradient
 
     def measure(self) -> dict[str, float]:
         """Return the held-out acceptance rates, by head and for all heads together."""

@@ -9,23 +9,19 @@ from torch import Tensor
 
 from specdec_core.interface import (
     ModelSettings,
-    Progress,
-    Trainer,
-    TrainingReport,
-    check_output,
     writing_folder,
 )
-from specdec_core.models import LoadedModel, load_model, without_progress_bar
+from specdec_core.models import LoadedModel, without_progress_bar
 from specdec_drafters.common.loading import load_draft_model
 from specdec_drafters.training.agreement import Agreement, agreement
-from specdec_drafters.training.config import usage
 from specdec_drafters.training.curve import write_curve
 from specdec_drafters.training.forward import autocast, row_logits, same_width
-from specdec_drafters.training.loop import Objective, StepResult, Trained
+from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
-from specdec_drafters.training.rows import Batches, Rows
-from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.rows import Rows
+from specdec_drafters.training.run import TrainingRun
 from specdec_drafters.training.sources import TrainingData, check_length, check_source_lengths
+from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 from specdec_drafters.transformer.config import TransformerTrainerConfig
 from specdec_drafters.transformer.new_models import new_model
 
@@ -33,7 +29,7 @@ NEW_RATE, START_RATE = 4e-3, 1e-3
 """Peak learning rates of a new model, and of a pretrained one."""
 
 
-class TransformerTrainer(Trainer):
+class TransformerTrainer(WeightsTrainer["Distillation"]):
     """Trains a model for the transformer drafter, on the tokens of a text or on the target's distributions.
 
     References:
@@ -44,35 +40,23 @@ class TransformerTrainer(Trainer):
     config: TransformerTrainerConfig
     """The settings."""
 
-    def train(self, progress: Progress) -> TrainingReport:
-        """Train; the result is a model folder that also holds the learning curve.
-
-        Raises:
-            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
-                can be resumed.
-        """
-        config = self.config
-        check_output(config.output, config.overwrite, folder_with="config.json")
-        progress.stage("loading models")
-        target = load_model(config.target, device=config.device, packed=False, compile=False)
-        drafter = self._drafter(target)
-
-        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
-            check_source_lengths(data, drafter)
-            return Distillation(config, target, drafter, data, dtype).objective()
-
-        run = run_training(config, target, self._rate, objective, progress)
-        drafter.model.eval()
-        progress.stage("writing the model")
-        curve = self._write(drafter, target, run.trained)
-        run.folder.remove()
-        return self._report(drafter, run, curve)
+    drafter = "transformer"
+    result = "the model"
+    folder_with = "config.json"
 
     @property
-    def _rate(self) -> float:
-        return self.config.learning_rate or (NEW_RATE if self.config.model is None else START_RATE)
+    def rate(self) -> float:
+        """The peak learning rate."""
+        return NEW_RATE if self.config.model is None else START_RATE
 
-    def _drafter(self, target: LoadedModel) -> LoadedModel:
+    def distillation(
+        self, target: LoadedModel, prepared: LoadedModel, data: TrainingData, dtype: torch.dtype
+    ) -> Distillation:
+        """Return the model with the target and the data."""
+        check_source_lengths(data, prepared)
+        return Distillation(self.config, target, prepared, data, dtype)
+
+    def prepare(self, target: LoadedModel) -> LoadedModel:
         """Return the model to train, in float32 on the target's device.
 
         Raises:
@@ -87,18 +71,17 @@ class TransformerTrainer(Trainer):
         check_length(config.length, drafter)
         return drafter
 
-    def _write(self, drafter: LoadedModel, target: LoadedModel, trained: Trained) -> str:
-        config = self.config
-        with writing_folder(config.output) as place, without_progress_bar():
-            drafter.model.to(getattr(torch, config.saved_as)).save_pretrained(place)
+    def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
+        """Write the model folder with the tokenizer and the learning curve."""
+        model = trained.drafter.model.eval()
+        with writing_folder(self.config.output) as place, without_progress_bar():
+            model.to(getattr(torch, self.config.saved_as)).save_pretrained(place)
             if target.tokenizer is not None:
                 target.tokenizer.save_pretrained(place)
-            return write_curve(trained.curve, place)
-
-    def _report(self, drafter: LoadedModel, run: TrainingRun, curve: str) -> TrainingReport:
+            curve = write_curve(run.trained.curve, place)
         before, after = run.trained.curve[0], run.trained.curve[-1]
-        facts: dict[str, str | int | float] = {
-            **run.facts(sum(weight.numel() for weight in drafter.model.parameters())),
+        return {
+            **run.facts(sum(weight.numel() for weight in model.parameters())),
             "loss": round(after.get("loss", float("nan")), 4),
             "alpha before": _with_error(before, "alpha"),
             "alpha after": _with_error(after, "alpha"),
@@ -106,8 +89,6 @@ class TransformerTrainer(Trainer):
             "greedy alpha after": _with_error(after, "greedy_alpha"),
             "curve": curve,
         }
-        output = self.config.output
-        return TrainingReport((output,), facts, usage("transformer", "model", output))
 
 
 def _with_error(point: dict[str, float], name: str) -> str:
@@ -115,7 +96,7 @@ def _with_error(point: dict[str, float], name: str) -> str:
     return f"{point[name]:.4f}" + ("" if error is None else f" (standard error {error:.4f})")
 
 
-class Distillation:
+class Distillation(TargetDistillation):
     """A draft model, a frozen target, and the data to compare them on.
 
     Args:
@@ -134,45 +115,30 @@ class Distillation:
         data: TrainingData,
         dtype: torch.dtype,
     ) -> None:
-        self._config = config
-        self._target = target
-        self._drafter = drafter
-        self._held_out = data.held_out
-        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
-        self._dtype = dtype
-        self._part = max(1, LARGEST_LOGITS // max(target.vocab_size, drafter.vocab_size))
+        super().__init__(config, target, data, dtype, max(target.vocab_size, drafter.vocab_size))
+        self._config, self.drafter = config, drafter
 
     def objective(self) -> Objective:
         """Return the objective for the training loop."""
-        model = self._drafter.model
+        model = self.drafter.model
         embeddings = {id(part.weight) for part in (model.get_input_embeddings(), model.get_output_embeddings())}
         parameters = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         embedding_names = [name for name, weight in parameters.items() if id(weight) in embeddings]
         return Objective(parameters, self.gradients, self.measure, embedding_names)
 
-    def gradients(self, step: int, done: float) -> StepResult:
-        """Accumulate the gradients of a step's mean loss, part by part."""
-        self._drafter.model.train()
-        parts = [part for rows in self._batches.at(step) for part in rows.split(self._part)]
-        positions = sum(part.positions for part in parts)
-        total = 0.0
-        for part in parts:
-            loss = self._loss(part.to(self._target.device), done)
-            (loss / positions).backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
-        return StepResult(total / positions, positions)
-
-    def _loss(self, rows: Rows, done: float) -> Tensor:
-        """Return the loss, summed over the positions of some rows."""
+    def losses(self, rows: Rows, done: float) -> Iterator[Tensor]:
+        """Yield the loss, summed over the positions of some rows."""
+        self.drafter.model.train()
         config = self._config
         with autocast(self._dtype, self._target.device):
-            logits = row_logits(self._drafter, rows)
+            logits = row_logits(self.drafter, rows)
         if config.loss == "ce":
-            return cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
+            yield cross_entropy(logits, rows.tokens[rows.mask]) * len(logits)
+            return
         with torch.inference_mode(), autocast(self._dtype, self._target.device):
             p_logits = row_logits(self._target, rows)
         p_logits, logits = same_width(p_logits, logits)
-        return distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
+        yield distillation(p_logits, logits, tv_share(config.loss, done), config.temperature)[0]
 
     def measure(self) -> dict[str, float]:
         """Return the held-out alpha and greedy alpha, with standard errors."""
@@ -180,12 +146,12 @@ class Distillation:
 
     def agreement(self) -> Agreement:
         """Compare the two on the held-out data, without autocast."""
-        self._drafter.model.eval()
+        self.drafter.model.eval()
         with torch.inference_mode():
             return agreement(self._compared(), self._config.temperature)
 
     def _compared(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for part in self._held_out.split(self._part):
             rows = part.to(self._target.device)
-            p_logits, logits = same_width(row_logits(self._target, rows), row_logits(self._drafter, rows))
+            p_logits, logits = same_width(row_logits(self._target, rows), row_logits(self.drafter, rows))
             yield p_logits, logits, rows.mask.sum(1)

@@ -72,7 +72,7 @@ def test_the_report_says_what_was_made_and_how_it_is_used(trained):
     assert facts["alpha after"] > facts["alpha before"]
     assert "standard error" in facts["greedy alpha after"]
     assert [what for what, _ in progress.stages] == [
-        "loading models",
+        "loading the target",
         "target writes",
         "target writes",
         "training",
@@ -361,7 +361,7 @@ def test_training_in_bfloat16_raises_alpha_too(config_for, targets, materials, t
 def test_parts_of_a_batch_add_up_to_its_gradient(config_for, targets, materials, monkeypatch):
     gradients = []
     for logits in (1 << 24, 1):
-        monkeypatch.setattr("specdec_drafters.transformer.trainer.LARGEST_LOGITS", logits)
+        monkeypatch.setattr("specdec_drafters.training.trainer.LARGEST_LOGITS", logits)
         drafter = new_model(targets(), 1, 32, 2, seed=0)
         distillation = Distillation(config_for(dtype="float32"), targets(), drafter, materials(), torch.float32)
         result = distillation.gradients(3, 0.5)

@@ -1,0 +1,151 @@
+"""The base of the trainers of weights: from the target to the report."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from specdec_core.interface import Progress, Trainer, TrainingReport, check_output, writing_file
+from specdec_core.models import LoadedModel, load_model
+from specdec_drafters.training.config import TrainingConfig, usage
+from specdec_drafters.training.curve import write_points
+from specdec_drafters.training.loop import Objective, StepResult
+from specdec_drafters.training.rows import Batches, Rows
+from specdec_drafters.training.run import LARGEST_LOGITS, TrainingRun, run_training
+from specdec_drafters.training.sources import TrainingData
+
+
+class TargetDistillation(ABC):
+    """What is trained, the frozen target, and the data to compare them on.
+
+    Args:
+        config: Temperature, batch size and seed.
+        target: The target, which gives p.
+        data: The rows to train and measure on.
+        dtype: Data type of matrix products in training. Evaluation uses the models' own.
+        vocab_size: The size of the larger vocabulary; by default the target's.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        target: LoadedModel,
+        data: TrainingData,
+        dtype: torch.dtype,
+        vocab_size: int | None = None,
+    ) -> None:
+        self._target = target
+        self._held_out = data.held_out
+        self._batches = Batches(data.pools, config.batch_tokens, config.seed)
+        self._dtype = dtype
+        self._part = max(1, LARGEST_LOGITS // (vocab_size or target.vocab_size))
+
+    @abstractmethod
+    def objective(self) -> Objective:
+        """Return the objective for the training loop."""
+
+    @abstractmethod
+    def measure(self) -> Mapping[str, float]:
+        """Return the held-out acceptance rates."""
+
+    def losses(self, rows: Rows, done: float) -> Iterable[Tensor]:
+        """Yield the loss of each model that is trained, summed over the positions of some rows.
+
+        Args:
+            rows: The rows, on the target's device.
+            done: The completed share of the run.
+        """
+        raise NotImplementedError
+
+    def gradients(self, step: int, done: float) -> StepResult:
+        """Accumulate the gradients of a step's mean loss, part by part."""
+        parts = [part for rows in self._batches.at(step) for part in rows.split(self._part)]
+        positions = sum(part.positions for part in parts)
+        losses: list[float] = []
+        for part in parts:
+            for loss in self.losses(part.to(self._target.device), done):
+                (loss / positions).backward()  # type: ignore[no-untyped-call]
+                losses.append(float(loss.detach()))
+        return StepResult(sum(losses) / positions / (len(losses) / len(parts)), positions)
+
+
+_Trained = TypeVar("_Trained", bound=TargetDistillation)
+
+
+class WeightsTrainer(Trainer, Generic[_Trained]):
+    """Trains weights by gradients and writes them with their learning curve.
+
+    The result is a file with the curve beside it, or a folder that holds the curve.
+
+    Attributes:
+        drafter: Name of the drafter that uses the result.
+        result: What is written, for the display of progress.
+        folder_with: Name of a file that every result folder holds; None for a result that is a file.
+    """
+
+    drafter: ClassVar[str]
+    result: ClassVar[str]
+    folder_with: ClassVar[str | None] = None
+
+    @property
+    @abstractmethod
+    def rate(self) -> float:
+        """The peak learning rate, unless the settings give one."""
+
+    @abstractmethod
+    def prepare(self, target: LoadedModel) -> Any:
+        """Return what `distillation` needs, before the data is read.
+
+        Args:
+            target: The loaded target, neither packed nor compiled.
+
+        Raises:
+            SpecdecError: The drafter cannot be trained for the target.
+        """
+
+    @abstractmethod
+    def distillation(self, target: LoadedModel, prepared: Any, data: TrainingData, dtype: torch.dtype) -> _Trained:
+        """Return what is trained, given what `prepare` returned and the data."""
+
+    @abstractmethod
+    def write(self, trained: _Trained, target: LoadedModel, run: TrainingRun) -> Mapping[str, str | int | float]:
+        """Write the result, and return the facts of the report."""
+
+    def train(self, progress: Progress) -> TrainingReport:
+        """Train; the result is complete, or there is none.
+
+        Raises:
+            SpecdecError: The data is unusable, or the result cannot be written. Checkpoints are kept, and the run
+                can be resumed.
+        """
+        config: TrainingConfig = self.config
+        outputs = [config.output] if self.folder_with else [config.output, curve_path(config.output)]
+        for path in outputs:
+            check_output(path, config.overwrite, folder_with=self.folder_with)
+        progress.stage("loading the target")
+        target = load_model(config.target, device=config.device, packed=False, compile=False)
+        prepared = self.prepare(target)
+        made: list[_Trained] = []
+
+        def objective(data: TrainingData, dtype: torch.dtype) -> Objective:
+            made.append(self.distillation(target, prepared, data, dtype))
+            return made[0].objective()
+
+        run = run_training(config, target, config.learning_rate or self.rate, objective, progress)
+        progress.stage(f"writing {self.result}")
+        facts = self.write(made[0], target, run)
+        if self.folder_with is None:
+            with writing_file(curve_path(config.output)) as place:
+                write_points(run.trained.curve, place)
+        run.folder.remove()
+        return TrainingReport(tuple(outputs), facts, usage(self.drafter, "model", config.output))
+
+
+def curve_path(output: Path) -> Path:
+    """Return the path of the learning curve beside a result."""
+    return output.with_suffix(".curve.jsonl")
