@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -27,6 +25,7 @@ from specdec_core.cli.study_options import TaskOptions, given, grouped, study_of
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.interface.inputs import input_path
+from specdec_core.measurement.entries import entries_of
 from specdec_core.measurement.file import (
     DrafterEntry,
     Measurement,
@@ -36,8 +35,6 @@ from specdec_core.measurement.file import (
 )
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, Task
-from specdec_core.study.config.schema import RunConfig
-from specdec_core.study.config.study import drafter_label
 from specdec_core.study.run.folder import exclusive_output
 
 if TYPE_CHECKING:
@@ -175,7 +172,7 @@ def _job(
         raise ConfigError(
             task.with_task("constraint: `measure` decodes without one; remove it, or use `specdec compare`.")
         )
-    chosen = [pair for pair in zip(study.config.runs, study.runs[1:], strict=True) if pair[1] in task.runs]
+    named = {run.name for config, run in zip(study.config.runs, study.runs[1:], strict=True) if config.name}
     settings = {
         "batch_size": study.config.batch_size,
         "max_new_tokens": task.generation.max_new_tokens,
@@ -188,7 +185,7 @@ def _job(
     return _Job(
         task,
         study.folder,
-        _entries([config for config, _ in chosen], [run.name for _, run in chosen]),
+        tuple(entries_of(task.runs[1:], named).values()),
         validated(MeasureSettings, settings),
         plugin_timeout,
     )
@@ -199,43 +196,6 @@ def _leniences(task: Task) -> list[float]:
     labels = [run.labels.lenience for run in task.runs]
     numbers = {float(label) for label in labels if isinstance(label, (int, float))}
     return sorted({1.0, *(value for value in numbers if 0 < value <= 1)}, reverse=True)
-
-
-def _entries(runs: Sequence[RunConfig], names: Sequence[str | None]) -> tuple[DrafterEntry, ...]:
-    """Return the distinct drafters of some runs, with unique names.
-
-    A drafter that belongs to a single run with an explicit name gets that name. Otherwise its label is used, with
-    the settings that differ if several drafters have the same label.
-    """
-    found: dict[str, tuple[RunConfig, list[str | None]]] = {}
-    for run, name in zip(runs, names, strict=True):
-        own = run.draft_sampling
-        settings = [run.drafter.model_dump(mode="json"), own and own.model_dump(mode="json")]
-        found.setdefault(json.dumps(settings), (run, []))[1].append(name if run.name else None)
-    labels = []
-    for run, run_names in found.values():
-        label = run_names[0] if len(run_names) == 1 and run_names[0] else drafter_label(run.drafter)
-        labels.append(label)
-    ambiguous = {label for label, count in Counter(labels).items() if count > 1}
-    entries = []
-    for label, (run, _) in zip(labels, found.values(), strict=True):
-        others = [other for name, (other, _) in zip(labels, found.values(), strict=True) if name == label]
-        name = f"{label}({_differences(run, others)})" if label in ambiguous else label
-        entries.append(DrafterEntry(name, run.drafter, run.draft_sampling))
-    return tuple(entries)
-
-
-def _differences(run: RunConfig, others: Sequence[RunConfig]) -> str:
-    """Return the settings of a drafter that differ from those of others with the same label."""
-
-    def settings(one: RunConfig) -> dict[str, Any]:
-        sampling = {} if one.draft_sampling is None else one.draft_sampling.model_dump(exclude_defaults=True)
-        prefixed = {f"draft_sampling.{key}": value for key, value in sampling.items()}
-        return {**one.drafter.model_dump(mode="json"), **prefixed}
-
-    own, others_settings = settings(run), [settings(one) for one in others]
-    keys = [key for key in own if any(other.get(key) != own[key] for other in others_settings)]
-    return ", ".join(f"{key}={own[key]}" for key in keys)
 
 
 def _unfinished(output: Path) -> Measurement | None:

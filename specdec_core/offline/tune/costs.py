@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdec_core.costs import Machine
 from specdec_core.interface.errors import ConfigError
+from specdec_core.measurement.entries import entries_of
 from specdec_core.measurement.file import (
     DrafterEntry,
     Measurement,
@@ -18,7 +18,7 @@ from specdec_core.measurement.file import (
     write_measurement,
 )
 from specdec_core.measurement.machines import machine_of
-from specdec_core.study.config.study import drafter_key, drafter_label
+from specdec_core.study.config.study import drafter_key
 
 if TYPE_CHECKING:
     from specdec_core.cluster import Pool
@@ -132,22 +132,6 @@ def _measured(
     context = MeasureContext.of_task(task, loaded, settings, registry, target.folder, plugin_timeout)
     measurement, failed = measure(context, entries, worker().progress, before=before, times_only=True)
     return measurement, dict(failed)
-
-
-def entries_of(runs: Sequence[Run]) -> dict[str, DrafterEntry]:
-    """Return the distinct drafters of some runs, by `drafter_key`, each with a name of its own."""
-    first: dict[str, Run] = {}
-    for run in runs:
-        first.setdefault(drafter_key(run.drafter, run.draft_sampling), run)
-    seen: Counter[str] = Counter()
-    entries = {}
-    for key, run in first.items():
-        assert run.drafter is not None, "the baseline is no candidate"
-        label = drafter_label(run.drafter)
-        seen[label] += 1
-        name = label if seen[label] == 1 else f"{label} ({seen[label]})"
-        entries[key] = DrafterEntry(name, run.drafter, run.draft_sampling)
-    return entries
 
 
 def _costs(measurement: Measurement, name: str, runs: Sequence[Run], absent: str) -> Machine:

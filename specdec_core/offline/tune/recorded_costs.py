@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from specdec_core.costs import Machine
 from specdec_core.interface.errors import ConfigError, SpecdecError
+from specdec_core.measurement.entries import entries_of
 from specdec_core.measurement.file import (
     DrafterMeasurement,
     Measurement,
@@ -18,7 +19,7 @@ from specdec_core.measurement.file import (
 from specdec_core.models.device import describe_device, parse_device
 from specdec_core.offline.record.format import Record, RecordPart, SomeTexts
 from specdec_core.offline.replay import DrafterReplay
-from specdec_core.offline.tune.costs import TIMINGS, entries_of
+from specdec_core.offline.tune.costs import TIMINGS
 from specdec_core.study.config.study import settings_key
 
 if TYPE_CHECKING:
