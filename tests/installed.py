@@ -14,30 +14,35 @@ from specdec_core.registry import default_registry, discovery
 TOYS = """
     from typing import Annotated
     from pydantic import Field
-    from specdec_core import Capabilities, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DrafterConfig, PluginConfig, PluginSpec, hookimpl
+    from specdec_core.interface import LenienceConfig
 
-    class EchoConfig(PluginConfig):
+    class EchoConfig(DrafterConfig):
+        \"\"\"Always the same token.\"\"\"
         token: Annotated[int, Field(ge=0)] = 1
         breaks: bool = False
 
+    class SingleConfig(EchoConfig):
+        targets = "decoder-only"
+
     class FixedConfig(PluginConfig):
+        \"\"\"Fixed.\"\"\"
         gamma: Annotated[int, Field(ge=0)] = 3
 
-    class ConstantConfig(PluginConfig):
+    class ConstantConfig(LenienceConfig):
         lenience: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     @hookimpl
     def specdec_drafters():
-        one_row = Capabilities(max_batch=1, encoder_decoder=False)
         return [
-            PluginSpec("drafter", "echo", "toy_parts:Echo", EchoConfig, "Always the same token."),
-            PluginSpec("drafter", "single", "toy_parts:Echo", EchoConfig, "One row only.", one_row),
-            PluginSpec("drafter", "absent", "toy_nowhere:Echo", EchoConfig, "Its module is missing."),
+            PluginSpec("drafter", "echo", "toy_parts:Echo", EchoConfig),
+            PluginSpec("drafter", "single", "toy_parts:Echo", SingleConfig),
+            PluginSpec("drafter", "absent", "toy_nowhere:Echo", EchoConfig),
         ]
 
     @hookimpl
     def specdec_gamma_controllers():
-        return [PluginSpec("gamma", "fixed", "toy_parts:Fixed", FixedConfig, "Fixed.", shorthand="gamma")]
+        return [PluginSpec("gamma", "fixed", "toy_parts:Fixed", FixedConfig, shorthand="gamma")]
 
     @hookimpl
     def specdec_lenience_controllers():

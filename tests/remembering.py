@@ -14,9 +14,9 @@ REMEMBERING = """
                 super().reset()
 """
 PLUGIN = """
-    from specdec_core import PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DrafterConfig, PluginSpec, hookimpl
 
-    class SharedConfig(PluginConfig):
+    class SharedConfig(DrafterConfig):
         forgets: bool = True
 
     @hookimpl

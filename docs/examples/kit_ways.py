@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from specdec_core import Capabilities, DeterministicDrafter, Drafter, PluginConfig, TargetInfo
+from specdec_core import DeterministicDrafter, Drafter, DrafterConfig, TargetInfo
 from specdec_core.testing import DrafterKit, parametrize_with_checks
 
 
-class TableConfig(PluginConfig):
+class TableConfig(DrafterConfig):
     """Where the table is."""
 
     table: Path
@@ -18,8 +18,6 @@ class TableConfig(PluginConfig):
 
 class Table(DeterministicDrafter):
     """Looks up what follows."""
-
-    Config = TableConfig
 
     def __init__(self, config: TableConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -47,6 +45,12 @@ class TestTable(DrafterKit):
 
 
 # --8<-- [end:make]
+class EchoConfig(DrafterConfig):
+    """Repeats the last token."""
+
+    targets = "decoder-only"
+
+
 class Echo(DeterministicDrafter):
     """Repeats the last token."""
 
@@ -57,8 +61,8 @@ class Echo(DeterministicDrafter):
 # --8<-- [start:function]
 @parametrize_with_checks(
     "drafter",
-    lambda target: Echo(PluginConfig(), target),
-    capabilities=Capabilities(max_batch=1),
+    lambda target: Echo(EchoConfig(), target),
+    config=EchoConfig,
     expected_failures={"empty-context": "it looks at the last token; the core always hands one over"},
     require=["empty-context", "drafts-tokens"],
 )

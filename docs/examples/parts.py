@@ -9,13 +9,12 @@ from pydantic import Field
 from torch import Tensor
 
 from specdec_core import (
-    Capabilities,
     DeterministicDrafter,
     Drafter,
+    DrafterConfig,
     DraftRequest,
     DraftSession,
     Outcome,
-    PluginConfig,
     PluginSpec,
     Proposal,
     SessionInfo,
@@ -26,12 +25,18 @@ from specdec_core.interface import CompositeDrafter, ModelError, NestedDrafter
 
 
 # --8<-- [start:hidden]
+class SecondThoughtConfig(DrafterConfig):
+    """Proposes what the target would have predicted in place of the last token."""
+
+    needs_hidden_states = True
+
+
 class SecondThought(Drafter):
     """Proposes one token: what the target would have predicted in place of the last one."""
 
     needs_hidden_states = True  # its PluginSpec says the same
 
-    def __init__(self, config: PluginConfig, target: TargetInfo) -> None:
+    def __init__(self, config: DrafterConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
         if target.features is None:
             raise ModelError("drafter 'second-thought': this target has no output embedding.")
@@ -54,8 +59,8 @@ class SecondThoughtSession(DraftSession):
 
 # --8<-- [end:hidden]
 # --8<-- [start:nested]
-class CapConfig(PluginConfig):
-    """Settings of `cap`."""
+class CapConfig(DrafterConfig):
+    """Limits the drafts of another drafter."""
 
     drafter: NestedDrafter
     """The drafter: a name, or a mapping with `name` and settings."""
@@ -65,8 +70,6 @@ class CapConfig(PluginConfig):
 
 class Cap(CompositeDrafter):
     """Limits the drafts of another drafter, whatever gamma is."""
-
-    Config = CapConfig
 
     def __init__(self, config: CapConfig, target: TargetInfo) -> None:
         assert target.build is not None, "studies and registry.create set it"
@@ -135,7 +138,7 @@ class TrailSession(DraftSession):
 class Fading(Drafter):
     """Scores tokens by a decaying sum of the embeddings before them."""
 
-    def __init__(self, config: PluginConfig, target: TargetInfo) -> None:
+    def __init__(self, config: DrafterConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
         if target.features is None:
             raise ModelError("drafter 'fading': this target has no output embedding.")
@@ -214,15 +217,11 @@ class BranchingSession(FadingSession):
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce the drafters."""
-    # --8<-- [start:needs]
-    needs = Capabilities(needs_hidden_states=True)
-    thought = PluginSpec("drafter", "second-thought", "parts:SecondThought", capabilities=needs)
-    # --8<-- [end:needs]
     return [
-        thought,
+        PluginSpec("drafter", "second-thought", "parts:SecondThought", SecondThoughtConfig),
         PluginSpec("drafter", "cap", "parts:Cap", CapConfig),
-        PluginSpec("drafter", "trail", "parts:Trail"),
-        PluginSpec("drafter", "fading", "parts:Fading"),
-        PluginSpec("drafter", "everywhere", "parts:Everywhere"),
-        PluginSpec("drafter", "branching", "parts:Branching"),
+        PluginSpec("drafter", "trail", "parts:Trail", DrafterConfig),
+        PluginSpec("drafter", "fading", "parts:Fading", DrafterConfig),
+        PluginSpec("drafter", "everywhere", "parts:Everywhere", DrafterConfig),
+        PluginSpec("drafter", "branching", "parts:Branching", DrafterConfig),
     ]

@@ -65,7 +65,6 @@ def make_drafter(
     given: DrafterLike,
     *,
     registry: Registry | None = None,
-    batch_size: int | None = None,
     folder: Path = Path(),
 ) -> Drafter:
     """Return the drafter that was given, or load the one that was named.
@@ -74,7 +73,6 @@ def make_drafter(
         target: The loaded target.
         given: A drafter, or what names one.
         registry: Where plugins come from; by default the installed ones.
-        batch_size: Number of prompts that will be decoded together; None if it is not known.
         folder: Base for relative paths in its settings.
 
     Raises:
@@ -90,7 +88,6 @@ def make_drafter(
         registry,
         config,
         encoder_decoder=target.encoder_decoder,
-        batch_size=batch_size,
         has_tokenizer=target.tokenizer is not None,
         has_hidden_states=target.features is not None,
         folder=folder,

@@ -57,7 +57,7 @@ from specdec_core.interface.settings import (
 )
 from specdec_core.interface.simple_drafters import AutoregressiveDrafter, DeterministicDrafter, draw_tree
 from specdec_core.interface.spec import (
-    Capabilities,
+    DrafterConfig,
     ModelsSpec,
     Nested,
     NestedDrafter,
@@ -79,7 +79,6 @@ __all__ = [
     "BestFirstTree",
     "Branches",
     "Candidates",
-    "Capabilities",
     "CompositeDrafter",
     "ConfigError",
     "Constraint",
@@ -89,6 +88,7 @@ __all__ = [
     "DraftRequest",
     "DraftSession",
     "Drafter",
+    "DrafterConfig",
     "FixedGamma",
     "FixedGammaConfig",
     "FixedGammaSession",

@@ -149,9 +149,6 @@ class GammaSession(ABC):
 class GammaController(ABC):
     """Chooses gamma, the number of tokens drafted in a step (section 3.5 of arXiv 2211.17192)."""
 
-    Config: ClassVar[type[PluginConfig]] = PluginConfig
-    """The pydantic model of its settings."""
-
     varies: bool = False
     """Whether its choices depend on measured times or on earlier requests, so that it may choose otherwise when
     the same request is decoded again. A study then expects that counts differ between repeats."""
@@ -170,7 +167,10 @@ class GammaController(ABC):
 
 
 class FixedGammaConfig(PluginConfig):
-    """The number of tokens to draft."""
+    """The same number of draft tokens in every step.
+
+    The number of tokens to draft.
+    """
 
     gamma: Annotated[int, Field(ge=0, le=MAX_GAMMA, strict=True)] = 5
     """Number of tokens drafted in every step; 0 is autoregressive decoding."""
@@ -182,8 +182,6 @@ class FixedGamma(GammaController):
     References:
         Section 3.5 of arXiv 2211.17192; Figure 3 gives the best gamma for alpha and c.
     """
-
-    Config = FixedGammaConfig
 
     @property
     def max_gamma(self) -> int:
@@ -242,9 +240,6 @@ class LenienceConfig(PluginConfig):
 
 class LenienceController(ABC):
     """Chooses lenience, the factor l that q is multiplied with before the comparison (appendix A.5)."""
-
-    Config: ClassVar[type[PluginConfig]] = PluginConfig
-    """The pydantic model of its settings."""
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec_core.interface.spec import PluginConfig, PluginKind
 from specdec_core.interface.tree import Branches, TreeShape
@@ -335,8 +335,6 @@ class Drafter(ABC):
         config: Its validated settings.
         target: The target it drafts for.
     """
-
-    Config: ClassVar[type[PluginConfig]] = PluginConfig
 
     needs_hidden_states: bool = False
     """Whether requests must carry the target's hidden states; declare the same in the plugin's `Capabilities`."""

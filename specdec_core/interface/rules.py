@@ -83,8 +83,6 @@ class AcceptanceRule(ABC):
         config: Its validated settings.
     """
 
-    Config: ClassVar[type[RuleConfig]] = RuleConfig
-    """The pydantic model of its settings."""
     trees: ClassVar[bool] = False
     """Whether it verifies token trees (`proposal.parents`), where column k + 1 of p and of the scores is after
     node k."""
@@ -137,7 +135,7 @@ class AcceptanceRule(ABC):
 
 
 class TokenRuleConfig(RuleConfig):
-    """Algorithm 1 has no settings."""
+    """Token by token: Algorithm 1 of the paper, the default; lossless."""
 
     takes_lenience: ClassVar[bool] = True
     replays_from: ClassVar[Literal["token", "all"] | None] = "token"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -43,29 +44,21 @@ class PluginConfig(Validated):
     """Base of every plugin's settings: unknown keys are errors, and values are frozen."""
 
 
-@dataclass(frozen=True)
-class Capabilities:
-    """What a drafter requires or does not support; checked when the config is read.
+class DrafterConfig(PluginConfig):
+    """Base of the settings of drafters. Class variables say what it needs; a study that lacks it is refused."""
 
-    Attributes:
-        max_batch: The largest batch it can draft for, or None for any.
-        decoder_only: Works for decoder-only targets.
-        encoder_decoder: Works for encoder-decoder targets.
-        needs_tokenizer: Reads text, so the target must come with a tokenizer.
-        needs_hidden_states: Works on the target's hidden states, `DraftRequest.hidden`.
-        needs_model: Is made of the target's own weights, `TargetInfo.model`, so that the target must be loaded.
-        token_ids_only: Drafts from the committed token ids and its own tables alone: it has no model, reads no
-            weights or hidden states of the target, and opens no `SessionInfo.loop`. It can then draft in another
-            engine; see `specdec export`. A drafter composed of others declares it if they need nothing more.
-    """
-
-    max_batch: int | None = None
-    decoder_only: bool = True
-    encoder_decoder: bool = True
-    needs_tokenizer: bool = False
-    needs_hidden_states: bool = False
-    needs_model: bool = False
-    token_ids_only: bool = False
+    targets: ClassVar[Literal["any", "decoder-only", "encoder-decoder"]] = "any"
+    """The kind of target it works for."""
+    needs_tokenizer: ClassVar[bool] = False
+    """Whether it reads text, so that the target must come with a tokenizer."""
+    needs_hidden_states: ClassVar[bool] = False
+    """Whether it works on the target's hidden states, `DraftRequest.hidden_states`."""
+    needs_model: ClassVar[bool] = False
+    """Whether it is made of the target's own weights, `TargetInfo.model`, so that the target must be loaded."""
+    token_ids_only: ClassVar[bool] = False
+    """Whether it drafts from committed token ids and its own tables alone: it has no model, reads no weights or
+    hidden states of the target, and opens no `SessionInfo.loop`. It can then draft in another engine; see
+    `specdec export`. A drafter composed of others declares it if they need nothing more."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +69,9 @@ class PluginSpec:
         kind: What it plugs into.
         name: The name used in a study.
         factory: `package.module:Class`, imported only when a run needs it.
-        config: The pydantic model of its settings. Its module must import without torch.
-        summary: One line for listings.
-        capabilities: What it needs or cannot do.
+        config: The pydantic model of its settings, a `DrafterConfig`, `LenienceConfig`, `RuleConfig` or
+            `TrainerConfig` for plugins of those kinds. The first line of its docstring is the plugin's summary in
+            listings. Its module must import without torch.
         shorthand: The setting that a bare value in a study fills: with `gamma`, `gamma: 5` means
             `gamma: {name: fixed, gamma: 5}`. None where a bare value has no meaning.
         aliases: Other names that a study may use. Results, tables and listings show `name`.
@@ -87,11 +80,15 @@ class PluginSpec:
     kind: PluginKind
     name: str
     factory: str
-    config: type[PluginConfig] = PluginConfig
-    summary: str = ""
-    capabilities: Capabilities = field(default_factory=Capabilities)
+    config: type[PluginConfig]
     shorthand: str | None = None
     aliases: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """One line for listings: the first line of the docstring of `config`; empty if it has none of its own."""
+        own = vars(self.config).get("__doc__") if self.config.__module__ != __name__ else None
+        return inspect.cleandoc(own).partition("\n")[0] if own else ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from specdec_core.interface.progress import Progress
 from specdec_core.interface.spec import PluginConfig
@@ -45,8 +45,6 @@ class Trainer(ABC):
         Config: The pydantic model of its options.
         config: The validated options.
     """
-
-    Config: ClassVar[type[TrainerConfig]] = TrainerConfig
 
     def __init__(self, config: Any) -> None:
         self.config = config

@@ -134,20 +134,13 @@ def measure(
     return measurement, failed
 
 
-def load_drafter(context: MeasureContext, entry: DrafterEntry) -> tuple[Drafter, int]:
-    """Return a drafter, and how many prompts can be decoded together to measure its acceptance.
+def load_drafter(context: MeasureContext, entry: DrafterEntry) -> Drafter:
+    """Return a drafter.
 
     Raises:
         PluginError: If it cannot be loaded, or its requirements are not met.
     """
-    make = partial(make_drafter, context.target, entry.drafter, registry=context.registry, folder=context.folder)
-    settings = context.settings
-    batch_size = max(settings.rows, settings.batch_size)
-    try:
-        return make(batch_size=batch_size), batch_size
-    except PluginError:
-        # It may be limited to the batch size that is timed.
-        return make(batch_size=settings.batch_size), settings.batch_size
+    return make_drafter(context.target, entry.drafter, registry=context.registry, folder=context.folder)
 
 
 def _measure_drafter(
@@ -155,7 +148,7 @@ def _measure_drafter(
 ) -> DrafterMeasurement:
     settings = context.settings
     progress.stage(f"{entry.name}: loading")
-    drafter, rows = load_drafter(context, entry)
+    drafter, rows = load_drafter(context, entry), max(settings.rows, settings.batch_size)
     acceptance: list[Acceptance] = []
     for temperature in () if times_only else settings.temperature:
         progress.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)

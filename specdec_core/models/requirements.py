@@ -12,7 +12,7 @@ from specdec_core.models.vocabulary import local_vocabulary, vocabulary_mismatch
 from specdec_core.registry import (
     Keys,
     Registry,
-    check_capabilities,
+    check_requirements,
     encoder_mismatch,
     entries,
     misspelt_collection,
@@ -31,7 +31,6 @@ def unmet_requirements(
     kind: PluginKind = "drafter",
     *,
     encoder_decoder: bool | None = None,
-    batch_size: int | None = None,
     has_tokenizer: bool | None = None,
     has_hidden_states: bool | None = None,
     has_model: bool | None = None,
@@ -49,11 +48,10 @@ def unmet_requirements(
         registry: Where to look up plugins.
         config: The plugin's settings, including its name.
         kind: The plugin's kind.
-        encoder_decoder: See `check_capabilities`.
-        batch_size: See `check_capabilities`.
-        has_tokenizer: See `check_capabilities`.
-        has_hidden_states: See `check_capabilities`.
-        has_model: See `check_capabilities`.
+        encoder_decoder: See `check_requirements`.
+        has_tokenizer: See `check_requirements`.
+        has_hidden_states: See `check_requirements`.
+        has_model: See `check_requirements`.
         vocabulary: The target's tokens by id, as `local_vocabulary` returns them.
         folder: Base for relative paths.
 
@@ -68,7 +66,7 @@ def unmet_requirements(
     }
     name: str = cast("Any", config).name
     try:
-        check_capabilities(registry.spec(kind, name), batch_size=batch_size, **target)
+        check_requirements(registry.spec(kind, name), **target)
     except PluginError as error:
         yield (), error
     yield from _misspelt(config, folder)
@@ -95,7 +93,6 @@ def unmet_requirements(
             registry,
             nested.config,
             nested.marker.kind,
-            batch_size=batch_size,
             vocabulary=vocabulary if nested.marker.same_tokens else None,
             folder=folder,
             **known,

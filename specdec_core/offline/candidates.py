@@ -19,7 +19,7 @@ from specdec_core.study import Study, load_study
 from specdec_core.study.config.yaml_source import parse_value
 
 if TYPE_CHECKING:
-    from specdec_core.interface.spec import Capabilities
+    from specdec_core.interface.spec import DrafterConfig
     from specdec_core.offline.record.format import Record, RecordPart
 
 DrafterLike: TypeAlias = str | Mapping[str, Any]
@@ -58,11 +58,11 @@ def drafters_without_settings(registry: Registry) -> tuple[list[str], list[str]]
 
 
 def _needs_more(registry: Registry, name: str) -> bool:
-    spec = registry.spec("drafter", name)
-    if spec.capabilities.needs_model:
+    config = registry.drafter_config(name)
+    if config.needs_model:
         return True
     try:
-        spec.config()
+        config()
     except ValidationError:
         return True
     return False
@@ -114,7 +114,7 @@ def default_study(
     runs: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
     for name in registry.names("drafter"):
-        if reason := _without_target(record, registry.spec("drafter", name).capabilities):
+        if reason := _without_target(record, registry.drafter_config(name)):
             left_out[name] = reason
             continue
         drafter = {"name": name, **known.get(name, {})}
@@ -131,11 +131,11 @@ def default_study(
     return load_study({**shared, "runs": runs}, settings, registry), left_out
 
 
-def _without_target(record: Record, capabilities: Capabilities) -> str | None:
+def _without_target(record: Record, config: type[DrafterConfig]) -> str | None:
     """Return why a drafter that works on the target cannot be tried; None if it can."""
-    if capabilities.needs_model and record.header.source is not None:
+    if config.needs_model and record.header.source is not None:
         return "it is made of the target's weights, which an imported record does not name."
-    if capabilities.needs_model or capabilities.needs_hidden_states:
+    if config.needs_model or config.needs_hidden_states:
         try:
             record.check_named()
         except SpecdecError as error:

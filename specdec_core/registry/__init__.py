@@ -5,7 +5,7 @@ from specdec_core.registry.nesting import MAX_DEPTH, Keys, depth_of, dotted, ent
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
 from specdec_core.registry.requirements import (
     beyond_token_ids,
-    check_capabilities,
+    check_requirements,
     encoder_mismatch,
     rule_problems,
 )
@@ -23,7 +23,7 @@ __all__ = [
     "PluginRecord",
     "Registry",
     "beyond_token_ids",
-    "check_capabilities",
+    "check_requirements",
     "default_registry",
     "depth_of",
     "describe",

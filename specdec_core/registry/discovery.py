@@ -20,7 +20,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
-from specdec_core.interface import ModelsSpec, PluginConfig, PluginSpec, RuleConfig, TrainerConfig
+from specdec_core.interface import (
+    DrafterConfig,
+    LenienceConfig,
+    ModelsSpec,
+    PluginConfig,
+    PluginKind,
+    PluginSpec,
+    RuleConfig,
+    TrainerConfig,
+)
 from specdec_core.interface.errors import exception_text, is_failure
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
@@ -170,27 +179,34 @@ def _check_models(spec: ModelsSpec, where: str) -> None:
         )
 
 
+_CONFIGS: dict[PluginKind, type[PluginConfig]] = {
+    "drafter": DrafterConfig,
+    "gamma": PluginConfig,
+    "lenience": LenienceConfig,
+    "rule": RuleConfig,
+    "trainer": TrainerConfig,
+}
+"""The base of the settings of each kind of plugin."""
+
+
 def _check_plugin(spec: PluginSpec, where: str) -> None:
     if len({spec.name, *spec.aliases}) <= len(spec.aliases):
         raise ValueError(f"{where} with aliases {spec.aliases!r}, which repeat a name")
     if not re.fullmatch(r"[\w.]+:\w+", spec.factory):
         raise ValueError(f"{where} with factory {spec.factory!r}; it must have the form 'package.module:Class'")
-    if not (isinstance(spec.config, type) and issubclass(spec.config, PluginConfig)):
-        raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of PluginConfig")
+    base = _CONFIGS[spec.kind]
+    if not (isinstance(spec.config, type) and issubclass(spec.config, base)):
+        raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of {base.__name__}")
     if "name" in spec.config.model_fields:
         raise ValueError(f"{where}, whose config has a field 'name'; that key is reserved for the plugin's name")
     if spec.shorthand is not None and spec.shorthand not in spec.config.model_fields:
         raise ValueError(f"{where} with shorthand {spec.shorthand!r}, which is not a field of its config")
-    if spec.kind == "rule" and not issubclass(spec.config, RuleConfig):
-        raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of RuleConfig")
     if spec.kind == "trainer":
         _check_trainer(spec, where)
 
 
 def _check_trainer(spec: PluginSpec, where: str) -> None:
     """Check that a trainer's settings can be command-line options."""
-    if not issubclass(spec.config, TrainerConfig):
-        raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of TrainerConfig")
     try:
         cli_fields(spec.config)
     except (TypeError, ValueError) as error:

@@ -18,13 +18,7 @@ object, that implements one or more of the hooks below:
     @hookimpl
     def specdec_drafters():
         return [
-            PluginSpec(
-                kind="drafter",
-                name="repeat",
-                factory="my_package.drafter:Repeat",
-                config=RepeatConfig,
-                summary="Repeats the last token.",
-            )
+            PluginSpec("drafter", "repeat", "my_package.drafter:Repeat", RepeatConfig),
         ]
 
 **When hooks run.** The registry calls every hook once per process, without arguments, on first use. Listing
@@ -83,8 +77,8 @@ class HookSpecs:
     def specdec_drafters(self) -> Sequence[PluginSpec] | None:
         """Register drafters.
 
-        Set `capabilities` to what a drafter needs or cannot do. A study that cannot satisfy them is rejected when
-        it is read, before any model is loaded.
+        The settings of a drafter derive from `DrafterConfig`, whose class variables say what the drafter needs. A
+        study that lacks it is rejected when it is read, before any model is loaded.
 
         Returns:
             One specification of kind `drafter` for each drafter, or None.

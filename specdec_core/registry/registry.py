@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from specdec_core.interface import (
     AcceptanceRule,
     Drafter,
+    DrafterConfig,
     GammaController,
     LenienceController,
     ModelsSpec,
@@ -31,7 +32,7 @@ from specdec_core.interface.errors import (
 )
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS
-from specdec_core.registry.requirements import check_capabilities
+from specdec_core.registry.requirements import check_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,6 +107,12 @@ class Registry:
     def specs(self, kind: PluginKind) -> list[PluginSpec]:
         """Return the specifications of the usable plugins of a kind, sorted by name."""
         return [self.spec(kind, name) for name in self.names(kind)]
+
+    def drafter_config(self, name: str) -> type[DrafterConfig]:
+        """Return the class of a drafter's settings, which says what the drafter needs; see `spec`."""
+        config = self.spec("drafter", name).config
+        assert issubclass(config, DrafterConfig)  # checked when it was registered
+        return config
 
     def spec(self, kind: PluginKind, name: str) -> PluginSpec:
         """Return the specification of the plugin with this kind and name or alias.
@@ -217,7 +224,7 @@ class Registry:
                 f"a nested {KIND_LABELS[kind]} was given as {config!r}, which has no plugin name. Configs read "
                 "from a study have one; in Python, pass the plugin itself where the drafter allows it."
             )
-        check_capabilities(
+        check_requirements(
             self.spec(kind, name),
             encoder_decoder=target.encoder_decoder,
             has_tokenizer=target.tokenizer is not None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
+from specdec_core.interface.spec import DrafterConfig
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.nesting import Keys, nested_settings
 
@@ -13,26 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from specdec_core.interface import PluginConfig, PluginSpec, RuleConfig
-    from specdec_core.registry.registry import Registry
 
 
-def check_capabilities(
+def check_requirements(
     spec: PluginSpec,
     *,
     encoder_decoder: bool | None = None,
-    batch_size: int | None = None,
     has_tokenizer: bool | None = None,
     has_hidden_states: bool | None = None,
     has_model: bool | None = None,
 ) -> None:
-    """Check that a plugin supports the target and the batch size.
+    """Check that a target has what a drafter needs; other plugins need nothing.
 
     Pass None for anything that is not known yet; it is not checked.
 
     Args:
         spec: The plugin's specification.
         encoder_decoder: Whether the target is an encoder-decoder model.
-        batch_size: Number of sequences decoded together.
         has_tokenizer: Whether the target has a tokenizer.
         has_hidden_states: Whether the target has an output embedding, whose inputs are the hidden states that
             drafters see.
@@ -42,27 +40,24 @@ def check_capabilities(
         PluginError: The plugin declares that it cannot do this. The message names the plugin, the requirement and
             the fix.
     """
-    can = spec.capabilities
+    config = spec.config
+    if not issubclass(config, DrafterConfig):
+        return
     reason = None
-    if can.max_batch is not None and batch_size is not None and batch_size > can.max_batch:
-        reason = (
-            f"drafts for at most {can.max_batch} sequence(s) at once, but batch_size is {batch_size}; "
-            f"set batch_size to {can.max_batch} or less"
-        )
-    elif encoder_decoder is True and not can.encoder_decoder:
+    if encoder_decoder is True and config.targets == "decoder-only":
         reason = "works for decoder-only targets, but this target has an encoder; choose another drafter or target"
-    elif encoder_decoder is False and not can.decoder_only:
+    elif encoder_decoder is False and config.targets == "encoder-decoder":
         reason = (
             "works for encoder-decoder targets, but this target has no encoder; choose another drafter or target"
         )
-    elif can.needs_tokenizer and has_tokenizer is False:
+    elif config.needs_tokenizer and has_tokenizer is False:
         reason = "reads text, but this target has no tokenizer; add the tokenizer's files to the target's folder"
-    elif can.needs_hidden_states and has_hidden_states is False:
+    elif config.needs_hidden_states and has_hidden_states is False:
         reason = (
             "needs hidden states, but this target has no output embedding to read them from, shares it with other "
             "processes (tensor_parallel), or is drafted for in other tokens; choose another drafter or target"
         )
-    elif can.needs_model and has_model is False:
+    elif config.needs_model and has_model is False:
         reason = (
             "is made of the target's own weights, but this target is not loaded, or is drafted for in other "
             "tokens; choose another drafter or target"
@@ -99,28 +94,27 @@ def encoder_mismatch(
     )
 
 
-def beyond_token_ids(registry: Registry, config: PluginConfig) -> Iterator[tuple[Keys, str, str]]:
+def beyond_token_ids(config: PluginConfig) -> Iterator[tuple[Keys, str, str]]:
     """Yield what a drafter, and the drafters nested in its settings, need beyond the committed token ids.
 
     Args:
-        registry: Where to look up plugins.
         config: The drafter's settings, including its name.
 
     Yields:
         The keys that lead to the drafter in the settings, its name, and what it needs.
     """
     name: str = cast("Any", config).name
-    can = registry.spec("drafter", name).capabilities
-    if can.needs_hidden_states:
+    assert isinstance(config, DrafterConfig)
+    if config.needs_hidden_states:
         yield (), name, "works on the target's hidden states"
     elif isinstance(config, ModelSettings):
         yield (), name, "brings a model of its own"
-    elif not can.token_ids_only:
-        yield (), name, "does not declare Capabilities(token_ids_only=True)"
+    elif not config.token_ids_only:
+        yield (), name, "does not declare token_ids_only = True in its settings"
     else:
         for nested in nested_settings(config):
             if nested.marker.kind == "drafter":
-                more = beyond_token_ids(registry, nested.config)
+                more = beyond_token_ids(nested.config)
                 yield from (((*nested.keys, *keys), inner, needs) for keys, inner, needs in more)
 
 

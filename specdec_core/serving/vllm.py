@@ -98,7 +98,6 @@ class VllmProposer:
             registry,
             config,
             encoder_decoder=False,
-            batch_size=1,
             has_tokenizer=target.tokenizer is not None,
             has_hidden_states=False,
             folder=target.folder,

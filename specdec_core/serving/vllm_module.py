@@ -44,8 +44,8 @@ def check_exportable(registry: Registry, config: PluginConfig) -> None:
     Raises:
         ConfigError: It does. The message says what, and which drafters do not.
     """
-    for keys, name, needs in beyond_token_ids(registry, config):
-        can = [spec.name for spec in registry.specs("drafter") if spec.capabilities.token_ids_only]
+    for keys, name, needs in beyond_token_ids(config):
+        can = [name for name in registry.names("drafter") if registry.drafter_config(name).token_ids_only]
         where = f" ({dotted(keys)})" if keys else ""
         own = ""
         if "model" in needs:

@@ -144,7 +144,6 @@ def hidden_advice(drafter: Drafter, session: DraftSession, *, of_layers: bool = 
     return (
         f"`request.hidden` is None, since {kind} does not ask for hidden states, which {where} reads. Write\n"
         "    needs_hidden_states = True\n"
-        f"in the class {kind}, and Capabilities(needs_hidden_states=True) in its PluginSpec, or as `capabilities` "
-        "of a kit class. Even then it is None in the first step of a batch, in which to return\n"
+        f"in the class {kind} and in its settings. Even then it is None in the first step, in which to return\n"
         "    Proposal.empty(len(request.tokens))"
     )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from specdec_core.interface import Capabilities, PluginKind
+from specdec_core.interface import PluginConfig, PluginKind
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.registry import KIND_LABELS, default_registry
 from specdec_core.testing.registration import TIMEOUT, Check, checks_for, require_known
@@ -33,8 +33,8 @@ class _Kit:
     """Name of an installed plugin; None if the fixture `make` says how to build one."""
     settings: ClassVar[Mapping[str, Any]] = {}
     """Settings of the installed plugin, as in a study."""
-    capabilities: ClassVar[Capabilities] = Capabilities()
-    """Capabilities of a plugin that `make` builds. An installed plugin has them in its spec."""
+    config: ClassVar[type[PluginConfig]] = PluginConfig
+    """Class of the settings of a plugin that `make` builds. An installed plugin has it in its spec."""
     expected_failures: ClassVar[Mapping[str, str]] = {}
     """Checks that are known to fail, each with the reason. If one passes, its test fails."""
     require: ClassVar[tuple[str, ...]] = ()
@@ -64,8 +64,8 @@ class _Kit:
         if self.plugin is not None and make is None:
             return named(self.kind, self.plugin, self.settings, seed=self.seed, device=self.device)
         spec = None if self.plugin is None else default_registry().spec(self.kind, self.plugin)
-        can = self.capabilities if spec is None else spec.capabilities
-        return subject_of(self.kind, make, capabilities=can, seed=self.seed, spec=spec, device=self.device)
+        config = self.config if spec is None else spec.config
+        return subject_of(self.kind, make, config=config, seed=self.seed, spec=spec, device=self.device)
 
     def test_conforms(self, check: Check, subject: Subject) -> None:
         """Run one check."""
@@ -80,7 +80,7 @@ class _Kit:
             return
         try:
             _require_known_attributes(type(self))
-            # A function stands in for the result of `make`: names, settings, capabilities and devices are refused.
+            # A function stands in for the result of `make`: names, settings and devices are refused.
             self._subject(_placeholder if _overrides_make(type(self)) else None)
             require_known(self.kind, self.expected_failures, "expected_failures")
             require_known(self.kind, self.require, "require")
@@ -145,7 +145,7 @@ def parametrize_with_checks(
     kind: PluginKind,
     make: Callable[..., Any],
     *,
-    capabilities: Capabilities | None = None,
+    config: type[PluginConfig] = PluginConfig,
     expected_failures: Mapping[str, str] | None = None,
     require: Iterable[str] = (),
     timeout: float | None = TIMEOUT,
@@ -163,7 +163,7 @@ def parametrize_with_checks(
     Args:
         kind: `drafter`, `gamma`, `lenience` or `rule`.
         make: Builds the plugin: from a `TargetInfo` for drafters, without arguments for others.
-        capabilities: What the plugin needs or cannot do.
+        config: The class of its settings.
         expected_failures: Checks that are known to fail, each with the reason.
         require: Optional checks that count.
         timeout: Seconds that each check may take; None for no limit.
@@ -173,7 +173,7 @@ def parametrize_with_checks(
     Raises:
         ConfigError: There is no check with a given name; or as for `Subject`.
     """
-    subject = subject_of(kind, make, capabilities=capabilities or Capabilities(), seed=seed, device=device)
+    subject = subject_of(kind, make, config=config, seed=seed, device=device)
     expected, required = expected_failures or {}, tuple(require)
     require_known(kind, expected, "expected_failures")
     require_known(kind, required, "require")

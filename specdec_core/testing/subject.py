@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from specdec_core._time_limit import TimeLimitExceeded
-from specdec_core.interface import Capabilities, Drafter, PluginKind, PluginSpec
+from specdec_core.interface import Drafter, DrafterConfig, PluginConfig, PluginKind, PluginSpec
 from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, is_failure
 from specdec_core.testing.causes import author_frame, root_of
 from specdec_core.testing.effort import Effort, visible_error
@@ -31,7 +31,7 @@ class Subject:
 
     Attributes:
         make: Builds the plugin: from a `TargetInfo` for drafters, without arguments for controllers.
-        capabilities: What it declares, which decides which checks apply.
+        config: The class of its settings, which says what it needs and decides which checks apply.
         seed: Seed of all random numbers that the checks use.
         spec: Its `PluginSpec`; None for a plugin that is given as a function.
         device: Device of the targets that it is checked on.
@@ -39,7 +39,7 @@ class Subject:
         notes: What the running check does not try, for lack of time.
 
     Raises:
-        ConfigError: The capabilities exclude every target, or torch cannot use the device.
+        ConfigError: torch cannot use the device.
     """
 
     kind: ClassVar[PluginKind]
@@ -52,7 +52,7 @@ class Subject:
     """The arguments of the base class's constructor, which stores them under these names."""
 
     make: Callable[..., Any]
-    capabilities: Capabilities = field(default_factory=Capabilities)
+    config: type[PluginConfig] = PluginConfig
     seed: int = 0
     spec: PluginSpec | None = None
     device: str = "cpu"
@@ -61,7 +61,6 @@ class Subject:
     _cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _require_a_target(self.capabilities)
         _require_device(self.device)
 
     def once(self, key: object, function: Callable[[], T]) -> T:
@@ -194,18 +193,6 @@ class Subject:
             raise CheckFailure(did, f"make is {what} {name}: {error}", f"make is {self.make_must_be}") from None
 
 
-def _require_a_target(capabilities: Capabilities) -> None:
-    if not (capabilities.decoder_only or capabilities.encoder_decoder):
-        raise ConfigError(
-            "capabilities exclude every target: decoder_only and encoder_decoder are both False. Set at least one "
-            "of them to True."
-        )
-    if capabilities.max_batch is not None and capabilities.max_batch < 1:
-        raise ConfigError(
-            f"capabilities: max_batch is {capabilities.max_batch}; it must be at least 1, or None for no limit."
-        )
-
-
 def _require_device(device: str) -> None:
     if device == "cpu":
         return  # always there, and torch need not be imported yet
@@ -236,13 +223,18 @@ class DrafterSubject(Subject):
     base_attributes: ClassVar[tuple[str, ...]] = ("config", "target")
 
     @property
+    def needs(self) -> type[DrafterConfig]:
+        """What the drafter says that it needs."""
+        return self.config if issubclass(self.config, DrafterConfig) else DrafterConfig
+
+    @property
     def targets(self) -> tuple[TinyTarget, ...]:
         """The targets that it supports: decoder-only, encoder-decoder, or both.
 
         They have a tokenizer if it declares that it needs one, or says so (with a ConfigError) when it is built:
         the need may depend on the settings.
         """
-        tokenizer = self.capabilities.needs_tokenizer or self.once("tokenizer", self._asks_for_a_tokenizer)
+        tokenizer = self.needs.needs_tokenizer or self.once("tokenizer", self._asks_for_a_tokenizer)
         targets = self._targets(tokenizer=tokenizer)
         if len(targets) > 1 and self.effort.one_target:
             self.notes.append(f"1 of {len(targets)} targets")
@@ -252,8 +244,7 @@ class DrafterSubject(Subject):
     def _targets(self, *, tokenizer: bool) -> tuple[TinyTarget, ...]:
         from specdec_core.testing.harness.tiny_target import tiny_target
 
-        can = self.capabilities
-        kinds = [encoder for encoder in (False, True) if (can.encoder_decoder if encoder else can.decoder_only)]
+        kinds = {"any": (False, True), "decoder-only": (False,), "encoder-decoder": (True,)}[self.needs.targets]
         return tuple(tiny_target(encoder, self.device, tokenizer=tokenizer) for encoder in kinds)
 
     def _asks_for_a_tokenizer(self) -> bool:
@@ -310,19 +301,13 @@ class DrafterSubject(Subject):
         return self.build(Drafter, target.info, where=f" for {target}")  # type: ignore[type-abstract]
 
     def rows(self, count: int) -> int:
-        """Return how many rows to try: `count`, at most `max_batch`, or 2 if each row takes long."""
-        most = self.batch(count)
-        return self.times(most, min(most, 2), "rows of a batch") if self.effort.slow_rows else most
-
-    def batch(self, rows: int) -> int:
-        """Return a batch size: `rows`, or `max_batch` if that is less."""
-        maximum = self.capabilities.max_batch
-        return rows if maximum is None else min(rows, maximum)
+        """Return how many rows to try: `count`, or 2 if each row takes long."""
+        return self.times(count, min(count, 2), "rows of a batch") if self.effort.slow_rows else count
 
     def _timed_effort(self) -> Effort:
         from specdec_core.testing.harness.session_driver import seconds_of_a_call
 
-        target, several = self.target, self.batch(4)
+        target, several = self.target, 4
         self.drafter(target)  # if it cannot be built, that is tried once
         drafter = self.fresh(target)
         one_row = seconds_of_a_call(target, drafter, 1, self.seed)

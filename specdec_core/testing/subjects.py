@@ -58,7 +58,7 @@ def named(
     def make(target: TargetInfo | None = None) -> Any:
         return registry.create(kind, name, config, target)
 
-    return subject_of(kind, make, capabilities=spec.capabilities, seed=seed, spec=spec, device=device)
+    return subject_of(kind, make, config=spec.config, seed=seed, spec=spec, device=device)
 
 
 def _config(kind: PluginKind, name: str, settings: Mapping[str, Any]) -> PluginConfig:

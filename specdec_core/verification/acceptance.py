@@ -95,7 +95,6 @@ class SpeculativeSampling(AcceptanceRule):
         config: Its settings, of which there are none.
     """
 
-    Config = TokenRuleConfig
     trees = True
 
     def __init__(self, config: TokenRuleConfig | None = None) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from specdec_core.cli.main import app
 
 DEFECTIVE = """
-    from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
 
     class Greedy(DeterministicDrafter):
         def draft(self, tokens, budget):
@@ -18,7 +18,7 @@ DEFECTIVE = """
 
     @hookimpl
     def specdec_drafters():
-        return [PluginSpec("drafter", "greedy", "toy_greedy:Greedy", PluginConfig, "One too many.")]
+        return [PluginSpec("drafter", "greedy", "toy_greedy:Greedy", DrafterConfig)]
 """
 
 
@@ -79,7 +79,7 @@ def test_it_needs_pytest(monkeypatch):
 
 
 TALKATIVE = """
-    from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
 
     class Talkative(DeterministicDrafter):
         def draft(self, tokens, budget):
@@ -90,6 +90,9 @@ TALKATIVE = """
         def draft(self, tokens, budget):
             raise KeyboardInterrupt
 
+    class ToyConfig(DrafterConfig):
+        \"\"\"A toy.\"\"\"
+
     class Endless(DeterministicDrafter):
         def draft(self, tokens, budget):
             while True:
@@ -98,7 +101,7 @@ TALKATIVE = """
     @hookimpl
     def specdec_drafters():
         names = ("Talkative", "Stopped", "Endless")
-        return [PluginSpec("drafter", n.lower(), f"toy_talk:{n}", PluginConfig, "A toy.") for n in names]
+        return [PluginSpec("drafter", n.lower(), f"toy_talk:{n}", ToyConfig) for n in names]
 """
 
 
@@ -117,9 +120,9 @@ def test_what_the_plugin_prints_does_not_break_the_lines():
 
 @pytest.mark.usefixtures("_toys")
 def test_what_was_done_before_ctrl_c_is_kept():
-    done = check("drafter:stopped", *only("spec-matches-class", "hidden-states-declared", "zero-budget"))
+    done = check("drafter:stopped", *only("settings-described", "hidden-states-declared", "zero-budget"))
     assert done.exit_code == 130
-    assert re.search(r"^spec-matches-class +passed", done.output, re.MULTILINE)
+    assert re.search(r"^settings-described +passed", done.output, re.MULTILINE)
     assert re.search(r"^zero-budget $", done.output, re.MULTILINE)  # it is named
     assert "1 passed in" in done.output
 
@@ -134,7 +137,7 @@ def test_a_check_that_does_not_end_is_stopped():
 
 @pytest.mark.usefixtures("_toys")
 def test_checks_that_are_not_run_are_named_and_give_exit_code_1():
-    names = only("spec-matches-class", "zero-budget", "lossless")
+    names = only("settings-described", "zero-budget", "lossless")
     done = check("drafter:endless", *names, "--total-timeout", "1e-6")
     assert done.exit_code == 1
     assert "not run, since all checks together may take 1e-06 s: zero-budget, lossless" in done.output

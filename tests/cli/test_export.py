@@ -60,13 +60,15 @@ def test_nothing_is_replaced_unasked(here):
 
 
 DECLARES = """
-    from specdec_core import Capabilities, PluginSpec, hookimpl
+    from specdec_core import PluginSpec, hookimpl
     from toy_plugin import EchoConfig
+
+    class CopiesConfig(EchoConfig):
+        token_ids_only = True
 
     @hookimpl
     def specdec_drafters():
-        ids = Capabilities(token_ids_only=True)
-        return [PluginSpec("drafter", "copies", "toy_parts:Echo", EchoConfig, "Always the same token.", ids)]
+        return [PluginSpec("drafter", "copies", "toy_parts:Echo", CopiesConfig)]
 """
 
 
@@ -80,7 +82,7 @@ def test_a_plugin_that_declares_it_is_exported(here, toys):
     assert runner.asked[0].draft == (3, 3)
     refused = run("exported", "--to", "vllm", "--drafter", "echo")
     assert refused.exit_code == 2
-    assert "does not declare Capabilities(token_ids_only=True)" in refused.output
+    assert "does not declare token_ids_only = True in its settings" in refused.output
     assert "Drafters that need no more: copies." in refused.output
 
 

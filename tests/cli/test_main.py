@@ -42,11 +42,11 @@ def test_plugins_are_listed(specdec, toys):
 
 def test_plugins_as_json(specdec, toys):
     twin = """
-        from specdec_core import PluginSpec, hookimpl
+        from specdec_core import DrafterConfig, PluginSpec, hookimpl
 
         @hookimpl
         def specdec_drafters():
-            return [PluginSpec("drafter", "echo", "twin:Twin")]
+            return [PluginSpec("drafter", "echo", "twin:Twin", DrafterConfig)]
     """
     toys.install("dist-a", "twin_plugin", twin)
     records = json.loads(specdec("plugins", "--json").stdout)

@@ -137,12 +137,6 @@ def test_a_drafter_that_fails_is_given_up_and_the_others_go_on(by_options, here)
     assert not found.finished
 
 
-def test_a_drafter_of_one_row_is_measured_row_by_row(by_options):
-    result = by_options("--drafter", "single", "--temperature", "1")
-    assert result.exit_code == 0, result.output
-    assert "max_batch" not in result.stderr
-
-
 def test_ctrl_c_keeps_finished_drafters_and_the_same_command_goes_on(by_options, here, monkeypatch):
     from specdec_core.measurement import measure as module
 
@@ -194,7 +188,6 @@ BAD = {
     "lenience above 1": (("--drafter", "echo", "--lenience", "1.5"), "--lenience: "),
     "gamma": (("--drafter", "echo", "--gamma", "0"), "--gamma: "),
     "top-k": (("--drafter", "echo", "--top-k", "0"), "--top-k: "),
-    "batch": (("--drafter", "single", "--batch-size", "2"), "single"),
     "target": (("--drafter", "echo", "--target", "builtin:targe"), "builtin:target"),
     "prompts": (("--drafter", "echo", "--prompts", "none.jsonl"), "none.jsonl"),
     "--set alone": (("--drafter", "echo", "--set", "a=1"), "requires a study"),

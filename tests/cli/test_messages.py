@@ -132,10 +132,10 @@ def test_settings_in_python_have_the_near_misses_of_a_study(settings, message):
 
 
 PRINTS = """
-    from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
     print("loud: imported")
 
-    class LoudConfig(PluginConfig):
+    class LoudConfig(DrafterConfig):
         pass
 
     class Loud(DeterministicDrafter):
@@ -149,7 +149,7 @@ PRINTS = """
 
     @hookimpl
     def specdec_drafters():
-        return [PluginSpec("drafter", "loud", "toy_loud:Loud", LoudConfig, "Prints.")]
+        return [PluginSpec("drafter", "loud", "toy_loud:Loud", LoudConfig)]
 """
 
 

@@ -14,7 +14,6 @@ import ruamel.yaml
 from typer.testing import CliRunner
 
 import specdec_core
-from specdec_core import Capabilities
 from specdec_core.cli.main import app
 from specdec_core.registry import HOOKS_BY_KIND, Registry
 from specdec_core.study import load_study
@@ -100,7 +99,8 @@ def test_a_name_becomes_a_module_that_announces_it(new, tmp_path, shape, name):
     assert spec.kind == (shape if shape in HOOKS_BY_KIND else "drafter")
     factory, _, made_class = spec.factory.partition(":")
     assert factory == module == f"specdec_{name.replace('-', '_')}"
-    assert getattr(made, made_class).Config is spec.config
+    assert hasattr(made, made_class)
+    assert spec.summary.endswith(".")
     assert spec.config.__module__ == made.__name__
     assert not {made_class, spec.config.__name__} & set(specdec_core.__all__)
     (test,) = (tmp_path / "made" / "tests").iterdir()
@@ -142,8 +142,8 @@ def test_it_passes_the_kit(new, tmp_path, shape):
     assert new("last-word", "--output", "made", *SHAPES[shape]).exit_code == 0
     _, _, made, (spec,) = announced(tmp_path / "made")
     drafter = getattr(made, spec.factory.partition(":")[2])
-    can = Capabilities(encoder_decoder=False)
-    results = outcomes(DrafterSubject(lambda target: drafter(spec.config(), target), can))
+    config = type("DecoderOnly", (spec.config,), {"targets": "decoder-only", "__module__": __name__})
+    results = outcomes(DrafterSubject(lambda target: drafter(spec.config(), target), config))
     assert not [one for one in results if one.outcome not in ("passed", "skipped")]
 
 

@@ -68,16 +68,17 @@ PLUGIN = '''
             return self
 
     class BareConfig(TrainerConfig):
+        __doc__ = "Nothing " + "at all " * 40 + "ever."
         seed: int
         """The seed."""
 
     @hookimpl
     def specdec_trainers():
         return [
-            PluginSpec("trainer", "count", "train_parts:Count", CountConfig, "Counts [words]."),
-            PluginSpec("trainer", "bare", "train_parts:Bare", BareConfig, "Nothing " + "at all " * 40 + "ever."),
-            PluginSpec("trainer", "absent", "train_nowhere:Absent", TrainerConfig, "Its module is missing."),
-            PluginSpec("trainer", "odd", "train_parts:Odd", TrainerConfig, "Returns nonsense."),
+            PluginSpec("trainer", "count", "train_parts:Count", CountConfig),
+            PluginSpec("trainer", "bare", "train_parts:Bare", BareConfig),
+            PluginSpec("trainer", "absent", "train_nowhere:Absent", TrainerConfig),
+            PluginSpec("trainer", "odd", "train_parts:Odd", TrainerConfig),
         ]
 '''
 

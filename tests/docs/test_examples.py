@@ -16,9 +16,9 @@ import torch
 from typer.testing import CliRunner
 
 from specdec_core import (
-    Capabilities,
     Decoder,
     DeterministicDrafter,
+    DrafterConfig,
     GenerationSettings,
     PluginConfig,
     PluginSpec,
@@ -123,8 +123,7 @@ def test_drafters_of_the_tutorial_draft_trees(make, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_THE_TUTORIAL)
 def test_a_drafter_of_the_tutorial_conforms(registry, make, name):
-    capabilities = registry.spec("drafter", name).capabilities
-    subject = DrafterSubject(lambda target: make("drafter", name, target), capabilities)
+    subject = DrafterSubject(lambda target: make("drafter", name, target), registry.drafter_config(name))
     assert not failures(subject)
 
 
@@ -216,7 +215,7 @@ def test_hidden_states_are_declared_as_they_are_needed(registry):
         spec = registry.spec("drafter", name)
         module, _, factory = spec.factory.partition(":")
         drafter = getattr(importlib.import_module(module), factory)
-        assert drafter.needs_hidden_states == spec.capabilities.needs_hidden_states
+        assert drafter.needs_hidden_states == spec.config.needs_hidden_states
 
 
 class OneMore(DeterministicDrafter):
@@ -240,11 +239,11 @@ def test_messages_on_the_page_are_those_of_the_program(distributions, tmp_path, 
     assert CliRunner().invoke(app, ["plugins"]).stdout.splitlines()[-1] + "\n" == other_version
 
 
-@pytest.mark.parametrize("made", [PluginSpec, Capabilities], ids=lambda made: made.__name__)
-def test_the_tables_of_the_page_have_every_field(made):
+def test_the_tables_of_the_page_have_every_field():
     text = (ROOT / WRITE_A_DRAFTER).read_text(encoding="utf-8").partition("### What a plugin announces")[2]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE))
-    fields = dataclasses.fields(made)
-    assert [name for name in rows if name in {field.name for field in fields}] == [field.name for field in fields]
-    for field in fields if made is Capabilities else ():
-        assert rows[field.name] == {None: "any", True: "true", False: "false"}[field.default]
+    fields = [field.name for field in dataclasses.fields(PluginSpec)]
+    needs = {name: value for name, value in vars(DrafterConfig).items() if name in DrafterConfig.__class_vars__}
+    assert list(rows) == [*fields, *needs]
+    for name, value in needs.items():
+        assert rows[name] == {True: "true", False: "false"}.get(value, f"`{value}`")

@@ -10,9 +10,9 @@ from specdec_core.registry.settings import plugin_settings
 SPEC = """
     import sys
     from pydantic import field_serializer, field_validator
-    from specdec_core import PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DrafterConfig, PluginSpec, hookimpl
 
-    class Leaving(PluginConfig):
+    class Leaving(DrafterConfig):
         when: str = ""
 
         @field_validator("when")

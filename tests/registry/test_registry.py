@@ -6,18 +6,18 @@ import pytest
 from pydantic import BaseModel, Field
 
 import specdec_core
-from specdec_core import Capabilities, PluginConfig, PluginSpec, TargetInfo
+from specdec_core import DrafterConfig, PluginConfig, PluginSpec, TargetInfo
 from specdec_core.interface import PluginError
-from specdec_core.registry import Registry, check_capabilities, default_registry
+from specdec_core.registry import Registry, check_requirements, default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study import study_schema
 
 ONE = """
-    from specdec_core import PluginSpec, hookimpl
+    from specdec_core import DrafterConfig, PluginSpec, hookimpl
 
     @hookimpl
     def specdec_drafters():
-        return [PluginSpec("drafter", "twin", "twin_parts:Twin", summary="One of two.")]
+        return [PluginSpec("drafter", "twin", "twin_parts:Twin", DrafterConfig)]
 """
 
 
@@ -70,22 +70,25 @@ def test_a_plugin_that_fails_to_import_is_listed_as_broken(toys):
         ("raise RuntimeError('no luck')", "RuntimeError: no luck"),
         ("return 'echo'", "must return a list of PluginSpec, not str"),
         ("return ['echo']", "but it holds a str"),
-        ("return [PluginSpec('gamma', 'x', 'a:B')]", "with kind 'gamma'; this hook registers 'drafter'"),
-        ("return [PluginSpec('drafter', 'a b', 'a:B')]", "'a b' may contain only letters, digits"),
-        ("return [PluginSpec('drafter', 'a', 'a:B', aliases=('b c',))]", "'b c' may contain only letters, digits"),
-        ("return [PluginSpec('drafter', 'a', 'a:B', aliases=('a',))]", "which repeat a name"),
-        ("return [PluginSpec('drafter', 'x', 'a.B')]", "must have the form 'package.module:Class'"),
-        ("return [PluginSpec('drafter', 'x', 'a:B', dict)]", "must be a subclass of PluginConfig"),
-        ("return [PluginSpec('drafter', 'x', 'a:B', Named)]", "has a field 'name'"),
-        ("return [PluginSpec('drafter', 'x', 'a:B', shorthand='y')]", "which is not a field of its config"),
-        ("return [PluginSpec('trainer', 'x', 'a:B')]", "with kind 'trainer'; this hook registers 'drafter'"),
+        ("return [Spec('gamma', 'x', 'a:B', PluginConfig)]", "with kind 'gamma'; this hook registers 'drafter'"),
+        ("return [Spec('drafter', 'a b', 'a:B', D)]", "'a b' may contain only letters, digits"),
+        ("return [Spec('drafter', 'a', 'a:B', D, aliases=('b c',))]", "'b c' may contain only letters, digits"),
+        ("return [Spec('drafter', 'a', 'a:B', D, aliases=('a',))]", "which repeat a name"),
+        ("return [Spec('drafter', 'x', 'a.B', D)]", "must have the form 'package.module:Class'"),
+        ("return [Spec('drafter', 'x', 'a:B', dict)]", "must be a subclass of DrafterConfig"),
+        ("return [Spec('drafter', 'x', 'a:B', Named)]", "has a field 'name'"),
+        ("return [Spec('drafter', 'x', 'a:B', D, shorthand='y')]", "which is not a field of its config"),
+        (
+            "return [Spec('trainer', 'x', 'a:B', PluginConfig)]",
+            "with kind 'trainer'; this hook registers 'drafter'",
+        ),
     ],
 )
 def test_a_faulty_hook_marks_its_plugin_as_broken(site, body, reason):
     source = f"""
-        from specdec_core import PluginConfig, PluginSpec, hookimpl
+        from specdec_core import DrafterConfig as D, PluginConfig, PluginSpec as Spec, hookimpl
 
-        class Named(PluginConfig):
+        class Named(D):
             name: str = ""
 
         @hookimpl
@@ -128,7 +131,7 @@ def test_a_plugin_answers_to_its_aliases(toys):
     toys.install(
         "dist-a",
         "alias_plugin",
-        ONE.replace('"twin"', '"solo"').replace("summary=", 'aliases=("lonely",), summary='),
+        ONE.replace('"twin"', '"solo"').replace("DrafterConfig)", 'DrafterConfig, aliases=("lonely",))'),
     )
     registry = Registry()
     assert registry.spec("drafter", "lonely") is registry.spec("drafter", "solo")
@@ -144,7 +147,7 @@ def test_an_alias_that_is_another_plugins_name_is_a_conflict(toys):
     toys.install(
         "dist-b",
         "alias_plugin",
-        ONE.replace('"twin"', '"solo"').replace("summary=", 'aliases=("twin",), summary='),
+        ONE.replace('"twin"', '"solo"').replace("DrafterConfig)", 'DrafterConfig, aliases=("twin",))'),
         version="2.0",
     )
     registry = Registry()
@@ -216,19 +219,21 @@ def test_two_plugins_that_claim_the_bare_value(toys):
 
 
 @pytest.mark.parametrize(
-    ("can", "asked", "reason"),
+    ("needs", "asked", "reason"),
     [
-        (Capabilities(max_batch=1), {"batch_size": 2}, "at most 1 sequence.*batch_size is 2"),
-        (Capabilities(encoder_decoder=False), {"encoder_decoder": True}, "this target has an encoder"),
-        (Capabilities(decoder_only=False), {"encoder_decoder": False}, "this target has no encoder"),
-        (Capabilities(needs_tokenizer=True), {"has_tokenizer": False}, "has no tokenizer"),
+        ({"targets": "decoder-only"}, {"encoder_decoder": True}, "this target has an encoder"),
+        ({"targets": "encoder-decoder"}, {"encoder_decoder": False}, "this target has no encoder"),
+        ({"needs_tokenizer": True}, {"has_tokenizer": False}, "has no tokenizer"),
+        ({"needs_hidden_states": True}, {"has_hidden_states": False}, "needs hidden states"),
+        ({"needs_model": True}, {"has_model": False}, "is made of the target's own weights"),
     ],
 )
-def test_capabilities_are_checked_with_the_reason(can, asked, reason):
-    spec = PluginSpec("drafter", "weak", "a:B", capabilities=can)
-    check_capabilities(spec)
+def test_requirements_are_checked_with_the_reason(needs, asked, reason):
+    config = type("WeakConfig", (DrafterConfig,), {"__module__": __name__, **needs})
+    spec = PluginSpec("drafter", "weak", "a:B", config)
+    check_requirements(spec)
     with pytest.raises(PluginError, match=f"drafter 'weak' .*{reason}"):
-        check_capabilities(spec, **asked)
+        check_requirements(spec, **asked)
 
 
 TRAINERS = """
@@ -247,7 +252,7 @@ TRAINERS = """
 
     @hookimpl
     def specdec_trainers():
-        return [PluginSpec("trainer", "fit", "fit_parts:Fit", Settings, "Fits.")]
+        return [PluginSpec("trainer", "fit", "fit_parts:Fit", Settings)]
 """
 
 

@@ -19,10 +19,10 @@ from specdec_core.study import RunLabels, load_study, run_model, study_schema
 NESTS = """
     from typing import Annotated, Any
     from pydantic import Field
-    from specdec_core import Capabilities, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DrafterConfig, PluginSpec, hookimpl
     from specdec_core.interface import Nested, NestedDrafter, NestedGamma
 
-    class PackConfig(PluginConfig):
+    class PackConfig(DrafterConfig):
         drafters: Annotated[tuple[NestedDrafter, ...], Field(min_length=1)]
         \"\"\"Several.\"\"\"
         spare: NestedDrafter | None = None
@@ -34,25 +34,29 @@ NESTS = """
         most: Annotated[int, Field(ge=1)] = 8
         \"\"\"A setting of its own.\"\"\"
 
-    class MiddleConfig(PluginConfig):
+    class MiddleConfig(DrafterConfig):
         model: str = "m"
         \"\"\"The model.\"\"\"
         drafter: Annotated[Any, Nested("drafter", same_target=False)]
         \"\"\"Who guesses for the model.\"\"\"
 
-    class ReaderConfig(PluginConfig):
+    class ReaderConfig(DrafterConfig):
+        needs_tokenizer = True
+        file: str = "words"
+        \"\"\"A file.\"\"\"
+
+    class LookerConfig(DrafterConfig):
+        needs_hidden_states = True
         file: str = "words"
         \"\"\"A file.\"\"\"
 
     @hookimpl
     def specdec_drafters():
-        reads = Capabilities(needs_tokenizer=True)
-        looks = Capabilities(needs_hidden_states=True)
         return [
-            PluginSpec("drafter", "pack", "nest_parts:Pack", PackConfig, "Several."),
-            PluginSpec("drafter", "middle", "nest_parts:Middle", MiddleConfig, "For a model."),
-            PluginSpec("drafter", "reader", "nest_parts:Reader", ReaderConfig, "Reads text.", reads),
-            PluginSpec("drafter", "looker", "nest_parts:Reader", ReaderConfig, "Looks inside.", looks),
+            PluginSpec("drafter", "pack", "nest_parts:Pack", PackConfig),
+            PluginSpec("drafter", "middle", "nest_parts:Middle", MiddleConfig),
+            PluginSpec("drafter", "reader", "nest_parts:Reader", ReaderConfig),
+            PluginSpec("drafter", "looker", "nest_parts:Reader", LookerConfig),
         ]
 """
 
@@ -316,17 +320,12 @@ def test_runs_are_named_after_all_drafters(load):
 
 def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(problems, load, tmp_path):
     text = "{name: pack, drafters: [echo, {name: pack, drafters: [single]}]}"
-    assert problems(text, "batch_size=2") == [
-        "4:68: drafter 'single' drafts for at most 1 sequence(s) at once, but batch_size is 2; "
-        "set batch_size to 1 or less."
-    ]
     (tmp_path / "t5").mkdir()
     (tmp_path / "t5" / "config.json").write_text('{"is_encoder_decoder": true}')
     assert problems(text, target="./t5")[0].startswith("4:68: drafter 'single' works for decoder-only targets")
-    # What works for a model between is not held against the target; the batch is the same for all.
+    # What works for a model between is not held against the target.
     below = text.replace("{name: pack, drafters: [single]}", "{name: middle, drafter: single}")
     load(below, target="./t5")
-    assert "at most 1 sequence" in problems(below, "batch_size=2")[0]
 
 
 @pytest.mark.parametrize(
@@ -387,10 +386,10 @@ def test_settings_without_a_name_cannot_be_made(nests):
 
 def test_a_drafter_may_be_the_only_one_there_is(site):
     source = """
-        from specdec_core import PluginConfig, PluginSpec, hookimpl
+        from specdec_core import DrafterConfig, PluginConfig, PluginSpec, hookimpl
         from specdec_core.interface import NestedDrafter
 
-        class Config(PluginConfig):
+        class Config(DrafterConfig):
             inner: NestedDrafter | None = None
 
         @hookimpl
@@ -399,7 +398,7 @@ def test_a_drafter_may_be_the_only_one_there_is(site):
 
         @hookimpl
         def specdec_gamma_controllers():
-            return [PluginSpec("gamma", "fast", "nowhere:Fast"), PluginSpec("gamma", "slow", "nowhere:Slow")]
+            return [PluginSpec("gamma", name, "nowhere:Any", PluginConfig) for name in ("fast", "slow")]
     """
     site.install("dist-a", "alone_plugin", source)
     run = run_model(Registry())

@@ -238,14 +238,10 @@ def test_repeats_that_another_version_counted_are_refused(study, tmp_path):
     ("drafter", "reason"),
     [
         ("absent", "drafter 'absent' of specdec-toys 1.0 could not be imported"),
-        ("single", "at most 1"),
     ],
 )
-def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason, monkeypatch):
+def test_a_run_that_cannot_be_loaded_is_given_up_alone(study, drafter, reason):
     text = STUDY + f"  - {{{{drafter: {drafter}, gamma: 1}}}}\n"
-    if drafter == "single":
-        # Let through by the validation, as for a target whose kind only shows when it is loaded.
-        monkeypatch.setattr("specdec_core.study.config.loader.unmet_requirements", lambda *_, **__: ())
     recorder = Recorder()
     result = run_study(study(text, "batch_size=2", "repeats=1"), recorder)
     assert list(result.failed) == [(None, f"{drafter}-1")]

@@ -310,7 +310,7 @@ runs:
 """
 PICKY = """
     import weakref
-    from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
     from specdec_core.interface import PluginError
 
     ALIVE = weakref.WeakSet()
@@ -329,7 +329,7 @@ PICKY = """
                 raise PluginError("too many words for me")
             super().__init__(config, target)
 
-    class PickyConfig(PluginConfig):
+    class PickyConfig(DrafterConfig):
         pass
 
     @hookimpl

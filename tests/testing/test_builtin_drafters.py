@@ -6,8 +6,6 @@ for three drafters that differ. `-m slow` adds the other kind of target, other s
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from specdec_core import default_registry
@@ -110,9 +108,9 @@ def subjects(catalogues, device):
         def make(target):
             return catalogues[target.encoder_decoder].make(name, afresh=True)
 
-        declared = default_registry().spec("drafter", plugin_of(name)).capabilities
-        can = replace(declared, decoder_only=not encoder, encoder_decoder=encoder)
-        return DrafterSubject(make, can, device=device)
+        config = default_registry().drafter_config(plugin_of(name))
+        kind = {"targets": "encoder-decoder" if encoder else "decoder-only", "__module__": __name__}
+        return DrafterSubject(make, type("Config", (config,), kind), device=device)
 
     return {(name, encoder): subject(name, encoder) for name, encoder in ALL}
 

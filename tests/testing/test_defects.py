@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from dataclasses import replace
 
 import pytest
 import torch
 
-from specdec_core.interface import Capabilities
+from specdec_core.interface import DrafterConfig
 from specdec_core.testing import checks_for, subject_of
 from tests.conformance import failures, outcomes, quick_names
 from tests.testing import defects
@@ -28,10 +27,10 @@ LIKE_BUILTINS = (Branching, Cached, Hidden)
 SHORT_PARAMS = [one for one in HEALTHY_PARAMS if one.values[1] not in LIKE_BUILTINS]
 
 
-def subject(kind, make, **capabilities):
-    """Return a plugin class as a subject, with the capabilities that it declares."""
-    declared = replace(getattr(make, "declares", Capabilities()), **capabilities)
-    return subject_of(kind, make, capabilities=declared)
+def subject(kind, make, **needs):
+    """Return a plugin class as a subject, with what it declares that it needs."""
+    said = {**getattr(make, "declares", {}), **needs, "__module__": __name__}
+    return subject_of(kind, make, config=type("Config", (DrafterConfig,), said))
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
@@ -61,27 +60,27 @@ def test_the_default_device_is_restored():
 
 @pytest.mark.parametrize(("kind", "make"), SHORT_PARAMS)
 def test_a_plugin_without_a_defect_passes_in_short(kind, make):
-    short = subject(kind, make, encoder_decoder=False).in_short()
+    short = subject(kind, make, targets="decoder-only").in_short()
     assert not failures(short, *quick_names(kind))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "make"), HEALTHY_PARAMS)
 def test_a_plugin_without_a_defect_passes(kind, make):
-    assert not failures(subject(kind, make, encoder_decoder=False))
+    assert not failures(subject(kind, make, targets="decoder-only"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", HEALTHY["drafter"])
 def test_a_drafter_without_a_defect_passes_behind_an_encoder(make):
-    assert not failures(subject("drafter", make, decoder_only=False))
+    assert not failures(subject("drafter", make, targets="encoder-decoder"))
 
 
 @pytest.mark.parametrize("kind", DEFECTS)
 def test_every_check_catches_a_defect(kind):
     catching = {name for defect in DEFECTS[kind].values() for name in defect.caught_by}
     # Checks of specs are tested in test_plugin_spec_checks.py; `on-device` needs a second device.
-    elsewhere = {"spec-imports-no-torch", "spec-matches-class", "on-device"}
+    elsewhere = {"spec-imports-no-torch", "settings-described", "on-device"}
     assert {one.name for one in checks_for(kind)} - catching <= elsewhere
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from specdec_core import Capabilities, DeterministicDrafter, PluginConfig
+from specdec_core import DeterministicDrafter, DrafterConfig, PluginConfig
 from specdec_core.interface import ConfigError, PluginError
 from specdec_core.testing import (
     CheckFailure,
@@ -18,7 +18,7 @@ from specdec_core.testing import (
 )
 from specdec_core.testing import registration as checking
 from specdec_core.testing.registration import Check, check
-from tests.conformance import failures, outcome_of, outcomes
+from tests.conformance import failures, outcome_of
 from tests.testing.defects import healthy
 from tests.toys import CountingDrafter
 
@@ -274,23 +274,21 @@ def test_a_drafter_that_cannot_be_made_is_tried_once():
     assert len(tries) == 1
 
 
-class TestCapabilities:
-    def test_say_which_checks_apply(self):
-        one_row = subject(capabilities=Capabilities(max_batch=1))
-        names = ["ragged-rows", "rows-independent", "budget-respected", "max-batch"]
-        found = {one.name: one.outcome for one in outcomes(one_row, *names)}
-        assert found["ragged-rows"] == found["rows-independent"] == "skipped"
-        assert found["budget-respected"] == found["max-batch"] == "passed"
+def config_of(**needs):
+    """Return a class of settings that says what a drafter needs."""
+    return type("Config", (DrafterConfig,), {"__module__": __name__, **needs})
 
+
+class TestNeeds:
     @pytest.mark.parametrize("encoder_decoder", [True, False])
     def test_say_which_targets_are_tried(self, encoder_decoder):
-        can = Capabilities(decoder_only=not encoder_decoder, encoder_decoder=encoder_decoder)
-        (one,) = subject(capabilities=can).targets
+        kind = "encoder-decoder" if encoder_decoder else "decoder-only"
+        (one,) = subject(config=config_of(targets=kind)).targets
         assert one.encoder_decoder == encoder_decoder
         assert one.info.encoder_decoder == encoder_decoder
 
     def test_say_whether_there_is_a_tokenizer(self):
-        (one, _) = subject(capabilities=Capabilities(needs_tokenizer=True)).targets
+        (one, _) = subject(config=config_of(needs_tokenizer=True)).targets
         assert one.info.tokenizer("2 3 5")["input_ids"] == [2, 3, 5]
         assert one.info.tokenizer.decode([2, 3]) == "2 3"
         assert subject().target.info.tokenizer is None
@@ -306,18 +304,6 @@ class TestCapabilities:
         assert one.target.info.tokenizer is not None
         assert one.drafter(one.target).target.tokenizer is not None
 
-    @pytest.mark.parametrize(
-        ("stated", "message"),
-        [
-            ({"decoder_only": False, "encoder_decoder": False}, "capabilities exclude every target"),
-            ({"max_batch": 0}, "max_batch is 0; it must be at least 1, or None for no limit"),
-        ],
-    )
-    @pytest.mark.parametrize("kind", ["drafter", "gamma", "lenience"])
-    def test_that_leave_nothing_to_try(self, kind, stated, message):
-        with pytest.raises(ConfigError, match=message):
-            subject_of(kind, Plain, capabilities=Capabilities(**stated))
-
 
 @pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:99"])
 def test_a_device_that_torch_cannot_compute_on(device):
@@ -330,7 +316,7 @@ def test_a_device_that_torch_cannot_compute_on(device):
 class TestNamed:
     def test_an_installed_plugin_is_found_with_what_it_announced(self):
         one = named("drafter", "heads", {"model": "no-file.safetensors"})
-        assert one.capabilities.needs_hidden_states
+        assert one.needs.needs_hidden_states
         assert one.spec is not None
         assert one.spec.name == "heads"
 

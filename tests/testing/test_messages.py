@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from specdec_core import AutoregressiveDrafter, DeterministicDrafter, Drafter, PluginConfig
-from specdec_core.interface import Capabilities, Dense, DraftSession, GammaSession, PointMass, Proposal
+from specdec_core.interface import Dense, DrafterConfig, DraftSession, GammaSession, PointMass, Proposal
 from specdec_core.testing import DrafterSubject, subject_of
 from specdec_core.testing.runner import findings_of
 from tests.conformance import failures, quick_names
@@ -152,8 +152,8 @@ class CannotBegin(Raises):
 
 def drafter_of(kind, *, needs_hidden=None):
     needs = kind.needs_hidden_states if needs_hidden is None else needs_hidden
-    can = Capabilities(needs_hidden_states=needs, encoder_decoder=False)
-    return DrafterSubject(lambda target: kind(PluginConfig(), target), can)
+    said = {"needs_hidden_states": needs, "targets": "decoder-only", "__module__": __name__}
+    return DrafterSubject(lambda target: kind(PluginConfig(), target), type("Config", (DrafterConfig,), said))
 
 
 def told(subject, *names):

@@ -10,17 +10,15 @@ from tests.installed import site  # noqa: F401  (a fixture)
 
 PLUGIN = """
     {first}
-    from specdec_core import Capabilities, DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+    from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
 
-    class MineConfig(PluginConfig):
+    class MineConfig(DrafterConfig):
+        {summary}
+
         size: int = 2
         {about}
 
-    class OtherConfig(PluginConfig):
-        pass
-
     class Mine(DeterministicDrafter):
-        Config = {own}
         needs_hidden_states = {needs}
 
         def draft(self, tokens, budget):
@@ -28,17 +26,15 @@ PLUGIN = """
 
     @hookimpl
     def specdec_drafters():
-        can = Capabilities(needs_hidden_states=False)
-        return [PluginSpec("drafter", "mine", "toy_mine:Mine", MineConfig, {summary}, can)]
+        return [PluginSpec("drafter", "mine", "toy_mine:Mine", MineConfig)]
 """
 FITTING = {
     "first": "",
     "about": '"""How large."""',
-    "own": "MineConfig",
     "needs": "False",
-    "summary": '"Drafts nothing."',
+    "summary": '"""Drafts nothing."""',
 }
-NAMES = ("spec-imports-no-torch", "spec-matches-class", "hidden-states-declared")
+NAMES = ("spec-imports-no-torch", "settings-described", "hidden-states-declared")
 
 
 @pytest.fixture
@@ -58,14 +54,9 @@ def test_a_spec_that_fits(announced):
     ("otherwise", "check", "message"),
     [
         ({"first": "import torch"}, "spec-imports-no-torch", "got:      torch was imported"),
-        (
-            {"own": "OtherConfig"},
-            "spec-matches-class",
-            "MineConfig in the spec, Config = OtherConfig in the class",
-        ),
-        ({"about": ""}, "spec-matches-class", "no description of size"),
-        ({"summary": '""'}, "spec-matches-class", "no summary"),
-        ({"needs": "True"}, "hidden-states-declared", "True in the class, False in the capabilities"),
+        ({"about": ""}, "settings-described", "no description of size"),
+        ({"summary": ""}, "settings-described", "no docstring of the class"),
+        ({"needs": "True"}, "hidden-states-declared", "True in the class, False in the settings"),
     ],
 )
 def test_a_spec_that_does_not_fit(announced, otherwise, check, message, tmp_path, monkeypatch):

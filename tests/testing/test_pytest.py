@@ -10,7 +10,7 @@ pytest_plugins = ["pytester"]
 
 HEAD = """
     import pytest
-    from specdec_core import Capabilities, DeterministicDrafter, PluginConfig
+    from specdec_core import DeterministicDrafter, PluginConfig
     from specdec_core.testing import DrafterKit, GammaKit, parametrize_with_checks
 
     class Mine(DeterministicDrafter):
@@ -154,7 +154,6 @@ def test_a_class_with_a_name_that_does_not_exist(run, line, message):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("capabilities = Capabilities(max_batch=0)", "*max_batch is 0; it must be at least 1*"),
         ('device = "nonsense"', "*device 'nonsense': torch cannot use it. Available: cpu*"),
     ],
 )
@@ -285,24 +284,6 @@ def test_every_expected_failure_that_passes_says_so(run):
         ]
     )
     result.stdout.no_fnmatch_line("*the same cause as*")
-
-
-def test_capabilities_decide_which_checks_apply(run):
-    result = run(
-        """
-    class TestMine(DrafterKit):
-        capabilities = Capabilities(max_batch=1)
-        @pytest.fixture
-        def make(self):
-            return lambda target: Mine(PluginConfig(), target)
-""",
-        "-k",
-        "ragged-rows or budget-respected",
-        "-rs",
-    )
-    outcomes = result.parseoutcomes()
-    assert (outcomes["passed"], outcomes["skipped"]) == (1, 1)
-    result.stdout.fnmatch_lines(["*it declares max_batch=1*"])
 
 
 SILENT = """

@@ -173,7 +173,7 @@ def test_a_defect_is_found_by_the_check_for_it(defect, config, name, monkeypatch
 
 
 def test_every_check_has_a_defect():
-    of_specs = {"spec-imports-no-torch", "spec-matches-class"}
+    of_specs = {"spec-imports-no-torch", "settings-described"}
     assert {one.name for one in checks_for("rule")} == {name for *_, name in DEFECTS} | of_specs
 
 

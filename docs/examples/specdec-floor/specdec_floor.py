@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # --8<-- [start:config]
 class FloorConfig(RuleConfig):
-    """How improbable a draft token may be."""
+    """Draft tokens that are not much less probable than the best; lossy where it samples."""
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.3
     """A draft token is accepted if its probability is at least this share of the largest one."""
@@ -29,8 +29,6 @@ class FloorConfig(RuleConfig):
 # --8<-- [start:rule]
 class Floor(AcceptanceRule):
     """Accepts x if p(x) >= share * max p; where p is one-hot, that is the argmax alone."""
-
-    Config = FloorConfig
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:
         from specdec_core.verification import accept, accept_allowed
@@ -53,8 +51,7 @@ class Floor(AcceptanceRule):
 @hookimpl
 def specdec_rules() -> list[PluginSpec]:
     """Announce the rule."""
-    summary = "Draft tokens that are not much less probable than the best; lossy where it samples."
-    return [PluginSpec("rule", "floor", "specdec_floor:Floor", FloorConfig, summary)]
+    return [PluginSpec("rule", "floor", "specdec_floor:Floor", FloorConfig)]
 
 
 # --8<-- [end:hook]

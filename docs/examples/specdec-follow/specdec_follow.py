@@ -21,7 +21,7 @@ from specdec_core.interface import LenienceConfig
 
 # --8<-- [start:gamma]
 class FollowConfig(PluginConfig):
-    """How far to go."""
+    """One token more than were accepted last time."""
 
     max_gamma: Annotated[int, Field(ge=1)] = 8
     """Maximum number of tokens to draft per step."""
@@ -29,8 +29,6 @@ class FollowConfig(PluginConfig):
 
 class Follow(GammaController):
     """Asks for one token more than were accepted last time, row by row."""
-
-    Config = FollowConfig
 
     @property
     def max_gamma(self) -> int:
@@ -54,7 +52,7 @@ class FollowSession(GammaSession):
 # --8<-- [end:gamma]
 # --8<-- [start:lenience]
 class LateConfig(LenienceConfig):
-    """When to become lenient, and how much."""
+    """Strict where a text begins, lenient then."""
 
     strict_for: Annotated[int, Field(ge=0)] = 16
     """New tokens of a row that are judged strictly."""
@@ -64,8 +62,6 @@ class LateConfig(LenienceConfig):
 
 class Late(LenienceController):
     """Judges the beginning of a text strictly, and what follows leniently."""
-
-    Config = LateConfig
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         return LateSession(self.config, batch)
@@ -90,15 +86,13 @@ class LateSession(LenienceSession):
 @hookimpl
 def specdec_gamma_controllers() -> list[PluginSpec]:
     """Announce the controller of gamma."""
-    summary = "One token more than were accepted last time."
-    return [PluginSpec("gamma", "follow", "specdec_follow:Follow", FollowConfig, summary)]
+    return [PluginSpec("gamma", "follow", "specdec_follow:Follow", FollowConfig)]
 
 
 @hookimpl
 def specdec_lenience_controllers() -> list[PluginSpec]:
     """Announce the controller of lenience."""
-    summary = "Strict where a text begins, lenient then."
-    return [PluginSpec("lenience", "late", "specdec_follow:Late", LateConfig, summary)]
+    return [PluginSpec("lenience", "late", "specdec_follow:Late", LateConfig)]
 
 
 # --8<-- [end:hooks]

@@ -9,9 +9,9 @@ import numpy as np
 
 from specdec_core import (
     Drafter,
+    DrafterConfig,
     DraftRequest,
     DraftSession,
-    PluginConfig,
     PluginSpec,
     Proposal,
     SessionInfo,
@@ -29,8 +29,8 @@ from specdec_core.interface import (
 from specdec_core.interface.files import check_output, writing_file
 
 
-class PairsConfig(PluginConfig):
-    """Which table is used."""
+class PairsConfig(DrafterConfig):
+    """What followed in a text."""
 
     table: Path
     """What `specdec train pairs` wrote."""
@@ -39,8 +39,6 @@ class PairsConfig(PluginConfig):
 # --8<-- [start:table]
 class Pairs(Drafter):
     """Guesses what followed the last token in the counted text; where nothing did, what followed others."""
-
-    Config = PairsConfig
 
     def __init__(self, config: PairsConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -87,8 +85,6 @@ class PairsTrainerConfig(TrainerConfig):
 class PairsTrainer(Trainer):
     """Writes a JSON object: each token, and how often each other one followed it."""
 
-    Config = PairsTrainerConfig
-
     def train(self, progress: Progress) -> TrainingReport:
         config = self.config
         check_output(config.output, config.overwrite)
@@ -112,14 +108,13 @@ class PairsTrainer(Trainer):
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce the drafter."""
-    return [PluginSpec("drafter", "pairs", "specdec_pairs:Pairs", PairsConfig, "What followed in a text.")]
+    return [PluginSpec("drafter", "pairs", "specdec_pairs:Pairs", PairsConfig)]
 
 
 @hookimpl
 def specdec_trainers() -> list[PluginSpec]:
     """Announce the trainer, under the drafter's name."""
-    summary = "Which token follows which in a text."
-    return [PluginSpec("trainer", "pairs", "specdec_pairs:PairsTrainer", PairsTrainerConfig, summary)]
+    return [PluginSpec("trainer", "pairs", "specdec_pairs:PairsTrainer", PairsTrainerConfig)]
 
 
 # --8<-- [end:hooks]

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
 
 
-class RecentConfig(PluginConfig):
-    """How much of the text counts as recent."""
+class RecentConfig(DrafterConfig):
+    """What followed each token the last time."""
 
     window: Annotated[int, Field(ge=2)] = 512
     """How many of the last tokens are looked at."""
@@ -18,8 +18,6 @@ class RecentConfig(PluginConfig):
 
 class Recent(DeterministicDrafter):
     """Follows the trail of what came after each token the last time."""
-
-    Config = RecentConfig
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
         followed_by = dict(pairwise(tokens[-self.config.window :]))
@@ -32,5 +30,4 @@ class Recent(DeterministicDrafter):
 @hookimpl
 def specdec_drafters() -> list[PluginSpec]:
     """Announce the drafter; called when the registry is first asked for anything."""
-    summary = "What followed each token the last time."
-    return [PluginSpec("drafter", "recent", "specdec_recent:Recent", RecentConfig, summary)]
+    return [PluginSpec("drafter", "recent", "specdec_recent:Recent", RecentConfig)]

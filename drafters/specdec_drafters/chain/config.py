@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from specdec_core.interface import NestedDrafter, PluginConfig
+from specdec_core.interface import DrafterConfig, NestedDrafter
 
 
-class ChainConfig(PluginConfig):
-    """The drafters of a chain, and when to fall back to the next one."""
+class ChainConfig(DrafterConfig):
+    """Falls back to the next drafter when one has no draft.
+
+    The drafters of a chain, and when to fall back to the next one.
+    """
+
+    token_ids_only: ClassVar[bool] = True
 
     drafters: tuple[NestedDrafter, ...]
     """At least one drafter, in the order they are asked: names, or mappings with `name` and settings."""

@@ -52,8 +52,6 @@ class ChainDrafter(CompositeDrafter):
         Requested in vLLM issue 24344 and llama.cpp issue 23184. Exactness: appendix A.1 of arXiv 2211.17192.
     """
 
-    Config = ChainConfig
-
     def __init__(self, config: ChainConfig, target: TargetInfo) -> None:
         members = [make_nested("drafter", member, target, "chain") for member in config.drafters]
         super().__init__(config, target, members)

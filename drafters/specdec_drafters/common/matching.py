@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import DrafterConfig
 
 
-class MatchingConfig(PluginConfig):
+class MatchingConfig(DrafterConfig):
     """How much of the end of a sequence must match, and how much of what followed is drafted."""
 
     max_match: Annotated[int, Field(ge=1)] = 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -12,7 +12,12 @@ from specdec_drafters.common.matching import MatchingConfig
 
 
 class DatastoreConfig(MatchingConfig):
-    """The corpus, either `text` or `ids`; what to match in it, and what to draft."""
+    """Continues the longest match in a corpus (retrieval, as REST).
+
+    The corpus, either `text` or `ids`; what to match in it, and what to draft.
+    """
+
+    token_ids_only: ClassVar[bool] = True
 
     text: Annotated[str, Field(min_length=1)] | None = None
     """A UTF-8 text to search with the target's tokenizer, or `builtin:stdlib`, the Python standard library."""

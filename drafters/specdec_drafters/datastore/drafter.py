@@ -26,7 +26,6 @@ class DatastoreDrafter(Drafter):
         `max_spec_factor`.
     """
 
-    Config = DatastoreConfig
     drafts_trees = True
 
     def __init__(self, config: DatastoreConfig, target: TargetInfo) -> None:

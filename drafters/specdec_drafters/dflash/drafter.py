@@ -29,7 +29,6 @@ class DFlashDrafter(Drafter):
         Chen et al. 2026 (arXiv 2602.06036).
     """
 
-    Config = DFlashConfig
     needs_hidden_states = True
     drafts_trees = True
 

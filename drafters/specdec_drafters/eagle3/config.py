@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import DrafterConfig
 from specdec_drafters.training.config import TrainingConfig
 
 
-class Eagle3Config(PluginConfig):
-    """The head to draft with."""
+class Eagle3Config(DrafterConfig):
+    """An EAGLE-3 head from a speculators checkpoint, on the hidden states of the target's layers.
+
+    The head to draft with.
+    """
+
+    needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
     """An EAGLE-3 head for this target in the format of the speculators package: a folder, a hub name, or

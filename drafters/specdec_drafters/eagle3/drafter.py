@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from specdec_core.interface import (
     DraftRequest,
     DraftSession,
     Outcome,
-    PluginConfig,
     Proposal,
     SessionInfo,
     TargetInfo,
@@ -23,7 +22,6 @@ from specdec_core.interface import (
 from specdec_core.models import LoadedModel, inspect_family
 from specdec_drafters.common.model_drafter import ModelDraftSession, max_length_of
 from specdec_drafters.eagle3.checkpoint import read_eagle3
-from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.model import CARRIED
 
 
@@ -42,7 +40,6 @@ class Eagle3Drafter(Drafter):
         Li et al. 2025 (arXiv 2503.01840).
     """
 
-    Config: ClassVar[type[PluginConfig]] = Eagle3Config
     needs_hidden_states = True
     drafts_trees = True
 

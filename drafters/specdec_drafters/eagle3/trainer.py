@@ -43,7 +43,6 @@ class Eagle3Trainer(WeightsTrainer["Distillation"]):
         Li et al. 2025 (arXiv 2503.01840). The loss is KL, then total variation, in place of cross-entropy.
     """
 
-    Config = Eagle3TrainerConfig
     config: Eagle3TrainerConfig
     """The settings."""
 

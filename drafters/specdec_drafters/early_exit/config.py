@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import DrafterConfig
 from specdec_drafters.training.config import LossName, TrainingConfig
 
 
-class EarlyExitConfig(PluginConfig):
-    """After which of the target's layers to exit, and with which trained exit."""
+class EarlyExitConfig(DrafterConfig):
+    """The target's first layers with its own head, optionally trained (self-speculation).
+
+    After which of the target's layers to exit, and with which trained exit.
+    """
+
+    needs_model: ClassVar[bool] = True
 
     layers: Annotated[int, Field(ge=1)] | None = None
     """Number of the target's layers that draft, from the first. By default those of the trained exit; without one,

@@ -42,8 +42,6 @@ class EarlyExitDrafter(ModelDrafter):
         layers: Number of the target's layers that draft.
     """
 
-    Config = EarlyExitConfig
-
     def __init__(self, config: EarlyExitConfig, target: TargetInfo) -> None:
         own = target_model(target, "early-exit")
         self.layers, translator = config.layers, None

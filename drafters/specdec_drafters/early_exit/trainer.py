@@ -43,7 +43,6 @@ class EarlyExitTrainer(WeightsTrainer["Distillation"]):
         of arXiv 2211.17192 for the loss and the choice.
     """
 
-    Config = EarlyExitTrainerConfig
     config: EarlyExitTrainerConfig
     """The settings."""
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import DrafterConfig
 from specdec_drafters.training.config import LossName, TrainingConfig
 
 
-class HeadsConfig(PluginConfig):
-    """The heads to draft with."""
+class HeadsConfig(DrafterConfig):
+    """Trained heads on the target's last hidden state draft several tokens at once.
+
+    The heads to draft with.
+    """
+
+    needs_hidden_states: ClassVar[bool] = True
 
     model: Annotated[str, Field(min_length=1)]
     """Heads that `specdec train heads` wrote for this target: a file, a folder with `heads.safetensors`, or

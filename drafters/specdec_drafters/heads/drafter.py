@@ -41,7 +41,6 @@ class HeadsDrafter(Drafter):
         (arXiv 1811.03115).
     """
 
-    Config = HeadsConfig
     needs_hidden_states = True
     drafts_trees = True
 

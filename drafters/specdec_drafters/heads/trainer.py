@@ -39,7 +39,6 @@ class HeadsTrainer(WeightsTrainer["Distillation"]):
         random head per step; Corollary 3.6 of arXiv 2211.17192 for the total variation.
     """
 
-    Config = HeadsTrainerConfig
     config: HeadsTrainerConfig
     """The settings."""
 

@@ -8,12 +8,15 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from specdec_core.interface import ModelSettings, Nested, NestedDrafter, NestedGamma, PluginConfig
+from specdec_core.interface import DrafterConfig, ModelSettings, Nested, NestedDrafter, NestedGamma, PluginConfig
 from specdec_core.registry import nested_settings
 
 
-class HierarchicalConfig(PluginConfig, ModelSettings):
-    """The model that drafts for the target, how to load it, and the drafter for that model."""
+class HierarchicalConfig(DrafterConfig, ModelSettings):
+    """A draft model that is itself accelerated by another drafter, to any depth.
+
+    The model that drafts for the target, how to load it, and the drafter for that model.
+    """
 
     model: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]  # `middle` has one, too
     """The middle model: a folder, a hub name, or a built-in one: `builtin:target`, `builtin:drafter`."""

@@ -36,7 +36,6 @@ class HierarchicalDrafter(CompositeDrafter):
         Section 6 of arXiv 2211.17192 (a hierarchical version of the algorithm), with Algorithm 1 on each level.
     """
 
-    Config = HierarchicalConfig
     autoregressive = True
 
     def __init__(self, config: HierarchicalConfig, target: TargetInfo) -> None:

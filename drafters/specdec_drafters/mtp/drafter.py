@@ -5,7 +5,6 @@ from __future__ import annotations
 from specdec_core.interface import TargetInfo
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.mtp.checkpoint import read_mtp
-from specdec_drafters.mtp.config import MtpConfig
 from specdec_drafters.mtp.model import MtpHead
 
 
@@ -20,8 +19,6 @@ class MtpDrafter(Eagle3Drafter):
     References:
         DeepSeek-AI 2024, section 2.2 (arXiv 2412.19437); Cui et al. 2025 (arXiv 2509.18362).
     """
-
-    Config = MtpConfig
 
     def read(self, model: str, target: TargetInfo) -> tuple[MtpHead, tuple[int, ...]]:
         """Read a checkpoint; return the layer, and the layer of the target that it reads."""

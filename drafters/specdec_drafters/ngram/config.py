@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from specdec_core.interface import ModelError, PluginConfig, TrainerConfig, input_path
+from specdec_core.interface import DrafterConfig, ModelError, TrainerConfig, input_path
 from specdec_core.registry import is_shipped, shipped_file
 from specdec_drafters.common import BUILTIN_TEXTS
 
@@ -15,8 +15,13 @@ MAX_ORDER = 10
 """The highest order of an ARPA file, as for KenLM."""
 
 
-class NgramConfig(PluginConfig):
-    """The source of the n-grams: either `arpa` or `text`."""
+class NgramConfig(DrafterConfig):
+    """An n-gram model over tokens, from an ARPA file or counted from a text.
+
+    The source of the n-grams: either `arpa` or `text`.
+    """
+
+    token_ids_only: ClassVar[bool] = True
 
     arpa: Path | None = None
     """An ARPA file over decimal token ids, written by `specdec train ngram` or by `lmplz` from token ids; or a

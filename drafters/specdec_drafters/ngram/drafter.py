@@ -41,7 +41,6 @@ class NgramDrafter(Drafter):
         Sections 3.6 and 4.1 of arXiv 2211.17192 (n-gram models as negligible-cost drafters, Table 2).
     """
 
-    Config = NgramConfig
     drafts_trees = True
     autoregressive = True
 

@@ -34,7 +34,6 @@ class NgramTrainer(Trainer):
         Chen and Goodman 1998; Heafield et al. 2013. See `specdec_drafters.ngram.kneser_ney`.
     """
 
-    Config = NgramTrainerConfig
     config: NgramTrainerConfig
     """What was asked for."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import DrafterConfig
 
 
-class PromptCopyConfig(PluginConfig):
-    """How much of the end of a sequence must match, and which match to copy from."""
+class PromptCopyConfig(DrafterConfig):
+    """Copies the continuation of an earlier match of the last tokens (prompt lookup).
+
+    How much of the end of a sequence must match, and which match to copy from.
+    """
+
+    token_ids_only: ClassVar[bool] = True
 
     min_match: Annotated[int, Field(ge=1)] = 2
     """The shortest match; shorter ones draft nothing. Raise it if copies are often rejected."""

@@ -31,7 +31,6 @@ class PromptCopyDrafter(Drafter):
         leaves open how to find matches; here, suffix automata do, one per sequence and one per source.
     """
 
-    Config = PromptCopyConfig
     drafts_trees = True
 
     def open(self, session: SessionInfo) -> DraftSession:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from specdec_core.interface import PluginConfig
+from specdec_core.interface import DrafterConfig
 
 
-class QuantisedConfig(PluginConfig):
-    """How the target's weights are quantised for drafting."""
+class QuantisedConfig(DrafterConfig):
+    """A copy of the target with weights of 8 or 4 bits (self-speculation).
+
+    How the target's weights are quantised for drafting.
+    """
+
+    needs_model: ClassVar[bool] = True
 
     bits: Literal[8, 4] = 8
     """Bits of a weight. The output embedding has 8 in either case."""

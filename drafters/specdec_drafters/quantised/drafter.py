@@ -20,7 +20,5 @@ class QuantisedDrafter(ModelDrafter):
         which also quantises the cache.
     """
 
-    Config = QuantisedConfig
-
     def __init__(self, config: QuantisedConfig, target: TargetInfo) -> None:
         super().__init__(config, target, quantised_copy(target_model(target, "quantised"), config.bits))

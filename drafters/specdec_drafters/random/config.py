@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from specdec_core.interface import PluginConfig
+from typing import ClassVar
+
+from specdec_core.interface import DrafterConfig
 
 
-class RandomConfig(PluginConfig):
-    """The random drafter has no settings."""
+class RandomConfig(DrafterConfig):
+    """Every token with the same probability: the floor for all other drafters."""
+
+    token_ids_only: ClassVar[bool] = True

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo
-from specdec_drafters.random.config import RandomConfig
 
 
 class RandomDrafter(Drafter):
@@ -20,7 +19,6 @@ class RandomDrafter(Drafter):
         Section 3.6 of arXiv 2211.17192 (negligible-cost approximation models); alpha by Theorem 3.5.
     """
 
-    Config = RandomConfig
     autoregressive = True
 
     def open(self, session: SessionInfo) -> DraftSession:

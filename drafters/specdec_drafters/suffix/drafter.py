@@ -33,7 +33,6 @@ class SuffixDrafter(Drafter):
         count. Prompts of earlier requests are searched as well.
     """
 
-    Config = SuffixConfig
     config: SuffixConfig
     drafts_trees = True
 

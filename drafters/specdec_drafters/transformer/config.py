@@ -6,12 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from specdec_core.interface import ModelSettings, PluginConfig
+from specdec_core.interface import DrafterConfig, ModelSettings
 from specdec_drafters.training.config import LossName, TrainingConfig
 
 
-class TransformerConfig(PluginConfig, ModelSettings):
-    """The draft model and how to load it; its vocabulary must be the target's."""
+class TransformerConfig(DrafterConfig, ModelSettings):
+    """A smaller Hugging Face model with the target's vocabulary.
+
+    The draft model and how to load it; its vocabulary must be the target's.
+    """
 
 
 class TransformerTrainerConfig(TrainingConfig):

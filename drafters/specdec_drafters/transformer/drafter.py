@@ -11,7 +11,5 @@ from specdec_drafters.transformer.config import TransformerConfig
 class TransformerDrafter(ModelDrafter):
     """Drafts with any Hugging Face model that uses the target's tokenizer."""
 
-    Config = TransformerConfig
-
     def __init__(self, config: TransformerConfig, target: TargetInfo) -> None:
         super().__init__(config, target, load_draft_model(config, target, "transformer"))

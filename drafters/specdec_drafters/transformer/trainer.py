@@ -36,7 +36,6 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
         Corollary 3.6 and section 3.6 of arXiv 2211.17192.
     """
 
-    Config = TransformerTrainerConfig
     config: TransformerTrainerConfig
     """The settings."""
 

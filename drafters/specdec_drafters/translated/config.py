@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from specdec_core.interface import Nested, PluginConfig
+from specdec_core.interface import DrafterConfig, Nested
 
 
-class TranslatedConfig(PluginConfig):
-    """A drafter with a tokenizer of its own, and how its drafts become tokens of the target."""
+class TranslatedConfig(DrafterConfig):
+    """A drafter whose tokenizer is not the target's.
+
+    A drafter with a tokenizer of its own, and how its drafts become tokens of the target.
+    """
+
+    needs_tokenizer: ClassVar[bool] = True
 
     drafter: Annotated[Any, Nested("drafter", same_tokens=False)]
     """The drafter: a name, or a mapping with `name` and settings."""

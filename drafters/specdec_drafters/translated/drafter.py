@@ -63,8 +63,6 @@ class TranslatedDrafter(CompositeDrafter):
         shared: The tokens that both vocabularies hold.
     """
 
-    Config = TranslatedConfig
-
     def __init__(self, config: TranslatedConfig, target: TargetInfo) -> None:
         if target.tokenizer is None:
             raise ConfigError(

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class AdditiveGammaConfig(AdaptiveGammaConfig):
-    """How much gamma grows and shrinks, and its bounds."""
+    """Raises gamma after a fully accepted draft, lowers it after a rejection.
+
+    How much gamma grows and shrinks, and its bounds.
+    """
 
     max_gamma: Count = 20
     """The largest gamma."""
@@ -32,8 +35,6 @@ class AdditiveGamma(GammaController):
         Assisted generation in the Hugging Face library uses this heuristic, with 2 and 1; there, a shorter draft
         that was accepted whole counts like one of gamma tokens.
     """
-
-    Config = AdditiveGammaConfig
 
     @property
     def max_gamma(self) -> int:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class ConfidenceGammaConfig(PluginConfig):
-    """The confidence below which a draft stops, and whether to learn it."""
+    """Stops a draft when the drafter is unsure, by a given or learned threshold.
+
+    The confidence below which a draft stops, and whether to learn it.
+    """
 
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.4
     """A draft stops after a token with q(x) below this. With `learn`, the value each sequence starts from."""
@@ -57,8 +60,6 @@ class ConfidenceGamma(GammaController):
         Section 3.5 of arXiv 2211.17192 suggests predicting beta and varying gamma accordingly. The fixed threshold
         is `assistant_confidence_threshold` in the Hugging Face library, 0.4 by default.
     """
-
-    Config = ConfidenceGammaConfig
 
     @property
     def max_gamma(self) -> int:

@@ -25,7 +25,10 @@ _STALE_STEPS = 3
 
 
 class CostAwareGammaConfig(PluginConfig):
-    """The range of gamma, and how its value is learned."""
+    """Learns the gamma with the most tokens per second, 0 included.
+
+    The range of gamma, and how its value is learned.
+    """
 
     max_gamma: Annotated[int, Field(ge=1, le=64, strict=True)] = 8
     """The largest gamma."""
@@ -67,7 +70,6 @@ class CostAwareGamma(GammaController):
         Theorem 3.8 and section 3.5 of arXiv 2211.17192, with acceptance by position and a measured T(k).
     """
 
-    Config = CostAwareGammaConfig
     varies = True
 
     def __init__(self, config: CostAwareGammaConfig) -> None:

@@ -39,7 +39,10 @@ class MeasuredSteps(BaseModel):
 
 
 class OptimalGammaConfig(PluginConfig):
-    """The input to the computation: `alpha` and `c`, or `measured`."""
+    """The best gamma by theory, computed from alpha and c or from a measurement.
+
+    The input to the computation: `alpha` and `c`, or `measured`.
+    """
 
     alpha: Rate | None = None
     """Expected acceptance rate (alpha) of the drafter."""
@@ -106,8 +109,6 @@ class OptimalGamma(GammaController):
     References:
         Theorem 3.8 and section 3.5 of arXiv 2211.17192.
     """
-
-    Config = OptimalGammaConfig
 
     def __init__(self, config: OptimalGammaConfig) -> None:
         super().__init__(config)

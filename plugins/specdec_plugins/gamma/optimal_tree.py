@@ -43,7 +43,10 @@ class MeasuredRanks(BaseModel):
 
 
 class OptimalTreeGammaConfig(PluginConfig):
-    """The input to the computation: `rates`, with the costs if known, or `measured`."""
+    """The best token tree by theory, computed from acceptance by rank and depth.
+
+    The input to the computation: `rates`, with the costs if known, or `measured`.
+    """
 
     rates: Ranks | None = None
     """For each depth, the probability that the child of rank 1, 2, ... is the accepted one. The last row also
@@ -115,8 +118,6 @@ class OptimalTreeGamma(GammaController):
         Sequoia's dynamic programme (arXiv 2402.12374, section 4.1), with acceptance by depth as well as by rank;
         Theorem 3.8 of arXiv 2211.17192 with T(k).
     """
-
-    Config = OptimalTreeGammaConfig
 
     def __init__(self, config: OptimalTreeGammaConfig) -> None:
         super().__init__(config)

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class RunningAverageGammaConfig(AdaptiveGammaConfig):
-    """How fast gamma follows the moving average of beta, and its bounds."""
+    """Follows the recent acceptance rate to the best gamma by theory.
+
+    How fast gamma follows the moving average of beta, and its bounds.
+    """
 
     step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
     """Step size of the gradient ascent: tokens that gamma moves for a slope of 1 of the improvement."""
@@ -42,8 +45,6 @@ class RunningAverageGamma(GammaController):
         of the project "Fast Inference from Transformers via Speculative Decoding" (team 28, slides "Speculative
         decoding with adaptive gamma").
     """
-
-    Config = RunningAverageGammaConfig
 
     def __init__(self, config: RunningAverageGammaConfig) -> None:
         super().__init__(config)

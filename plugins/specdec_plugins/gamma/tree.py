@@ -23,7 +23,10 @@ MAX_NODES = 1024
 
 
 class TreeGammaConfig(PluginConfig):
-    """The shape of the tree: `widths`, or `nodes` and `depth`."""
+    """The same token tree in every step, of given widths or by the drafter's probabilities.
+
+    The shape of the tree: `widths`, or `nodes` and `depth`.
+    """
 
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
     """Number of children of each node: of the committed text, of each of those, and so on. `[3, 2, 1]` has 3 + 6 +
@@ -68,8 +71,6 @@ class TreeGamma(GammaController):
         SpecInfer (arXiv 2305.09781) for widths by depth; EAGLE-2 (arXiv 2406.16858) for trees that follow the
         drafter's probabilities.
     """
-
-    Config = TreeGammaConfig
 
     def __init__(self, config: TreeGammaConfig) -> None:
         super().__init__(config)

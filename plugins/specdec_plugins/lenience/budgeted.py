@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class BudgetedLenienceConfig(LenienceConfig):
-    """How far a text may deviate from the target's distribution."""
+    """Spends a given deviation from the target per sequence, where it gains most.
+
+    How far a text may deviate from the target's distribution.
+    """
 
     max_deviation: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """The most total variation per sequence, summed over its verified tokens; in greedy decoding, the most tokens
@@ -60,8 +63,6 @@ class BudgetedLenience(LenienceController):
     References:
         Appendix A.5 of arXiv 2211.17192 for l; the budget is not in the paper.
     """
-
-    Config = BudgetedLenienceConfig
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         """Start a batch."""

@@ -16,7 +16,10 @@ Lenience: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 
 
 class ConstantLenienceConfig(LenienceConfig):
-    """The lenience of every step."""
+    """The same lenience in every step; 1 is lossless.
+
+    The lenience of every step.
+    """
 
     lenience: Lenience = 1.0
     """The factor l on q in the acceptance test; 1 is lossless."""
@@ -33,8 +36,6 @@ class ConstantLenience(LenienceController):
     References:
         Appendix A.5 of arXiv 2211.17192.
     """
-
-    Config = ConstantLenienceConfig
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         """Start a batch."""

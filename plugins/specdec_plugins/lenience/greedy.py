@@ -7,7 +7,10 @@ from specdec_plugins.lenience.constant import ConstantLenienceSession, Lenience
 
 
 class GreedyLenienceConfig(LenienceConfig):
-    """The lenience of greedy decoding."""
+    """Lenient in greedy decoding, lossless when tokens are sampled.
+
+    The lenience of greedy decoding.
+    """
 
     lenience: Lenience
     """l: a draft token is accepted if it is at least l times as probable as the most probable token; 1 is
@@ -33,8 +36,6 @@ class GreedyLenience(LenienceController):
     References:
         Appendix A.5 of arXiv 2211.17192, which prints the inequality the other way round.
     """
-
-    Config = GreedyLenienceConfig
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         """Start a batch."""

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class ScheduleLenienceConfig(LenienceConfig):
-    """The lenience at given positions of the text."""
+    """Lenience as a function of the position in the text.
+
+    The lenience at given positions of the text.
+    """
 
     points: Annotated[tuple[tuple[Annotated[int, Field(ge=0)], Lenience], ...], Field(min_length=1)]
     """Pairs `[position, l]` with ascending positions; the first new token has position 0. l is constant before the
@@ -44,8 +47,6 @@ class ScheduleLenience(LenienceController):
     References:
         Appendix A.5 of arXiv 2211.17192; l may differ from token to token, and the bound holds for each.
     """
-
-    Config = ScheduleLenienceConfig
 
     def open(self, batch: BatchInfo) -> LenienceSession:
         """Start a batch."""

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal, Sparse
 from specdec_core.verification import accept, accept_greedy, dense, density, draw_next, residual
-from specdec_plugins.rules.config import BlockRuleConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,8 +47,6 @@ class BlockRule(AcceptanceRule):
         Sun et al., Block Verification Accelerates Speculative Decoding, Theorems 1 and 2 (arXiv 2403.10444). The
         proof above is by induction from the end of the draft; the paper compares the laws of whole blocks.
     """
-
-    Config = BlockRuleConfig
 
     def acceptance_given_text(
         self,

@@ -10,7 +10,7 @@ from specdec_core.interface import LosslessAt, RuleConfig
 
 
 class BlockRuleConfig(RuleConfig):
-    """Block verification has no settings."""
+    """The draft as a whole: at least as many tokens as token; lossless."""
 
     replays_from: ClassVar[Literal["token", "all"] | None] = "token"
 
@@ -21,7 +21,7 @@ class BlockRuleConfig(RuleConfig):
 
 
 class RejectionRuleConfig(RuleConfig):
-    """Rejection sampling has no settings."""
+    """Rejection sampling, to compare with; lossless."""
 
     replays_from: ClassVar[Literal["token", "all"] | None] = "all"
 
@@ -32,7 +32,7 @@ class RejectionRuleConfig(RuleConfig):
 
 
 class ExactMatchRuleConfig(RuleConfig):
-    """Matching with the argmax has no settings."""
+    """Tokens that equal the argmax, for temperature 0 only; lossless."""
 
     greedy_only: ClassVar[bool] = True
 
@@ -43,7 +43,10 @@ class ExactMatchRuleConfig(RuleConfig):
 
 
 class TypicalRuleConfig(RuleConfig):
-    """How probable a draft token must be: p(x) > min(epsilon, delta exp(-H(p)))."""
+    """Tokens that are typical of the target, as in Medusa; lossy where it samples.
+
+    How probable a draft token must be: p(x) > min(epsilon, delta exp(-H(p))).
+    """
 
     epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.09
     """Tokens with a larger p(x) are accepted, whatever the entropy."""
@@ -57,7 +60,10 @@ class TypicalRuleConfig(RuleConfig):
 
 
 class TopKRuleConfig(RuleConfig):
-    """How many of the most probable tokens are accepted."""
+    """Tokens among the k most probable ones of the target; lossy.
+
+    How many of the most probable tokens are accepted.
+    """
 
     k: Annotated[int, Field(ge=1)] = 3
     """A draft token is accepted if it is one of the k most probable ones of p; ties with the last count."""

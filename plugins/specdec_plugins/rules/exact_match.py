@@ -6,7 +6,6 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
 from specdec_core.verification import accept_greedy
-from specdec_plugins.rules.config import ExactMatchRuleConfig
 
 
 class ExactMatchRule(AcceptanceRule):
@@ -18,8 +17,6 @@ class ExactMatchRule(AcceptanceRule):
     References:
         Stern et al. 2018, Blockwise Parallel Decoding, section 3 (arXiv 1811.03115).
     """
-
-    Config = ExactMatchRuleConfig
 
     def sample(self, *_: object) -> AcceptanceResult:
         """Refuse to verify.

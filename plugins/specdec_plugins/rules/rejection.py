@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.verification import accept, accept_greedy, count_accepted, dense, density, draw_next
-from specdec_plugins.rules.config import RejectionRuleConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +27,6 @@ class RejectionRule(AcceptanceRule):
     References:
         Leviathan et al. 2023, appendix A.2 (arXiv 2211.17192).
     """
-
-    Config = RejectionRuleConfig
 
     def acceptance_given_text(
         self,

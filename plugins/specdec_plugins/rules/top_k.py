@@ -6,7 +6,6 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.verification import accept, accept_allowed, accept_greedy, accept_greedy_allowed
-from specdec_plugins.rules.config import TopKRuleConfig
 
 
 class TopKRule(AcceptanceRule):
@@ -19,8 +18,6 @@ class TopKRule(AcceptanceRule):
     References:
         Stern et al. 2018, Blockwise Parallel Decoding, section 5.1, for greedy decoding (arXiv 1811.03115).
     """
-
-    Config = TopKRuleConfig
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
         """Verify a draft where the target samples."""

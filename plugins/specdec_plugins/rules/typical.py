@@ -7,7 +7,6 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.verification import accept, accept_allowed, accept_greedy
-from specdec_plugins.rules.config import TypicalRuleConfig
 
 
 class TypicalRule(AcceptanceRule):
@@ -22,8 +21,6 @@ class TypicalRule(AcceptanceRule):
         Cai et al. 2024, Medusa, "Typical Acceptance" (arXiv 2401.10774). Its code calls epsilon the posterior
         threshold and delta the posterior alpha; the defaults are its own.
     """
-
-    Config = TypicalRuleConfig
 
     def sample(self, proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:  # noqa: ARG002
         """Verify a draft where the target samples."""

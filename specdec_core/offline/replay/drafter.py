@@ -87,7 +87,7 @@ class DrafterReplay:
         self._progress = progress
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
-        self.drafter, self._batch_size = self._preparation.drafter(drafter, batch_size)
+        self.drafter, self._batch_size = self._preparation.drafter(drafter), batch_size
         self._acceptance: tuple[TextAcceptance, ...] | None = None
         self._autoregressive = self.drafter.autoregressive if autoregressive is None else autoregressive
         self._timed: tuple[tuple[float, ...], tuple[float, ...]] | None = None

@@ -52,29 +52,25 @@ class Preparation:
         self._given = target
         self.notes: list[str] = []
 
-    def drafter(self, given: PluginConfig | Drafter, batch_size: int) -> tuple[Drafter, int]:
-        """Return the drafter that was given, or load the one that was configured, and its batch size.
+    def drafter(self, given: PluginConfig | Drafter) -> Drafter:
+        """Return the drafter that was given, or load the one that was configured.
 
         Args:
             given: The drafter, or its settings.
-            batch_size: How many texts to ask it for together, if it can.
 
         Raises:
             ConfigError: It drafts for another vocabulary.
             ModelError: It needs the target, which cannot be loaded.
             PluginError: It cannot be loaded, or its requirements are not met.
         """
-        if isinstance(given, Drafter):
-            drafter = given
-        else:
-            drafter, batch_size = self._load(given, batch_size)
+        drafter = given if isinstance(given, Drafter) else self._load(given)
         vocab = self._record.header.vocab_size
         if drafter.target.vocab_size != vocab:
             raise ConfigError(
                 f"{type(drafter).__name__} drafts for a target with {drafter.target.vocab_size} token ids; the "
                 f"recorded one has {vocab}. Load it for the target of the record."
             )
-        return drafter, batch_size
+        return drafter
 
     def forced(
         self, texts: Sequence[RecordedText], *, hidden: bool, layers: Sequence[int] = ()
@@ -126,21 +122,19 @@ class Preparation:
         most = self._header.generation.max_new_tokens
         return max(length, most if longest is None else min(most, longest - begin))
 
-    def _load(self, config: PluginConfig, batch_size: int) -> tuple[Drafter, int]:
+    def _load(self, config: PluginConfig) -> Drafter:
         info = self._info()
         unmet = partial(self._unmet, config)
         if len(unmet(info)) > len(unmet(info, loaded=True)):
             info = self._target.info(self._folder)
-        if unmet(info, batch_size=batch_size):
-            batch_size = 1  # it may be limited to that
-        for keys, error in unmet(info, batch_size=batch_size):
+        for keys, error in unmet(info):
             raise PluginError(f"{dotted(keys)}: {error}" if keys else str(error)) from error
         name: str = getattr(config, "name")  # noqa: B009  (the registry adds it; mypy knows no such field)
         drafter: Drafter = self._registry.create("drafter", name, config, info)
-        return drafter, batch_size
+        return drafter
 
     def _unmet(
-        self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False, batch_size: int | None = None
+        self, config: PluginConfig, info: TargetInfo, *, loaded: bool = False
     ) -> list[tuple[Keys, PluginError]]:
         """Return the unmet requirements of a drafter; with `loaded`, those that the loaded target would leave."""
         return list(
@@ -148,7 +142,6 @@ class Preparation:
                 self._registry,
                 config,
                 encoder_decoder=info.encoder_decoder,
-                batch_size=batch_size,
                 has_tokenizer=info.tokenizer is not None,
                 has_hidden_states=loaded or info.features is not None,
                 has_model=loaded or info.model is not None,

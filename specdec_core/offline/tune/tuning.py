@@ -342,7 +342,7 @@ def _max_gamma(run: Run, registry: Registry) -> int:
 
 def _reads_hidden(registry: Registry, drafter: Any) -> bool:
     """Return whether a drafter, or one inside it that drafts for the same target, reads its hidden states."""
-    if registry.spec("drafter", drafter.name).capabilities.needs_hidden_states:
+    if registry.drafter_config(drafter.name).needs_hidden_states:
         return True
     inside = (one for one in nested_settings(drafter) if one.marker.kind == "drafter" and one.marker.same_target)
     return any(_reads_hidden(registry, one.config) for one in inside)

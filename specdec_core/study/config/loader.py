@@ -106,7 +106,7 @@ class _Loader:
         runs = [self._run(run, origin) for run, origin in zip(config.runs, self._expanded["runs"], strict=True)]
         self._check_names("runs", [run.name for run in runs])
         tasks = self._tasks(config, runs)
-        self._check_capabilities(config, runs, tasks)
+        self._check_requirements(runs, tasks)
         self._check_rules(runs, tasks)
         self._check_lossless(config, runs, tasks)
         self._check_beams(config, runs, tasks)
@@ -314,7 +314,7 @@ class _Loader:
         except ModelError as error:
             self._note((*keys, "model"), error)
 
-    def _check_capabilities(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
+    def _check_requirements(self, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         """Report unmet requirements of drafters, with the tasks if only some are affected."""
         encoders = {
             task.name: has_encoder(task.target.model, self._folder, task.target.subfolder) for task in tasks
@@ -331,7 +331,6 @@ class _Loader:
                     self._registry,
                     cast("Any", run.drafter),
                     encoder_decoder=encoders[name],
-                    batch_size=config.batch_size,
                     vocabulary=vocabularies[name],
                     folder=self._folder,
                 )

@@ -53,7 +53,6 @@ def make_decoder(
     *,
     registry: Registry,
     sampling: SamplingSettings,
-    batch_size: int = 1,
     folder: Path = Path(),
     strict: bool = False,
     plugin_timeout: float | None = None,
@@ -65,20 +64,19 @@ def make_decoder(
         run: Settings of the drafter and controllers.
         registry: Where plugins come from.
         sampling: Sampling settings of the target.
-        batch_size: Number of prompts that will be decoded together.
         folder: Base for relative paths.
         strict: Raise when a plugin fails.
         plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
 
     Raises:
-        PluginError: If a plugin cannot be loaded, or lacks a capability that the run requires.
+        PluginError: If a plugin cannot be loaded, or the target lacks what it needs.
     """
     if run.drafter is None:
         return Decoder(target, sampling=sampling, strict=strict, plugin_timeout=plugin_timeout)
     lenience = make_lenience(run.lenience, registry)
     return Decoder(
         target,
-        make_drafter(target, run.drafter, registry=registry, batch_size=batch_size, folder=folder),
+        make_drafter(target, run.drafter, registry=registry, folder=folder),
         gamma=make_gamma(run.gamma, registry),
         lenience=lenience,
         rule=make_rule(run.rule, registry, greedy=sampling.greedy, lenience=lenience),

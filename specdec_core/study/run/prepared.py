@@ -76,7 +76,6 @@ class PreparedRun:
             job.run,
             registry=registry,
             sampling=job.sampling,
-            batch_size=job.batch_size,
             folder=job.folder,
             plugin_timeout=job.plugin_timeout,
         )

@@ -13,7 +13,7 @@ from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.causes import what_failed
-from specdec_core.testing.checks.drafter_proposals import ROWS, no_trees, single_row
+from specdec_core.testing.checks.drafter_proposals import ROWS, no_trees
 from specdec_core.testing.checks.drafter_state import no_rollback
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
 from specdec_core.testing.harness.settings import TREE
@@ -43,7 +43,7 @@ def _require_lossless(
     how: str = "",
 ) -> None:
     """Decode `count` short continuations or more, and compare their counts with their exact probabilities."""
-    batch = subject.batch(500)
+    batch = 500
     count = min(count, 150 * batch)  # one call per continuation is slow where batches are not supported
     least, most = subject.samples(count, 8 * count, batch, seconds=4.0)
     top_k = "" if sampling.top_k is None else f", top-k {sampling.top_k}"
@@ -212,7 +212,7 @@ def _decoding(did: str) -> Iterator[None]:
         raise CheckFailure(did, what_failed(error), "decoding without a failure") from error
 
 
-@check("decoded-rows-independent", kind="drafter", skip_if=single_row)
+@check("decoded-rows-independent", kind="drafter")
 def decoded_rows_independent(subject: DrafterSubject) -> None:
     """A sampled sequence depends neither on the others in its batch nor, but for memory, on earlier ones."""
     length = subject.times(12, 6, "tokens of each text")
@@ -226,7 +226,7 @@ def decoded_rows_independent(subject: DrafterSubject) -> None:
         with _decoding(f"decoded {first} on {target}"):
             alone = decoder.generate([first], settings).sequences[0].tokens
         for others in ([[2]], [[5, 5, 5, 4, 3, 2, 0, 2, 3], [0, 3]], []):
-            others = others[: subject.batch(3) - 1]
+            others = others[: 3 - 1]
             did = f"decoded {first} in a batch with {others} on {target}"
             if drafter.remembers:
                 drafter.reset()

@@ -16,7 +16,6 @@ from specdec_core.testing.checks.drafter_proposals import (
     ROWS,
     drivers,
     drivers_for_all_settings,
-    single_row,
     situations,
 )
 from specdec_core.testing.checks.drafter_state import require_same_drafts
@@ -65,14 +64,14 @@ def _opened(
     rows: Sequence[Sequence[int]] = ROWS,
     setting: Setting | None = None,
 ) -> SessionDriver:
-    """Open a session over some rows, at most `max_batch`."""
+    """Open a session over some rows."""
     some = [list(row) for row in rows[: subject.rows(len(rows))]]
     begins = [target.begin(row) for row in some]
     sampling, tree = (None, None) if setting is None else (setting.sampling, setting.tree)
     return SessionDriver(target, drafter, begins, sources=some, sampling=sampling, tree=tree, seed=subject.seed)
 
 
-@check("rows-independent", kind="drafter", skip_if=single_row)
+@check("rows-independent", kind="drafter")
 def rows_independent(subject: DrafterSubject) -> None:
     """A row's drafts do not depend on the other rows of the batch."""
     for driver in drivers_for_all_settings(subject):
@@ -93,7 +92,7 @@ def rows_independent(subject: DrafterSubject) -> None:
             alone.close()
 
 
-@check("budgets-independent", kind="drafter", skip_if=single_row)
+@check("budgets-independent", kind="drafter")
 def budgets_independent(subject: DrafterSubject) -> None:
     """A row's drafts do not depend on the budgets of the other rows."""
     for driver in drivers_for_all_settings(subject):
@@ -185,9 +184,7 @@ def config_unchanged(subject: DrafterSubject) -> None:
 def target_unchanged(subject: DrafterSubject) -> None:
     """Building and using it changes neither the target's weights, config and mode, nor its tokenizer."""
     for target in subject.targets:
-        driver = SessionDriver(
-            target, subject.fresh(target), [target.begin()] * subject.batch(2), seed=subject.seed
-        )
+        driver = SessionDriver(target, subject.fresh(target), [target.begin()] * 2, seed=subject.seed)
         list(_tokens(driver))
         driver.close()
         names = target.changed()
@@ -203,7 +200,7 @@ def global_state_unchanged(subject: DrafterSubject) -> None:
         before, threads = global_state(), set(threading.enumerate())
         drafter = subject.fresh(target)
         _require_globals(before, f"built the drafter for {target}")
-        rows = [target.begin()] * subject.batch(2)
+        rows = [target.begin()] * 2
         sampling, tree = SETTINGS[name].sampling, SETTINGS[name].tree
         driver = SessionDriver(target, drafter, rows, sampling=sampling, tree=tree, seed=subject.seed)
         list(_tokens(driver, steps))
@@ -302,13 +299,13 @@ def early_stop(subject: DrafterSubject) -> None:
 
 @check("hidden-states-declared", kind="drafter")
 def hidden_states_declared(subject: DrafterSubject) -> None:
-    """Its class and its capabilities agree on `needs_hidden_states`."""
+    """Its class and its settings agree on `needs_hidden_states`."""
     for target in subject.targets:
         drafter = subject.drafter(target)
-        declared, own = subject.capabilities.needs_hidden_states, drafter.needs_hidden_states
+        declared, own = subject.needs.needs_hidden_states, drafter.needs_hidden_states
         if declared != own and not list(nested_settings(drafter.config)):
             raise CheckFailure(
-                f"compared {type(drafter).__name__}.needs_hidden_states with the capabilities",
-                f"{own} in the class, {declared} in the capabilities",
-                "the same value: the class requests hidden states, the capabilities exclude targets without them",
+                f"compared {type(drafter).__name__}.needs_hidden_states with its settings",
+                f"{own} in the class, {declared} in the settings",
+                "the same value: the class requests hidden states, the settings exclude targets without them",
             )

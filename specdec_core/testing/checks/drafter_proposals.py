@@ -102,11 +102,6 @@ def _require_proposals(subject: DrafterSubject, budgets: Sequence[Sequence[int]]
         _steps(driver, budgets)
 
 
-def single_row(subject: DrafterSubject) -> str | None:
-    """Return why a check with several rows does not apply."""
-    return "it declares max_batch=1" if subject.batch(2) < 2 else None
-
-
 @check("zero-budget", kind="drafter")
 def zero_budget(subject: DrafterSubject) -> None:
     """A budget of 0 gives an empty draft, and the session goes on."""
@@ -119,7 +114,7 @@ def budget_respected(subject: DrafterSubject) -> None:
     _require_proposals(subject, [(4, 4, 4, 4), (1, 1, 1, 1), (3, 3, 3, 3), (2, 2, 2, 2), (1, 2, 3, 4)])
 
 
-@check("ragged-rows", kind="drafter", skip_if=single_row)
+@check("ragged-rows", kind="drafter")
 def ragged_rows(subject: DrafterSubject) -> None:
     """Rows of different lengths can have different budgets, 0 among them, and respect their own."""
     _require_proposals(subject, [(4, 0, 2, 1), (0, 3, 0, 4), (1, 4, 0, 0), (0, 0, 3, 2)])
@@ -149,10 +144,10 @@ def trees_respected(subject: DrafterSubject) -> None:
                 driver.accept([2, 1, 3, 1][:batch], [3] * batch)
 
 
-@check("max-batch", kind="drafter")
-def max_batch(subject: DrafterSubject) -> None:
-    """It drafts for `max_batch` rows at once; for 32 if it declares no limit."""
-    batch = subject.capabilities.max_batch or 32
+@check("many-rows", kind="drafter")
+def many_rows(subject: DrafterSubject) -> None:
+    """It drafts for 32 rows at once."""
+    batch = 32
     rows = [list(ROWS[row % len(ROWS)]) for row in range(batch)]
     for target in subject.targets:
         begins = [target.begin(row) for row in rows]
@@ -266,7 +261,7 @@ def draft_sampled_from_q(subject: DrafterSubject) -> None:
 def _require_sampled_from_q(subject: DrafterSubject, target: TinyTarget, name: str) -> None:
     """Sample drafts, and more as long as they fit q neither well nor badly; see `require_distribution`."""
     groups: list[_Groups] = [defaultdict(list) for _ in range(DRAFT_DEPTH)]
-    batch = subject.batch(200)
+    batch = 200
     # One session per draft is slow where batches are not supported.
     size, limit = subject.samples(min(MIN_DRAFTS, 100 * batch), min(MAX_DRAFTS, 800 * batch), batch, seconds=2.0)
     batch, drafts, sessions = min(batch, size), 0, 0

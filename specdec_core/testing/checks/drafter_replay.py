@@ -46,7 +46,7 @@ def draws_itself(subject: DrafterSubject) -> str | None:
 @check("replay-equals-live", kind="drafter", skip_if=draws_itself)
 def replay_equals_live(subject: DrafterSubject) -> None:
     """A replay of texts expects what decoding them live counts, greedy and sampled (z-test of means)."""
-    count = min(subject.times(200, 50, "texts"), 25 * subject.batch(100))
+    count = min(subject.times(200, 50, "texts"), 25 * 100)
     for target in subject.targets:
         both = _decoded(subject, target, GREEDY, min(count, 4))
         if not both.certain:
@@ -63,7 +63,7 @@ def _decoded(
         CheckFailure: The drafter fails, or counts differ by more than chance, where there are enough texts.
     """
     did = f"decoded and replayed {count} texts at temperature {sampling.temperature:g} on {target}"
-    drafter, batch = subject.drafter(target), min(subject.batch(100), count)
+    drafter, batch = subject.drafter(target), min(100, count)
     if drafter.remembers:
         batch, count = 1, min(count, 25)  # texts of a batch do not learn from each other
         drafter.reset()
@@ -151,7 +151,7 @@ def _acceptance(
             part,
             subject.drafter(target),
             max_gamma=3,
-            batch_size=subject.batch(len(texts)),
+            batch_size=len(texts),
             target=target.loaded,
             autoregressive=autoregressive,
         ).acceptance()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specdec_core.testing.checks.drafter_proposals import drivers, drivers_for_all_settings, single_row
+from specdec_core.testing.checks.drafter_proposals import drivers, drivers_for_all_settings
 from specdec_core.testing.harness.drafts import Draft
 from specdec_core.testing.harness.session_driver import SessionDriver
 from specdec_core.testing.harness.tiny_target import EOS, VOCAB
@@ -148,7 +148,7 @@ def other_drafter_used(subject: DrafterSubject) -> None:
     _after_each(subject, other)
 
 
-@check("other-drafter-in-some-rows", kind="drafter", skip_if=single_row)
+@check("other-drafter-in-some-rows", kind="drafter")
 def other_drafter_in_some_rows(subject: DrafterSubject) -> None:
     """After another drafter's tokens were committed in some rows only, it drafts like a fresh session."""
 
@@ -174,7 +174,7 @@ def zero_budget_rows(subject: DrafterSubject) -> None:
     _after_each(subject, waiting)
 
 
-@check("rows-finished", kind="drafter", skip_if=single_row)
+@check("rows-finished", kind="drafter")
 def rows_finished(subject: DrafterSubject) -> None:
     """After some rows have ended, the others draft like a fresh session."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -47,16 +46,11 @@ def spec_imports_no_torch(subject: Subject) -> None:
         )
 
 
-@check("spec-matches-class", kind=KINDS, skip_if=no_spec)
-def spec_matches_class(subject: Subject) -> None:
-    """The settings in its spec are those of its class, and each has a description."""
+@check("settings-described", kind=KINDS, skip_if=no_spec)
+def settings_described(subject: Subject) -> None:
+    """Its settings have a docstring, whose first line is the summary, and each setting has a description."""
     spec = _spec(subject)
-    did = f"compared the spec of {spec.name!r} with {spec.factory}"
-    module, _, attribute = spec.factory.partition(":")
-    own = getattr(getattr(importlib.import_module(module), attribute), "Config", None)
-    if own is not None and not issubclass(spec.config, own):
-        got = f"{spec.config.__name__} in the spec, Config = {own.__name__} in the class"
-        raise CheckFailure(did, got, "the same model", "Use one model for `config` of the spec and `Config`.")
+    did = f"read the docstrings of {spec.config.__name__}, the settings of {spec.name!r}"
     undescribed = [name for name, field in spec.config.model_fields.items() if not field.description]
     if undescribed:
         hint = "Put a docstring under each field. The schema and the help show it."
@@ -64,7 +58,11 @@ def spec_matches_class(subject: Subject) -> None:
             did, f"no description of {', '.join(undescribed)}", "a description of each setting", hint
         )
     if not spec.summary:
-        raise CheckFailure(did, "no summary", "one line that says what it does, for listings")
+        raise CheckFailure(
+            did,
+            "no docstring of the class",
+            "a docstring whose first line says what the plugin does, for listings",
+        )
 
 
 def _spec(subject: Any) -> PluginSpec:

@@ -9,15 +9,14 @@ from typing import Any
 from specdec_core.registry import Registry
 
 TOY = """
-from specdec_core import DeterministicDrafter, PluginConfig, PluginSpec, hookimpl
+from specdec_core import DeterministicDrafter, DrafterConfig, PluginSpec, hookimpl
 
 
-class AgainConfig(PluginConfig):
+class AgainConfig(DrafterConfig):
     breaks: bool = False
 
 
 class Again(DeterministicDrafter):
-    Config = AgainConfig
     asked = 0
 
     def draft(self, tokens, budget):
@@ -29,7 +28,7 @@ class Again(DeterministicDrafter):
 
 @hookimpl
 def specdec_drafters():
-    return [PluginSpec("drafter", "again", "again_toy:Again", AgainConfig, "The last token, repeatedly.")]
+    return [PluginSpec("drafter", "again", "again_toy:Again", AgainConfig)]
 """
 GREEDY, SAMPLED = {"temperature": 0}, {"temperature": 1.0}
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from specdec_core.interface import (
     BatchInfo,
-    Capabilities,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -69,8 +68,6 @@ def context(tokens: Sequence[int]) -> int:
 
 class Toy(Drafter):
     """A drafter with a table of random logits, one row per context."""
-
-    Config = SizeConfig
 
     def __init__(self, target: TargetInfo) -> None:
         super().__init__(SizeConfig(), target)
@@ -199,7 +196,7 @@ class Hidden(Stateless):
     """Samples from the target's hidden state, one row at a time, and declares both."""
 
     needs_hidden_states = True
-    declares: ClassVar[Capabilities] = Capabilities(max_batch=1, needs_hidden_states=True)
+    declares: ClassVar[dict[str, object]] = {"needs_hidden_states": True}
 
     def propose(self, request: DraftRequest) -> Proposal:
         if request.hidden is None:
@@ -217,8 +214,6 @@ class Hidden(Stateless):
 
 class Following(GammaController):
     """Drafts one token more than were accepted last time, row by row."""
-
-    Config = SizeConfig
 
     def __init__(self) -> None:
         super().__init__(SizeConfig())
@@ -266,8 +261,6 @@ class ConfidentSession(FollowingSession):
 
 class Lenient(LenienceController):
     """Becomes more lenient with each rejection, row by row."""
-
-    Config = LenienceConfig
 
     def __init__(self, config: LenienceConfig | None = None) -> None:
         super().__init__(config or LenienceConfig())

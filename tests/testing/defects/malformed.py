@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from specdec_core.interface import (
-    Capabilities,
     Dense,
     DraftRequest,
     DraftSession,
@@ -192,7 +190,7 @@ class GrowsATree(Deterministic):
 
 
 class OneRowOnly(Deterministic):
-    """Refuses batches, and does not say so in its capabilities.
+    """Refuses batches.
 
     Seen in the transformers library, where assisted generation raises for more than one sequence.
     """
@@ -215,7 +213,7 @@ class SharesOneBudget(Deterministic):
 
 
 class ManyRowsAtMost(Deterministic):
-    """Has buffers for eight rows, and does not declare it."""
+    """Has buffers for eight rows."""
 
     places = 8
 
@@ -239,7 +237,7 @@ class SmallTable(Deterministic):
 
 
 class UndeclaredNeed(Sampling):
-    """Wants the target's hidden states, which its capabilities do not say."""
+    """Wants the target's hidden states, which its settings do not say."""
 
     needs_hidden_states = True
 
@@ -263,13 +261,6 @@ class NeedsRoomForTwo(Deterministic):
         if session.max_gamma < 2:
             raise ValueError("num_beams has to be an integer strictly greater than 1")
         return super().open(session)
-
-
-class FewerThanDeclared(ManyRowsAtMost):
-    """Has buffers for 32 rows, and declares that it takes 64."""
-
-    declares: ClassVar[Capabilities] = Capabilities(max_batch=64)
-    places = 32
 
 
 class BudgetsOnward(Deterministic):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import (
-    Capabilities,
     Dense,
     Drafter,
     DraftRequest,
@@ -209,7 +208,7 @@ class SetsAPadToken(Sampling):
     Seen in many scripts: models for text have no padding token of their own.
     """
 
-    declares: ClassVar[Capabilities] = Capabilities(needs_tokenizer=True)
+    declares: ClassVar[dict[str, object]] = {"needs_tokenizer": True}
 
     def __init__(self, target: TargetInfo) -> None:
         super().__init__(target)
