@@ -175,7 +175,7 @@ def test_what_the_example_logs_is_what_the_target_says(tmp_path, monkeypatch):
     target, to_probs = wrap_model(ran["model"]), LogitsToProbs(part.header.sampling)
     assert len(part) == 16
     for text in part:
-        logits, _ = forced_pass(target, text.prompt, text.tokens.tolist(), logits=True)
+        logits = forced_pass(target, text.prompt, text.tokens.tolist(), logits=True).logits
         p = to_probs(logits).gather(1, torch.tensor(text.tokens)[:, None])[:, 0]
         assert text.probabilities == pytest.approx(p.numpy(), abs=1e-4)
 

@@ -6,7 +6,7 @@ the device until the batch has ended, so that decoding waits for the device no m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -146,7 +146,7 @@ def record_texts(
         length = len(one.tokens)
         hidden = None
         if kept.hidden is not None:
-            hidden = _stored(forced_pass(target, one.prompt, one.tokens)[1], kept.hidden)
+            hidden = _stored(forced_pass(target, one.prompt, one.tokens).hidden, kept.hidden)
         p = None if probabilities is None else probabilities[row, :length].numpy()
         texts.append(
             RecordedText(
@@ -164,10 +164,30 @@ def record_texts(
     return texts
 
 
+@dataclass(frozen=True, eq=False)
+class ForcedPass:
+    """What a target computes where it reads a text of L tokens.
+
+    Attributes:
+        logits: `[L, V]`, what each token was drawn from; None if they were not asked for.
+        hidden: `[L, D]`, the output embedding's input at the same positions; empty if the target has none.
+        layers: The outputs of layers at all tokens but the last, prompt included, `[T, D]` each.
+    """
+
+    logits: Tensor | None
+    hidden: Tensor
+    layers: Mapping[int, Tensor]
+
+
 @inference_only
 def forced_pass(
-    target: LoadedModel, prompt: Sequence[int], tokens: Sequence[int], *, logits: bool = False
-) -> tuple[Tensor | None, Tensor]:
+    target: LoadedModel,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    logits: bool = False,
+    layers: Sequence[int] = (),
+) -> ForcedPass:
     """Read a text with the target: what each of its tokens was predicted from, whoever chose it.
 
     The states are those of decoding token by token, up to rounding.
@@ -177,14 +197,11 @@ def forced_pass(
         prompt: Token ids of the prompt; of the source for an encoder-decoder target.
         tokens: Token ids of the text.
         logits: Whether to return the logits; those of a long text over a large vocabulary take much memory.
-
-    Returns:
-        Logits `[L, V]` that each token was drawn from, or None; and hidden states `[L, D]`, of the output
-        embedding's input, empty if the target has none.
+        layers: Layers whose outputs are wanted; see `Drafter.hidden_layers`.
     """
     begin = list(prompt) if target.start_id is None else [target.start_id]
     sources = [list(prompt)] if target.encoder_decoder else None
-    session = open_session(target, 1, len(begin) + len(tokens), sources, keep_hidden=True)
+    session = open_session(target, 1, len(begin) + len(tokens), sources, keep_hidden=True, hidden_layers=layers)
     found, states = [], []
     for start in range(0, len(tokens), POSITIONS):
         # The token before each of these positions. The last token of the text is not read: it predicts nothing.
@@ -195,8 +212,10 @@ def forced_pass(
             found.append(scores[0])
         if session.hidden is not None:
             states.append(session.hidden[0])
+    of_layers = {layer: kept[0] for layer, kept in session.hidden_states.items()}
     session.close()
-    return torch.cat(found) if logits else None, torch.cat(states) if states else torch.empty(len(tokens), 0)
+    hidden = torch.cat(states) if states else torch.empty(len(tokens), 0)
+    return ForcedPass(torch.cat(found) if logits else None, hidden, of_layers)
 
 
 def _stored(hidden: Tensor, dtype: HiddenType) -> NDArray[Any]:

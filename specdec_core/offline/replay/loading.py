@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
-from specdec_core.models import LoadedModel, open_session
+from specdec_core.models import LoadedModel
 from specdec_core.models.requirements import unmet_requirements
+from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText
 from specdec_core.offline.record.target import load_recorded, target_info
 from specdec_core.offline.replay.session import ForcedText
 from specdec_core.registry import Registry, default_registry, dotted
 from specdec_core.registry.nesting import Keys
-
-_CHUNK = 128
-"""Tokens of a text that are read in one forward pass; logits of all of them are held."""
 
 
 class Preparation:
@@ -166,48 +164,15 @@ class Preparation:
             )
         return load_recorded(self._record, self._folder)
 
-    def _hidden(self, text: RecordedText, layers: tuple[int, ...]) -> tuple[Tensor, dict[int, Tensor]]:
+    def _hidden(self, text: RecordedText, layers: tuple[int, ...]) -> tuple[Tensor, Mapping[int, Tensor]]:
         if text.hidden is not None and not layers:
             return torch.from_numpy(np.ascontiguousarray(text.hidden)), {}
         what = "no outputs of single layers" if text.hidden is not None else "no hidden states"
         note = f"The record holds {what}: the target read each text once to compute them."
         if note not in self.notes:
             self.notes.append(note)
-        return read_hidden(self._target, text, layers)
-
-
-def read_hidden(
-    target: LoadedModel, text: RecordedText, layers: tuple[int, ...] = ()
-) -> tuple[Tensor, dict[int, Tensor]]:
-    """Return hidden states of a text, by one pass over it.
-
-    Args:
-        target: The target.
-        text: The text.
-        layers: Layers whose outputs are wanted; see `Drafter.hidden_layers`.
-
-    Returns:
-        What each token was predicted from, `[L, D]`; and the layers' outputs at all tokens but the last, prompt
-        included, `[T, D]` each.
-
-    Raises:
-        ModelError: The target has no output embedding, whose inputs they are.
-    """
-    if target.features is None:
-        raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
-    begin = list(text.prompt) if target.start_id is None else [target.start_id]
-    read = text.tokens[:-1]
-    sources = [list(text.prompt)] if target.encoder_decoder else None
-    capacity = len(begin) + len(read)
-    session = open_session(target, 1, capacity, sources, keep_hidden=True, hidden_layers=layers)
-    parts = []
-    try:
-        for first in range(0, max(len(read), 1), _CHUNK):
-            draft = torch.from_numpy(read[first : first + _CHUNK].copy())[None]
-            session.forward([begin if not first else []], draft)
-            assert session.hidden is not None, "the session keeps hidden states"
-            parts.append(session.hidden[0].clone())
-        states = {layer: kept[0] for layer, kept in session.hidden_states.items()}
-    finally:
-        session.close()
-    return torch.cat(parts), states
+        target = self._target
+        if target.features is None:
+            raise ModelError(f"{target.name} has no output embedding for hidden states; choose another drafter.")
+        found = forced_pass(target, text.prompt, text.tokens.tolist(), layers=layers)
+        return found.hidden, found.layers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -111,9 +113,9 @@ def test_hidden_states_are_those_that_each_token_was_predicted_from(family, posi
             logits = uncached_logits(loaded, [begin + text.tokens.tolist()], text.prompt)
         expected = seen[-1][0, len(begin) - 1 : -1]
         assert text.hidden == pytest.approx(expected.cpu().numpy(), abs=1e-4)
-        found, hidden = forced_pass(loaded, text.prompt, text.tokens.tolist(), logits=True)
-        assert torch.allclose(found, logits[0, len(begin) - 1 : -1], atol=1e-4)
-        assert torch.equal(hidden.cpu(), torch.tensor(text.hidden))
+        found = forced_pass(loaded, text.prompt, text.tokens.tolist(), logits=True)
+        assert torch.allclose(found.logits, logits[0, len(begin) - 1 : -1], atol=1e-4)
+        assert torch.equal(found.hidden.cpu(), torch.tensor(text.hidden))
     assert head.shape[1] == texts[0].hidden.shape[1]
 
 
@@ -124,8 +126,8 @@ def test_hidden_states_that_float16_cannot_hold_are_kept_in_float32(monkeypatch)
     assert small.hidden.dtype == np.float16
 
     def large(*args, **keywords):
-        logits, hidden = forced_pass(*args, **keywords)
-        return logits, hidden * 1e6
+        found = forced_pass(*args, **keywords)
+        return replace(found, hidden=found.hidden * 1e6)
 
     monkeypatch.setattr(decode, "forced_pass", large)
     text = record_texts(loaded, JOB, SamplingSettings(), length, Kept(hidden="float16"))[0]

@@ -33,8 +33,8 @@ from specdec_core.interface import (
 )
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record import read_record
+from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.replay import DrafterReplay, check_replayable, expected_metrics
-from specdec_core.offline.replay.loading import read_hidden
 from specdec_core.registry import plugin_settings
 from specdec_core.testing.harness.replaying import MemoryPart, memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
@@ -239,7 +239,9 @@ def test_hidden_states_are_read_off_the_target_where_the_record_has_none(family,
     with target.features.capture() as captured:
         uncached_logits(target, [[*begin, *text.tokens[:-1]]], PROMPT)
     expected = captured[0][0, len(begin) - 1 :]
-    torch.testing.assert_close(read_hidden(target, text)[0], expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        forced_pass(target, PROMPT, text.tokens.tolist()).hidden, expected, atol=1e-4, rtol=1e-4
+    )
     without = replayed(target, [text], SAMPLED, drafter, 3, 9)
     given = replayed(target, [replace(text, hidden=expected.numpy())], SAMPLED, drafter, 3, 9)
     np.testing.assert_allclose(without.acceptance()[0].accept(), given.acceptance()[0].accept(), atol=1e-5)
