@@ -1261,8 +1261,8 @@ MUTATIONS = (
     Mutation(
         "replay: a chunk begins one token too late",
         REPLAY,
-        "count = [n or one.left",
-        "count = [n + 1 if n else one.left",
+        "count = [n or len(text) - at",
+        "count = [n + 1 if n else len(text) - at",
         "Of each chunk, the token after it is never drafted and counts as rejected.",
         REPLAY_TESTS,
     ),
@@ -1845,8 +1845,8 @@ MUTATIONS = (
     Mutation(
         "texts between those that are replayed teach nothing",
         "specdec_core/offline/replay/drafter.py",
-        "                        session.teach()",
-        "                        session.close()",
+        "self._open([text], watch).teach()",
+        "self._open([text], watch).close()",
         "What tune expects of a drafter that remembers depends on the texts of a round.",
         ("tests/offline/replay/test_remembering.py",),
     ),

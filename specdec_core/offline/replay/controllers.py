@@ -185,18 +185,10 @@ class _Run:
         )
 
 
-def _divided(metrics: Metrics, by: int) -> Metrics:
-    """Return the mean of a number of runs from their sum."""
-    values: dict[str, Any] = {}
-    for field in fields(Metrics):
-        value = getattr(metrics, field.name)
-        if field.name == "times":
-            values["times"] = tuple(_mean_times(one, by) for one in value)
-        else:
-            values[field.name] = tuple(n / by for n in value) if isinstance(value, tuple) else value / by
-    return Metrics(**values)
-
-
-def _mean_times(times: StepTimes, by: int) -> StepTimes:
-    values: dict[str, Any] = {field.name: getattr(times, field.name) / by for field in fields(StepTimes)}
-    return StepTimes(**values)
+def _divided(total: Any, by: int) -> Any:
+    """Return the mean of a number of runs from the sum of their counts."""
+    if isinstance(total, tuple):
+        return tuple(_divided(value, by) for value in total)
+    if isinstance(total, (Metrics, StepTimes)):
+        return type(total)(**{field.name: _divided(getattr(total, field.name), by) for field in fields(total)})
+    return total / by

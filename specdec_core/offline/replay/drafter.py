@@ -7,7 +7,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.watch import CallWatch, watched
-from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress, SamplingSettings
+from specdec_core.interface import ConfigError, Drafter, NoProgress, PluginConfig, Progress, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart, SomeTexts
@@ -29,6 +29,7 @@ from specdec_core.registry import Registry
 BATCH_SIZE = 16
 """Number of texts that a drafter is asked for together. Another one may change the last bits of results."""
 Floats = TypeVar("Floats", NDArray[np.float64], NDArray[np.float32])
+_Index: TypeAlias = slice | tuple[int, slice]
 
 
 class DrafterReplay:
@@ -84,7 +85,7 @@ class DrafterReplay:
         self._part = part
         self._max_gamma = max_gamma
         self._draft_sampling = draft_sampling
-        self._progress = progress
+        self._progress = progress or NoProgress()
         self._timeout = plugin_timeout
         self._preparation = Preparation(record, part.header, registry, folder, target)
         self.drafter, self._batch_size = self._preparation.drafter(drafter), batch_size
@@ -122,8 +123,7 @@ class DrafterReplay:
             ConfigError: The part holds no texts, or their probabilities are no probabilities.
         """
         if self._acceptance is None:
-            if self._progress is not None:
-                self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
+            self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))
             with watched(self._timeout) as watch:
                 found = self._remembered(watch) if self.drafter.remembers else self._alone(watch)
             if not found:
@@ -136,9 +136,8 @@ class DrafterReplay:
         found: list[TextAcceptance] = []
         for texts in self._batches(self._batch_size):
             with watch.interrupting():
-                found += self._along(texts, watch)
-            if self._progress is not None:
-                self._progress.advance(len(found))
+                found += _by_budget([self._asked(texts, watch, budget) for budget in self._budgets])
+            self._progress.advance(len(found))
         return found
 
     def _remembered(self, watch: CallWatch) -> list[TextAcceptance]:
@@ -147,26 +146,32 @@ class DrafterReplay:
         Of some texts of a part, the texts between them are taught, too: what is expected of a text does not depend
         on which others are replayed. A drafter that is asked with each budget learns anew for each.
         """
-        by_budget = self.drafter.drafts_by_budget and not self._autoregressive
         passes = []
-        for budget in range(1, self._max_gamma + 1) if by_budget else (self._max_gamma,):
+        for budget in self._budgets:
             self.drafter.reset()
             found: list[TextAcceptance] = []
             for text, wanted in self._in_order():
                 with watch.interrupting():
-                    session = self._open([text], watch)
-                    if not wanted:
-                        session.teach()
-                    elif self._autoregressive:
-                        found += _in_chunks([text], session, self._max_gamma)
+                    if wanted:
+                        found += self._asked([text], watch, budget)
                     else:
-                        found += _at_every_position([text], session, budget, self._max_gamma)
-                if self._progress is not None:
-                    self._progress.advance(len(found))
+                        self._open([text], watch).teach()
+                self._progress.advance(len(found))
             passes.append(found)
-        if not by_budget:
-            return passes[0]
-        return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
+        return _by_budget(passes)
+
+    @property
+    def _budgets(self) -> Sequence[int]:
+        """The numbers of tokens to ask for: all up to K where the drafts depend on it, and else K alone."""
+        every = self.drafter.drafts_by_budget and not self._autoregressive
+        return range(1 if every else self._max_gamma, self._max_gamma + 1)
+
+    def _asked(self, texts: Sequence[ForcedText], watch: CallWatch, budget: int) -> list[TextAcceptance]:
+        """Return the acceptance along some texts, of drafts of `budget` tokens."""
+        session = self._open(texts, watch)
+        if self._autoregressive:
+            return _in_chunks(texts, session, self._max_gamma)
+        return _at_every_position(texts, session, budget, self._max_gamma)
 
     def _in_order(self) -> Iterator[tuple[ForcedText, bool]]:
         """Yield each text of the whole part up to the last that is replayed, and whether it is replayed."""
@@ -217,21 +222,16 @@ class DrafterReplay:
         sampling = self._part.header.sampling
         return TextSession(self.drafter, texts, self._max_gamma, sampling, self._draft_sampling, watch, live=live)
 
-    def _along(self, texts: Sequence[ForcedText], watch: CallWatch) -> list[TextAcceptance]:
-        """Return the acceptance along some texts."""
-        if self._autoregressive:
-            return _in_chunks(texts, self._open(texts, watch), self._max_gamma)
-        if not self.drafter.drafts_by_budget:
-            return _at_every_position(texts, self._open(texts, watch), self._max_gamma)
-        budgets = range(1, self._max_gamma + 1)
-        passes = [
-            _at_every_position(texts, self._open(texts, watch), budget, self._max_gamma) for budget in budgets
-        ]
-        return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
+
+def _by_budget(passes: Sequence[Sequence[TextAcceptance]]) -> list[TextAcceptance]:
+    """Return the acceptance along each text, from that of drafts with each budget."""
+    if len(passes) == 1:
+        return list(passes[0])
+    return [replace(rows[-1], by_budget=rows) for rows in zip(*passes, strict=True)]
 
 
 def _at_every_position(
-    texts: Sequence[ForcedText], session: TextSession, budget: int, width: int | None = None
+    texts: Sequence[ForcedText], session: TextSession, budget: int, width: int
 ) -> list[TextAcceptance]:
     """Ask for a draft of a number of tokens at each position of each text.
 
@@ -239,46 +239,24 @@ def _at_every_position(
         texts: The texts.
         session: The session.
         budget: The number of tokens.
-        width: K of the result; the budget by default.
+        width: K of the result.
     """
-    found = [_Found(text, width or budget) for text in texts]
+    found = [_Found(text, (len(text), width)) for text in texts]
+    offered = [np.zeros(len(text), dtype=np.int64) for text in texts]
     try:
         for position in range(max(map(len, texts))):
             inside = [position < len(text) for text in texts]
             rows = zip(texts, inside, strict=True)
             proposal = session.ask([min(budget, text.room(position)) if more else 0 for text, more in rows])
-            for one, draft, more in zip(found, session.read(proposal), inside, strict=True):
+            for one, lengths, draft, more in zip(found, offered, session.read(proposal), inside, strict=True):
                 if more:
-                    one.put(position, draft)
+                    one.put((position, slice(len(draft.ratio))), draft)
+                    lengths[position] = draft.offered
             # No draft token counts as accepted, not even one that equals the text's: a draft begins at the next.
             session.commit([0] * len(texts), [int(more) for more in inside], proposal.lengths)
     finally:
         session.close()
-    return [one.acceptance() for one in found]
-
-
-class _Found:
-    """What is found out about one text, position by position."""
-
-    def __init__(self, text: ForcedText, width: int) -> None:
-        self._text = text
-        self._ratio = np.zeros((len(text), width))
-        self._least = None if text.all_p is None else np.zeros((len(text), width))
-        self._confidence = np.full((len(text), width), np.nan, dtype=np.float32)
-        self._offered = np.zeros(len(text), dtype=np.int64)
-
-    def put(self, position: int, draft: ForcedDraft) -> None:
-        """Keep the draft that began at a position."""
-        count = len(draft.ratio)
-        self._ratio[position, :count] = draft.ratio
-        self._confidence[position, :count] = draft.confidence
-        if self._least is not None and draft.least is not None:
-            self._least[position, :count] = draft.least
-        self._offered[position] = draft.offered
-
-    def acceptance(self) -> TextAcceptance:
-        """Return all of it."""
-        return _acceptance(self._text, self._ratio, self._least, self._offered, self._confidence)
+    return [one.acceptance(lengths) for one, lengths in zip(found, offered, strict=True)]
 
 
 def _in_chunks(texts: Sequence[ForcedText], session: TextSession, max_gamma: int) -> list[TextAcceptance]:
@@ -287,82 +265,67 @@ def _in_chunks(texts: Sequence[ForcedText], session: TextSession, max_gamma: int
     All but the last token of a draft are committed as accepted, and the last as recovered with the same token: the
     next draft begins after it, and every token is drafted once.
     """
-    found = [_Chunks(text, max_gamma) for text in texts]
+    found = [_Found(text, (len(text),)) for text in texts]
     try:
-        while any(one.budget for one in found):
-            proposal = session.ask([one.budget for one in found])
-            for one, draft in zip(found, session.read(proposal, drawn=True), strict=True):
-                if one.budget and not one.put(draft):
+        while True:
+            # The position before the limit is never drafted, whatever a draft begins with.
+            each = list(zip(texts, session.position, strict=True))
+            budget = [min(max_gamma, len(text) - at, text.room(at)) for text, at in each]
+            if not any(budget):
+                break
+            proposal = session.ask(budget)
+            drafts = session.read(proposal, drawn=True)
+            for one, draft, (_, at), asked in zip(found, drafts, each, budget, strict=True):
+                one.put(slice(at, at + draft.offered), draft)
+                if draft.offered < asked:
                     session.fail(
-                        f"it declares `autoregressive`, but drafted fewer tokens than the {one.budget} asked for. "
+                        f"it declares `autoregressive`, but drafted fewer tokens than the {asked} asked for. "
                         "Set `max_length` if texts can get too long for it, and `autoregressive = False` if the "
                         "length of drafts varies."
                     )
             drafted = proposal.lengths
             # A text that is done is committed to its end.
-            count = [n or one.left for one, n in zip(found, drafted, strict=True)]
-            for one, more in zip(found, count, strict=True):
-                one.position += more
+            count = [n or len(text) - at for n, (text, at) in zip(drafted, each, strict=True)]
             session.commit([max(n - 1, 0) for n in drafted], count, drafted)
     finally:
         session.close()
-    return [one.acceptance() for one in found]
+    starts = [np.arange(len(text)) for text in texts]
+    offered = [np.clip(text.reach - start, 0, max_gamma) for text, start in zip(texts, starts, strict=True)]
+    return [one.acceptance(lengths, max_gamma) for one, lengths in zip(found, offered, strict=True)]
 
 
-class _Chunks:
-    """What is found out about one text, chunk by chunk.
+class _Found:
+    """What is found out about the drafts along one text.
 
-    Attributes:
-        position: Where the next chunk begins.
+    Args:
+        text: The text.
+        shape: `[L, K]` for drafts that begin at each position, `[L]` where each token is drafted once.
     """
 
-    def __init__(self, text: ForcedText, max_gamma: int) -> None:
-        self._text, self._max_gamma = text, max_gamma
-        self._ratio = np.zeros(len(text))
-        self._least = None if text.all_p is None else np.zeros(len(text))
-        self._confidence = np.full(len(text), np.nan, dtype=np.float32)
-        self.position = 0
+    def __init__(self, text: ForcedText, shape: tuple[int, ...]) -> None:
+        self._text = text
+        self._ratio = np.zeros(shape)
+        self._least = None if text.all_p is None else np.zeros(shape)
+        self._confidence = np.full(shape, np.nan, dtype=np.float32)
 
-    @property
-    def left(self) -> int:
-        """Number of tokens from the position on."""
-        return len(self._text) - self.position
-
-    @property
-    def budget(self) -> int:
-        """Number of tokens to ask for; 0 if nothing is left to find out."""
-        return min(self._max_gamma, self.left, self._text.room(self.position))
-
-    def put(self, draft: ForcedDraft) -> bool:
-        """Keep a draft; return whether it is as long as asked for."""
-        at = slice(self.position, self.position + draft.offered)
+    def put(self, at: _Index, draft: ForcedDraft) -> None:
+        """Keep what a draft gave to the text's tokens."""
         self._ratio[at], self._confidence[at] = draft.ratio, draft.confidence
         if self._least is not None and draft.least is not None:
             self._least[at] = draft.least
-        return draft.offered == self.budget
 
-    def acceptance(self) -> TextAcceptance:
-        """Return what follows for drafts that begin at any position."""
-        starts = np.arange(len(self._text))
-        offered = np.clip(self._text.reach - starts, 0, self._max_gamma)
-        least = None if self._least is None else self._windows(self._least, 0)
-        ratio, confidence = self._windows(self._ratio, 0), self._windows(self._confidence, np.nan)
-        return _acceptance(self._text, ratio, least, offered, confidence)
-
-    def _windows(self, values: Floats, beyond: float) -> Floats:
-        """Return the values of the K positions from each one on, `[L, K]`, without a copy."""
-        padded = np.concatenate([values, np.full(self._max_gamma - 1, beyond, dtype=values.dtype)])
-        windows: Floats = sliding_window_view(padded, self._max_gamma)
-        return windows
+    def acceptance(self, offered: NDArray[np.int64], width: int = 0) -> TextAcceptance:
+        """Return all of it; with a width K, what follows for drafts that begin at any position."""
+        own, least = self._text.text, None if self._least is None else _windows(self._least, width, 0)
+        ratio, confidence = _windows(self._ratio, width, 0), _windows(self._confidence, width, np.nan)
+        where = own.tokens, self._text.limit, self._text.reach, own.number, own.sample
+        return TextAcceptance(ratio, offered, confidence, *where, least=least)
 
 
-def _acceptance(
-    text: ForcedText,
-    ratio: NDArray[np.float64],
-    least: NDArray[np.float64] | None,
-    offered: NDArray[np.int64],
-    confidence: NDArray[np.float32],
-) -> TextAcceptance:
-    own = text.text
-    where = text.limit, text.reach, own.number, own.sample
-    return TextAcceptance(ratio, offered, confidence, own.tokens, *where, least=least)
+def _windows(values: Floats, width: int, beyond: float) -> Floats:
+    """Return the values of the K positions from each one on, `[L, K]`, without a copy; for K = 0, the values."""
+    if not width:
+        return values
+    padded = np.concatenate([values, np.full(width - 1, beyond, dtype=values.dtype)])
+    windows: Floats = sliding_window_view(padded, width)
+    return windows
