@@ -807,10 +807,10 @@ MUTATIONS = (
         ("tests/decoding/test_read_only.py",),
     ),
     Mutation(
-        "a proposal that was changed trusted",
-        DRAFTING,
-        "return not self._drawn_directly and self._changes == self._record.changes",
-        "return not self._drawn_directly",
+        "drawn ids believed after the drafter had them",
+        "specdec_core/decoding/validation.py",
+        "        checked.tokens.clamp_(0, vocab_size - 1)\n",
+        "",
         "A token outside the vocabulary ends the program in the target's forward pass.",
         ("tests/decoding/test_drafting.py",),
     ),
@@ -849,8 +849,8 @@ MUTATIONS = (
     Mutation(
         "drafter that failed is asked again",
         PROPOSER,
-        "with self._guard.calling(self._drafter, self._drop_drafter):\n                    tree = ",
-        "with self._guard.calling(self._drafter):\n                    tree = ",
+        "with self._guard.calling(self._drafter, self._drop_drafter):\n                    recorder.start",
+        "with self._guard.calling(self._drafter):\n                    recorder.start",
         "A drafter whose state is broken goes on drafting.",
         ("tests/decoding/test_faults.py",),
     ),
@@ -1196,9 +1196,9 @@ MUTATIONS = (
     Mutation(
         "a controller's tree is believed",
         PROPOSER,
-        "_checked_tree(asked), asked",
-        "asked, asked",
-        "A tree that makes no sense ends decoding, and nothing names the controller.",
+        "        if len(asked) <= limit:\n",
+        "        if asked:\n",
+        "A tree that is too large ends decoding, and nothing names the controller.",
         ("tests/decoding/test_faults.py",),
     ),
     # Replays.

@@ -35,7 +35,6 @@ from tests.robustness import (
 from tests.robustness.attack import Attack, Result, attempt
 
 ATTACKS = (
-    Attack("raising", "plugins that raise or exit", plugins.raising),
     Attack("answering", "plugins that answer nonsense", plugins.answering),
     Attack("malformed", "proposals with one part wrong", proposals.malformed),
     Attack("misused", "requests used in the wrong way", proposals.misused),

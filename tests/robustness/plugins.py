@@ -1,6 +1,6 @@
-"""Drafters and controllers that raise, exit and answer nonsense.
+"""Drafters and controllers that answer nonsense.
 
-Whatever they do, greedy decoding must return the target's own tokens, and what was raised must be named.
+Whatever they do, greedy decoding must return the target's own tokens.
 """
 
 from __future__ import annotations
@@ -200,23 +200,7 @@ class _FaultyLenienceSession(LenienceSession):
         return self.script.at("lenience.observe", report, None)
 
 
-PLACES = (
-    *("drafter.open", "drafter.propose", "drafter.commit", "drafter.close"),
-    *("gamma.max_gamma", "gamma.open", "gamma.plan", "gamma.keep_drafting", "gamma.observe"),
-    *("lenience.open", "lenience.lenience", "lenience.observe"),
-)
 ANSWERED = ("drafter.open", "drafter.propose", "gamma.max_gamma", "gamma.open", "lenience.open")
-
-
-def raising(random: Random, _: Path) -> Iterator[str]:
-    """A plugin raises something, somewhere."""
-    place, call, number = random.choice(PLACES), random.randrange(3), random.randrange(len(ERRORS))
-
-    def act(_: object) -> None:
-        raise ERRORS[number]()
-
-    yield f"{place} raises {type(ERRORS[number]()).__name__} at call {call + 1}"
-    decode(Script(place, call, act), named=True)
 
 
 def answering(random: Random, _: Path) -> Iterator[str]:
@@ -227,16 +211,15 @@ def answering(random: Random, _: Path) -> Iterator[str]:
     decode(Script(place, call, lambda _: answer))
 
 
-def decode(script: Script, *, named: bool = False, temperature: float = 0) -> None:
+def decode(script: Script, *, temperature: float = 0) -> None:
     """Decode with plugins that follow a script.
 
     Args:
         script: What they do wrong.
-        named: Whether the result must name the failure.
         temperature: Only what is decoded at temperature 0 can be compared.
 
     Raises:
-        BrokenError: The tokens are not the target's own, or the failure is not named.
+        BrokenError: The tokens are not the target's own.
     """
     lenience = FaultyLenience(script) if script.place.startswith("lenience") else None
     decoder = Decoder(
@@ -246,5 +229,3 @@ def decode(script: Script, *, named: bool = False, temperature: float = 0) -> No
     if not temperature and tuple(one.tokens for one in result) != expected():
         raise BrokenError("wrong tokens")
     json.dumps([asdict(result.metrics), [one.tokens for one in result], [str(one) for one in result.failures]])
-    if named and script.done and not result.failures:
-        raise BrokenError("the failure is not named")
