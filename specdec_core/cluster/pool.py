@@ -10,12 +10,11 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_core._version import installed_versions
 from specdec_core.interface import Progress, errors
-from specdec_core.interface.errors import SpecdecError, exception_text
+from specdec_core.interface.errors import SpecdecError, raised_text
 
 
 class JobError(SpecdecError):
@@ -161,9 +160,7 @@ class Failure:
         for known in type(error).__mro__:
             if issubclass(known, SpecdecError) and getattr(errors, known.__name__, None) is known:
                 return cls(known.__name__, str(error), trace)
-        frames = traceback.extract_tb(error.__traceback__)
-        place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-        return cls("", f"{exception_text(error)}{place}", trace)
+        return cls("", raised_text(error), trace)
 
     def error(self) -> SpecdecError:
         """Return the exception, with the traceback of the worker as its cause."""

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -81,6 +82,13 @@ def exception_text(error: BaseException) -> str:
     """
     message = without_home(" ".join(str(error).split()))
     return f"{type(error).__name__}: {shortened(message, 1000)}" if message else type(error).__name__
+
+
+def raised_text(error: BaseException) -> str:
+    """Return `exception_text` with the file and the line that raised the exception."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{exception_text(error)}{place}"
 
 
 def unknown_name(what: str, given: str, available: Iterable[str], hint: str = "") -> str:

@@ -25,7 +25,7 @@ from specdec_core.offline.record.writer import RecordWriter, check_folder
 from specdec_core.registry import Registry, is_shipped
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.study import Study, Task
-from specdec_core.study.run.folder import exclusive_lock
+from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
 from specdec_core.study.run.worker import TargetJobs, working_here
 
 __all__ = ["RecordOptions", "record_study", "record_tasks", "time_record"]
@@ -104,7 +104,10 @@ def record_tasks(
         parts = outline.parts
         writer = RecordWriter(output, outline.header, fresh=fresh)
         _save_target(writer, target, outline)
-        try:
+        total = sum(part.texts for part in parts)
+        with when_stopped(
+            lambda: f"stopped; {sum(writer.done)} of {total} texts are stored in {output}. {RESUMED}"
+        ):
             for number in range(len(parts)):
                 _record_part(writer, number, target, outline, options, progress)
             if options.gamma is not None:
@@ -112,12 +115,6 @@ def record_tasks(
                 if pool is not None:
                     progress.stage("timing the target")
                 writer.add_times(target.verify_times(hottest, options))
-        except KeyboardInterrupt as stopped:
-            done, total = sum(writer.done), sum(part.texts for part in parts)
-            stopped.args = (
-                f"stopped; {done} of {total} texts are stored in {output}. Run the same command again to resume.",
-            )
-            raise
         return writer.record()
 
 

@@ -30,7 +30,7 @@ from specdec_core.offline.tune.winning_study import folder_of, winning_study, wr
 from specdec_core.registry import Registry, default_registry, nested_settings
 from specdec_core.study import Run, Study, Task
 from specdec_core.study.run.factory import load_target
-from specdec_core.study.run.folder import exclusive_lock
+from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
 
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
@@ -100,14 +100,11 @@ def tune(
     registry = registry or default_registry()
     with _folder(output) as folder, pooled(ray, progress) as pool:
         job = _Job(progress, options or TuneOptions(), registry, folder, pool)
-        try:
+        kept = f"stopped; what was recorded and measured is kept in {folder}. {RESUMED}"
+        if output is None:
+            kept = "stopped; nothing was kept. With --output FILE, what was recorded and measured is."
+        with when_stopped(lambda: kept):
             return job.run(study, record, target, machine, task, output, settings)
-        except KeyboardInterrupt as stopped:
-            kept = "nothing was kept. With --output FILE, what was recorded and measured is."
-            if output is not None:
-                kept = f"what was recorded and measured is kept in {folder}. Run the same command again to resume."
-            stopped.args = (f"stopped; {kept}",)
-            raise
 
 
 @contextmanager

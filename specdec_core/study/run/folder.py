@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from specdec_core.interface.errors import SpecdecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LOCK = ".lock"
@@ -22,8 +22,29 @@ FILES = (LOCK, "repeats.jsonl", "results.jsonl", "summary.csv", "outputs.jsonl",
 """Names of all files that a study writes into its folder."""
 
 
+RESUMED = "Run the same command again to resume."
+"""The end of a message about what is stored."""
+
+
 class StorageError(SpecdecError):
     """Results cannot be stored: no space, no permission, or another study is running in the folder."""
+
+
+@contextmanager
+def when_stopped(message: Callable[[], str]) -> Iterator[None]:
+    """Let Ctrl-C say what is stored.
+
+    Args:
+        message: Returns what is stored, and how to go on.
+
+    Raises:
+        KeyboardInterrupt: The one that was raised, of its own kind, which says what stopped it.
+    """
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.args = (message(),)
+        raise
 
 
 def make_folder(folder: Path) -> None:

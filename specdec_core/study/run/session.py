@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -11,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specdec_core.interface import PluginWarning, Progress
-from specdec_core.interface.errors import SpecdecError, exception_text, without_home
+from specdec_core.interface.errors import SpecdecError, raised_text, without_home
 from specdec_core.study.config.study import Run, Study, Task, with_task
-from specdec_core.study.run.folder import StorageError, exclusive_lock
+from specdec_core.study.run.folder import RESUMED, StorageError, exclusive_lock, when_stopped
 from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 
@@ -81,7 +80,8 @@ class Session:
         except BaseException as error:
             if run.drafter is None:
                 raise
-            self.failed.update({(task.name, run.name): _failure_text(error) for task in tasks})
+            why = without_home(str(error)) if isinstance(error, SpecdecError) else raised_text(error)
+            self.failed.update({(task.name, run.name): why for task in tasks})
             return None
 
     def fail(self, tasks: Sequence[Task], runs: Sequence[Run], *, like: Run) -> None:
@@ -104,7 +104,7 @@ class Session:
         if (problem := self._journal.missing()) is not None:
             return problem
         folder = self._journal.path.parent
-        return f"{len(self.finished)} of {total} are stored in {folder}. Run the same command again to resume."
+        return f"{len(self.finished)} of {total} are stored in {folder}. {RESUMED}"
 
 
 @contextmanager
@@ -140,18 +140,6 @@ def open_session(
         warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
         if session.finished:
             progress.measured({unit: count, "finished before": len(session.finished)})
-        try:
+        total = f"{'at most ' if at_most else ''}{count} {unit}"
+        with when_stopped(lambda: session.stopped(total)):
             yield session, found
-        except KeyboardInterrupt as stopped:
-            # Of its own kind, which says what stopped it.
-            stopped.args = (session.stopped(f"{'at most ' if at_most else ''}{count} {unit}"),)
-            raise
-
-
-def _failure_text(error: BaseException) -> str:
-    """Return why a run was abandoned; of an exception that nobody expected, with the line that raised it."""
-    if isinstance(error, SpecdecError):
-        return without_home(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{exception_text(error)}{place}"
