@@ -1,4 +1,4 @@
-"""Jobs in this process, or on the workers of a Ray cluster.
+"""Jobs in this process, in processes of their own, or on the workers of a Ray cluster.
 
 A job is a function and its arguments. It must be importable by its name, and its arguments and its result plain
 data, so that any worker can run it.
@@ -79,11 +79,8 @@ class LocalPool:
         function: Callable[..., Any],
         jobs: Sequence[tuple[Any, ...]],
         *,
-        timed: bool = False,  # noqa: ARG002  # they are all alone
-        cpus: int = 1,  # noqa: ARG002
-        gpus: float = 0.0,  # noqa: ARG002  # they share what this process sees
-        own: str | None = None,  # noqa: ARG002
         return_exceptions: bool = False,
+        **resources: Any,  # noqa: ARG002  # jobs share what this process has
     ) -> Iterator[Any]:
         """Yield what a function returns for each job; see `Pool.map`. What jobs raise is not changed."""
         for job in jobs:
