@@ -219,7 +219,6 @@ class Batch:
             accepted=accepted,
             committed=committed,
             finished=tuple(row.reason is not None for row in self.rows),
-            used=max(lengths) > 0,
             parents=None if verified.parents is None else tuple(map(tuple, verified.parents)),
             paths=None if verified.paths is None else tuple(map(tuple, cut(verified.paths, accepted))),
         )

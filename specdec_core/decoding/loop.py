@@ -237,11 +237,10 @@ class InnerLoop(DraftSession):
         rows = self._batch.rows
         if not any(row.tokens for row in rows):
             return  # nothing was drafted yet, and the first request brings all tokens
-        accepted = outcome.accepted if outcome.used else (0,) * len(outcome.accepted)
-        self.rollback(tuple(row.begin + n for row, n in zip(rows, accepted, strict=True)))
-        new = tuple(tokens[n:] for tokens, n in zip(outcome.committed, accepted, strict=True))
+        self.rollback(tuple(row.begin + n for row, n in zip(rows, outcome.accepted, strict=True)))
+        new = tuple(tokens[n:] for tokens, n in zip(outcome.committed, outcome.accepted, strict=True))
         nothing = (0,) * len(new)
-        self._batch.commit(Outcome(nothing, nothing, new, outcome.finished, used=False))
+        self._batch.commit(Outcome(nothing, nothing, new, outcome.finished))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Keep only the first `lengths[b]` tokens of each row b, here and below."""

@@ -191,12 +191,6 @@ class Proposer:
         session = self._draft_session
         if session is not None:
             with self._guard.calling(self._drafter, self._drop_drafter):
-                if not session.can_roll_back:
-                    raise PluginError(
-                        "inside a hierarchy commits are rolled back when the level above rejects them, and with "
-                        "beams when one takes over the text of another; this drafter keeps state (it has a "
-                        "commit()) and must also have a rollback(lengths)."
-                    )
                 session.rollback(lengths)
 
     def observe(self, report: StepReport) -> None:

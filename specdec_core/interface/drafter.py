@@ -255,15 +255,14 @@ class Outcome:
     """The result of one step: the only truth about which tokens were committed.
 
     Attributes:
-        drafted: Number of draft tokens verified in each sequence.
+        drafted: Number of draft tokens verified in each sequence; 0 where there was no draft, or that of another
+            drafter.
         accepted: Number of them that were accepted.
         committed: Tokens appended to each sequence: the accepted ones, then the recovered or bonus token, then
             those that a constraint forces. Empty for a sequence that had already finished; shorter when an end of
             sequence came first.
         finished: Whether each sequence has ended. Inside a hierarchy, and with beams, it may resume after a
             `rollback`; the next commit says so.
-        used: False when another drafter's proposal, or none, was verified in this step. Where drafters share a
-            batch sequence by sequence, `drafted` and `accepted` are 0 for the sequences of others.
         parents: For trees, the parent of each draft token of each sequence; None for lines.
         paths: For trees, the numbers of the accepted draft tokens of each sequence, from the root on.
     """
@@ -272,7 +271,6 @@ class Outcome:
     accepted: tuple[int, ...]
     committed: tuple[tuple[int, ...], ...]
     finished: tuple[bool, ...]
-    used: bool = True
     parents: tuple[tuple[int, ...], ...] | None = None
     paths: tuple[tuple[int, ...], ...] | None = None
 
@@ -299,7 +297,21 @@ def _depth(parents: Sequence[int]) -> int:
 
 
 class DraftSession(ABC):
-    """A drafter's state for one batch: caches, positions in tables."""
+    """A drafter's state for one batch: caches, positions in tables.
+
+    Raises:
+        TypeError: A subclass defines `commit` and neither defines nor inherits a `rollback`; raised when the class
+            is defined.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.commit is not DraftSession.commit and cls.rollback is DraftSession.rollback:
+            raise TypeError(
+                f"{cls.__qualname__} defines commit(), so it keeps state, and must also define rollback(lengths), "
+                "which keeps the first lengths[b] committed tokens of each row b: inside a hierarchy the level "
+                "above rejects tokens that were committed, and with beams a row takes over the text of another."
+            )
 
     @abstractmethod
     def propose(self, request: DraftRequest) -> Proposal:
@@ -312,16 +324,10 @@ class DraftSession(ABC):
         """Undo commits: keep only the first `lengths[b]` committed tokens of each sequence b.
 
         Called inside a hierarchy, where the level above may reject tokens that were committed here, and with
-        beams, where a sequence is a beam, which may take over the text of another. A `commit` with `used=False`
-        and the replacement tokens, if there are any, follows. Override this in every session that keeps
+        beams, where a sequence is a beam, which may take over the text of another. A `commit` of the
+        replacement tokens, if there are any, follows. Override this in every session that keeps
         state between steps, that is, one that overrides `commit` or remembers `request.tokens`.
         """
-
-    @property
-    def can_roll_back(self) -> bool:
-        """Whether commits can be undone: not if the session overrides `commit` without `rollback`."""
-        kind = type(self)
-        return kind.commit is DraftSession.commit or kind.rollback is not DraftSession.rollback
 
     def close(self) -> None:  # noqa: B027
         """Free everything the session holds."""

@@ -52,10 +52,6 @@ class _SynchronizedSession(DraftSession):
     def rollback(self, lengths: Sequence[int]) -> None:
         self._session.rollback(lengths)
 
-    @property
-    def can_roll_back(self) -> bool:
-        return self._session.can_roll_back
-
     def close(self) -> None:
         self._session.close()
 

@@ -74,9 +74,7 @@ class Request:
             accepted += 1
         self._tokens += new
         self._known.extend(new)
-        self._proposer.commit(
-            Outcome((len(self._draft),), (accepted,), (tuple(new),), (False,), used=bool(self._draft))
-        )
+        self._proposer.commit(Outcome((len(self._draft),), (accepted,), (tuple(new),), (False,)))
         self._draft = []
 
 

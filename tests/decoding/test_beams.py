@@ -320,20 +320,6 @@ def test_nothing_that_a_drafter_does_changes_the_beams(ending, drafter, error):
         check(model, decoder, texts, beams=3)
 
 
-class _Forgetful(_Session):
-    """Keeps state between steps that it cannot take back."""
-
-    def commit(self, outcome):
-        pass
-
-
-def test_a_drafter_that_cannot_roll_back_is_switched_off_with_the_reason(ending):
-    model, target, _ = ending
-    decoder = Decoder(target, Odd(random_tree, _Forgetful), gamma=3, temperature=0)
-    with pytest.warns(PluginWarning, match="must also have a rollback"):
-        check(model, decoder, prompts(2, seed=4), beams=3)
-
-
 def test_a_drafter_of_lines_drafts_one_for_each_beam(ending):
     model, target, _ = ending
     decoder = Decoder(target, CountingDrafter(VOCAB), gamma=3, temperature=0)

@@ -78,6 +78,9 @@ class _ScriptedSession(DraftSession):
         if self.step > 2 and self.drafter.when == "commit":
             self.drafter.script(outcome)
 
+    def rollback(self, lengths):
+        pass
+
     def close(self):
         self.drafter.closed += 1
 

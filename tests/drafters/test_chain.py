@@ -121,15 +121,15 @@ def test_all_are_told_of_every_commit_each_of_its_own_rows():
     session.commit(Outcome((3, 2), (1, 2), committed, finished))
     assert first.outcomes == [Outcome((0, 2), (0, 2), committed, finished)]
     assert second.outcomes == [Outcome((3, 0), (1, 0), committed, finished)]
-    assert third.outcomes == [Outcome((0, 0), (0, 0), committed, finished, used=False)]
+    assert third.outcomes == [Outcome((0, 0), (0, 0), committed, finished)]
     # A step in which the chain was not asked, and one in which something else was verified.
-    session.commit(Outcome((0, 0), (0, 0), ((2,), ()), finished, used=False))
+    session.commit(Outcome((0, 0), (0, 0), ((2,), ()), finished))
     session.propose(request_for((4, 0)))
-    session.commit(Outcome((1, 0), (1, 0), ((2, 3), ()), finished, used=False))
+    session.commit(Outcome((0, 0), (0, 0), ((2, 3), ()), finished))
     for spy in (first, second, third):
         assert spy.outcomes[1:] == [
-            Outcome((0, 0), (0, 0), ((2,), ()), finished, used=False),
-            Outcome((0, 0), (0, 0), ((2, 3), ()), finished, used=False),
+            Outcome((0, 0), (0, 0), ((2,), ()), finished),
+            Outcome((0, 0), (0, 0), ((2, 3), ()), finished),
         ]
 
 
@@ -170,7 +170,7 @@ def test_which_drafts_are_too_short(min_draft_tokens, budget, drafts, expected):
     proposal = session.propose(request_for((budget,)))
     assert rows_of(proposal) == [[expected + 1] * drafts[expected][1]]
     session.commit(Outcome(proposal.lengths, (1,), ((expected + 1, 5),), (False,)))
-    assert [spy.outcomes[0].used for spy in spies] == [place == expected for place in range(len(spies))]
+    assert [any(spy.outcomes[0].drafted) for spy in spies] == [place == expected for place in range(len(spies))]
 
 
 def test_what_is_too_short_in_a_chain_within_does_not_depend_on_its_neighbours():
@@ -338,23 +338,6 @@ def test_all_are_closed_when_one_fails_at_it():
     with pytest.raises(PluginError, match=r"drafters\[1\]\) failed in close"):
         chain(*spies).open(INFO).close()
     assert [spy.closed for spy in spies] == [1, 1, 1]
-
-
-def test_within_a_hierarchy_each_drafter_must_take_commits_back():
-    class Forgetful(Spy):
-        def open(self, session):
-            class Session(DraftSession):
-                def propose(self, request):
-                    return Proposal.from_rows([(), ()])
-
-                def commit(self, outcome):
-                    pass
-
-            return Session()
-
-    session = chain(TableDrafter(V), Forgetful()).open(INFO)
-    with pytest.raises(PluginError, match=r"'Spy' \(drafters\[1\]\) keeps state .* must have a rollback"):
-        session.rollback([1, 1])
 
 
 def test_a_chain_of_none_is_refused():

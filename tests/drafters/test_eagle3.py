@@ -113,7 +113,7 @@ def test_steps_without_the_drafter_are_caught_up(bench):
     for number in range(4):
         for row in tokens:
             row.append(30 + number)
-        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3, used=False))
+        session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3))
     bench.check(session, tokens)
 
 

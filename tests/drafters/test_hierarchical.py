@@ -346,30 +346,6 @@ def test_the_level_below_is_told_all_that_was_kept_and_taken_back(target, folder
     assert result.metrics.rejected > 5
 
 
-class Forgetful(Spy):
-    """Keeps what is committed, and cannot take it back."""
-
-    def open(self, session):
-        class Session(DraftSession):
-            def propose(self, request):
-                return Proposal.from_rows([[1] * n for n in request.budget])
-
-            def commit(self, outcome):
-                pass
-
-        return Session()
-
-
-@pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
-def test_a_drafter_below_that_cannot_take_back_is_named_and_left_out(target, folder):
-    drafter = hierarchy(target, folder / "middle", Forgetful(VOCAB), Gamma(2))
-    settings = GenerationSettings(max_new_tokens=20, ignore_eos=True)
-    result = Decoder(target, drafter, gamma=Gamma(3)).generate(PROMPTS, settings)
-    assert [failure.plugin for failure in result.failures] == ["Forgetful"]
-    assert "rollback(lengths)" in result.failures[0].message
-    assert result.metrics.drafted > 40, "the middle model drafts on by itself"
-
-
 @pytest.mark.parametrize(
     "below",
     [

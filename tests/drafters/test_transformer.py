@@ -117,13 +117,13 @@ def test_commits_of_steps_in_which_another_drafter_was_used(folder):
     # What another drafter proposed was accepted: not a word about our own draft.
     for row in tokens:
         row.extend([30, 31, 32])
-    session.commit(Outcome((2, 2), (2, 2), ((30, 31, 32),) * 2, (False, False), used=False))
+    session.commit(Outcome((0, 0), (0, 0), ((30, 31, 32),) * 2, (False, False)))
     assert_as_fresh(drafter, info, session, tokens)
     # Not asked at all, twice.
     for row in tokens:
         row.extend([33, 34])
     for token in (33, 34):
-        session.commit(Outcome((0, 0), (0, 0), ((token,),) * 2, (False, False), used=False))
+        session.commit(Outcome((0, 0), (0, 0), ((token,),) * 2, (False, False)))
     assert_as_fresh(drafter, info, session, tokens)
 
 

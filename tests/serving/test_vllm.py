@@ -176,12 +176,14 @@ class _WitnessSession(DraftSession):
         assert self.text is not None
         ((new,), (accepted,), (drafted,)) = outcome.committed, outcome.accepted, outcome.drafted
         assert drafted == len(self.draft)
-        assert outcome.used == bool(drafted)
         assert accepted < len(new)
         assert list(new[:accepted]) == self.draft[:accepted]
         self.text += new
         self.accepted += [accepted] if drafted else []
         self.draft = []
+
+    def rollback(self, lengths: Sequence[int]) -> None:
+        raise AssertionError("nothing is rolled back")
 
     def close(self) -> None:
         self.closed = True

@@ -10,7 +10,7 @@ So q is a point mass, except for the generators of transformers that draw from t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -144,12 +144,18 @@ class _CandidateSession(DraftSession):
     def commit(self, outcome: Outcome) -> None:
         for row, (text, drafted) in enumerate(zip(self._texts, outcome.drafted, strict=True)):
             generator, self._texts[row] = self._generators[row], None
-            if generator is None or text is None or not outcome.used or not _learns(generator):
+            if generator is None or text is None or not any(outcome.drafted) or not _learns(generator):
                 continue
             ids = torch.tensor([[*text, *outcome.committed[row]]], device=self._info.device)
             # Generators of transformers read the number of scores alone; one that reads their values finds NaN.
             scores = torch.full((1, 1, 1), torch.nan).expand(1, drafted + 1, self._info.vocab_size)
             generator.update_candidate_strategy(ids, scores, outcome.accepted[row])
+
+    def rollback(self, lengths: Sequence[int]) -> None:  # noqa: ARG002  (it cannot)
+        raise PluginError(
+            "a candidate generator of transformers cannot take back tokens, as it must inside a hierarchy and "
+            "with beams; choose another drafter there."
+        )
 
     def close(self) -> None:
         self._generators = [None] * len(self._generators)

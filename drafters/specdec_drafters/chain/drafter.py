@@ -141,23 +141,17 @@ class _ChainSession(DraftSession):
     def commit(self, outcome: Outcome) -> None:
         """Pass the outcome to every member; drafted and accepted counts only for rows with the member's draft."""
         for index, member in enumerate(self._members):
-            own = [outcome.used and source == index for source in self._source]
+            own = [source == index for source in self._source]
             part = replace(
                 outcome,
                 drafted=tuple(n if mine else 0 for n, mine in zip(outcome.drafted, own, strict=True)),
                 accepted=tuple(n if mine else 0 for n, mine in zip(outcome.accepted, own, strict=True)),
-                used=any(own),
             )
             _call(member.label, "commit", partial(member.session.commit, part))
 
     def rollback(self, lengths: Sequence[int]) -> None:
         """Roll back every member."""
         for member in self._members:
-            if not member.session.can_roll_back:
-                raise PluginError(
-                    f"{member.label} keeps state (it has a commit()); within a hierarchy it must have a "
-                    "rollback(lengths) too."
-                )
             _call(member.label, "rollback", partial(member.session.rollback, lengths))
 
     def close(self) -> None:

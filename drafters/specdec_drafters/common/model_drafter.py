@@ -111,10 +111,10 @@ class ModelDraftSession(DraftSession):
 
     def commit(self, outcome: Outcome) -> None:
         """Keep the cached part of the accepted tokens; the rest of the draft is void."""
-        if outcome.used and outcome.paths is not None:
+        if any(outcome.drafted) and outcome.paths is not None:
             self._model.keep(outcome.paths)
             self._kept = list(self._model.lengths)
-        elif outcome.used:
+        else:
             rows = zip(self._kept, outcome.accepted, self._drafted, strict=True)
             self._kept = [kept + min(accepted, drafted) for kept, accepted, drafted in rows]
         self._drafted = [0] * len(self._drafted)

@@ -179,12 +179,6 @@ class _TranslatedSession(DraftSession):
     def _begin(self) -> None:
         """Open a session of the drafter, which knows no tokens yet."""
         self._session = self._translated.drafter.open(self._own_info())
-        if not self._session.can_roll_back:
-            self._session.close()
-            raise PluginError(
-                f"{type(self._translated.drafter).__name__} keeps state (it has a commit()); within 'translated' "
-                "it must have a rollback(lengths) too."
-            )
         self._told: list[list[int]] = [[] for _ in self._texts]
         self._views = tuple(map(TokenView, self._told))
         self._last: tuple[Tensor, tuple[int, ...]] | None = None
@@ -286,7 +280,7 @@ class _TranslatedSession(DraftSession):
             lengths = tuple(map(len, drafts))
             for told, new in zip(self._told, first, strict=True):
                 told += new
-            self._session.commit(Outcome(lengths, accepted, first, self._finished, used=used))
+            self._session.commit(Outcome(lengths, accepted, first, self._finished))
         if all(n >= old for n, old in zip(kept, before, strict=True)):
             return
         lengths = tuple(n if n < old else len(told) for n, old, told in zip(kept, before, self._told, strict=True))
@@ -296,7 +290,7 @@ class _TranslatedSession(DraftSession):
         rest = tuple(tuple(text.ids[n:]) for text, n in zip(self._texts, lengths, strict=True))
         for told, new in zip(self._told, rest, strict=True):
             told += new
-        self._session.commit(Outcome(nothing, nothing, rest, self._finished, used=False))
+        self._session.commit(Outcome(nothing, nothing, rest, self._finished))
 
     @staticmethod
     def _kept(told: list[int], draft: list[int], text: Retokenized) -> int:

@@ -118,7 +118,7 @@ class BeamBatch:
         known = self._read(block, logits, faults, first)
         steps = [self._simulate(prompt, one) for prompt, one in enumerate(known)]
         verified = perf_counter()
-        report = self._report(block, drafts, steps)
+        report = self._report(drafts, steps)
         self._commit(block, drafts)
         kept = [prompt.prune() for prompt in self.prompts]
         self._target.prune([nodes for nodes, _ in kept], [trunk for _, trunk in kept])
@@ -226,9 +226,7 @@ class BeamBatch:
             )
         return steps
 
-    def _report(
-        self, block: TreeBlock, drafts: Sequence[dict[int, tuple[int, int]]], steps: Sequence[int]
-    ) -> StepReport:
+    def _report(self, drafts: Sequence[dict[int, tuple[int, int]]], steps: Sequence[int]) -> StepReport:
         """Return the report on the prompts, without times: levels that were drafted and that held the beams."""
         drafted = tuple(map(_levels, self.prompts, drafts))
         accepted = [
@@ -241,7 +239,6 @@ class BeamBatch:
             accepted=tuple(accepted),
             committed=tuple(prompt.state.beams[0][-taken:] if taken else () for prompt, taken in beams),
             finished=tuple(prompt.done for prompt in self.prompts),
-            used=block.proposal.longest > 0,
         )
         nothing = ((),) * len(drafted)
         return StepReport(self._tally.steps, self._asked(), outcome, nothing, 0.0, 0.0, 0.0, (0.0,) * len(drafted))
@@ -291,7 +288,6 @@ class BeamBatch:
                 committed=tuple(committed),
                 # As in a hierarchy, a row that has ended may resume after a rollback.
                 finished=tuple(lost or bool(row.reason) for lost, row in zip(moved, self._rows, strict=True)),
-                used=drafted.longest > 0,
                 parents=self._draft_parents(drafts) if is_tree else None,
                 paths=tuple(paths) if is_tree else None,
             )
@@ -307,7 +303,7 @@ class BeamBatch:
         self._extend(rest)
         nothing = (0,) * len(rest)
         finished = tuple(row.reason is not None for row in self._rows)
-        self._proposer.commit(Outcome(nothing, nothing, tuple(rest), finished, used=False))
+        self._proposer.commit(Outcome(nothing, nothing, tuple(rest), finished))
 
     def _extend(self, new: Sequence[Sequence[int]]) -> None:
         for row, tokens in zip(self._rows, new, strict=True):

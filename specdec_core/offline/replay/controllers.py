@@ -176,7 +176,7 @@ class _Run:
         return StepReport(
             step=step,
             asked=(asked,),
-            outcome=Outcome((drafted,), (accepted,), (committed,), (ended,), used=drafted > 0),
+            outcome=Outcome((drafted,), (accepted,), (committed,), (ended,)),
             draft_tokens=(draft,),
             draft_seconds=in_drafter,
             verify_seconds=in_target,

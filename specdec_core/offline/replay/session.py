@@ -233,8 +233,7 @@ class TextSession:
             row += new[-1]
         self.position = [at + len(one) for at, one in zip(self.position, new, strict=True)]
         ended = tuple(at >= len(one) for at, one in zip(self.position, self._sequences, strict=True))
-        used = any(drafted)
-        self.proposer.commit(Outcome(tuple(drafted), tuple(accepted), tuple(new), ended, used=used))
+        self.proposer.commit(Outcome(tuple(drafted), tuple(accepted), tuple(new), ended))
         self._guard.step += 1
 
     def teach(self) -> None:

@@ -14,7 +14,6 @@ from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.causes import what_failed
 from specdec_core.testing.checks.drafter_proposals import ROWS, no_trees
-from specdec_core.testing.checks.drafter_state import no_rollback
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
 from specdec_core.testing.harness.settings import TREE
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_loaded_model
@@ -241,7 +240,6 @@ def decoded_rows_independent(subject: DrafterSubject) -> None:
     "inside-hierarchy",
     kind="drafter",
     required=False,
-    skip_if=no_rollback,
     purpose="for use as the inner drafter of `hierarchical`",
     slow=True,
 )

@@ -231,7 +231,6 @@ class SessionDriver:
                 tuple(map(len, paths)),
                 tuple(new),
                 tuple(self.finished),
-                used=any(drafted),
                 parents=tuple(draft.parents or () for draft in drafts) if tree else None,
                 paths=paths if tree else None,
             )
@@ -240,7 +239,7 @@ class SessionDriver:
     def commit_unused(self, new: Sequence[Sequence[int]]) -> None:
         """Commit the tokens of a step in which this drafter was not used."""
         zeros = (0,) * len(self.rows)
-        self.commit(Outcome(zeros, zeros, tuple(map(tuple, new)), tuple(self.finished), used=False))
+        self.commit(Outcome(zeros, zeros, tuple(map(tuple, new)), tuple(self.finished)))
 
     def commit(self, outcome: Outcome) -> None:
         """Append the committed tokens, and call the session's `commit`."""
@@ -248,7 +247,7 @@ class SessionDriver:
         self._prefilled = True
         for row, new in zip(self.rows, outcome.committed, strict=True):
             row.extend(new)
-        how = f"accepted {_list(outcome.accepted)} of them" if outcome.used else "did not use the drafter"
+        how = f"accepted {_list(outcome.accepted)} of them" if any(outcome.drafted) else "did not use the drafter"
         ended = f"; finished: {_list(outcome.finished)}" if any(outcome.finished) else ""
         self._log.append(f"{how} and committed {_rows(outcome.committed)}{ended}")
         self._call(lambda: self.session.commit(outcome), "no exception")

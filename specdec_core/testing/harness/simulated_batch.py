@@ -310,7 +310,6 @@ class SimulatedBatch:
                 tuple(accepted),
                 tuple(committed),
                 tuple(row.ended for row in self._rows),
-                used=any(draft.drafted),
             ),
             draft_tokens=tuple(map(tuple, draft.tokens)),
             draft_seconds=seconds * max(draft.drafted) / 5,

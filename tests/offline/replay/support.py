@@ -188,7 +188,7 @@ def _clipped(new: Text, eos_ids: Sequence[int]) -> Text:
 def _counted(first: bool, asked: int, drafted: int, accepted: int, committed: int) -> Metrics:
     """Return what a decoder counts for one step."""
     tally = Tally()
-    outcome = Outcome((drafted,), (accepted,), ((0,) * committed,), (False,), used=drafted > 0)
+    outcome = Outcome((drafted,), (accepted,), ((0,) * committed,), (False,))
     tally.add(StepReport(int(not first), (asked,), outcome, ((0,) * drafted,), 0.0, 0.0, 0.0, (0.0,)))
     return tally.metrics
 

@@ -35,7 +35,7 @@ class CropsOneTooMany(Cached):
 
 class _CropsOneTooManySession(CachedSession):
     def keep(self, index: int, outcome: Outcome) -> None:
-        row, accepted = self.rows[index], outcome.accepted[index] if outcome.used else 0
+        row, accepted = self.rows[index], outcome.accepted[index] if any(outcome.drafted) else 0
         del row[self.begin[index] + max(accepted - 1, 0) :]
         row += outcome.committed[index][accepted:]
 
@@ -54,7 +54,7 @@ class _ForgetsTheBonusSession(CachedSession):
     def keep(self, index: int, outcome: Outcome) -> None:
         super().keep(index, outcome)
         drafted = outcome.drafted[index]
-        if outcome.used and drafted and outcome.accepted[index] == drafted < len(outcome.committed[index]):
+        if any(outcome.drafted) and drafted and outcome.accepted[index] == drafted < len(outcome.committed[index]):
             self.rows[index].pop()
 
 
@@ -70,7 +70,7 @@ class HearsOnlyOfItsOwn(Cached):
 
 class _HearsOnlyOfItsOwnSession(CachedSession):
     def commit(self, outcome: Outcome) -> None:
-        if outcome.used:
+        if any(outcome.drafted):
             super().commit(outcome)
 
 
@@ -166,9 +166,9 @@ class CropsAllRowsAlike(Cached):
 
 class _CropsAllRowsAlikeSession(CachedSession):
     def keep(self, index: int, outcome: Outcome) -> None:
-        row, most = self.rows[index], max(outcome.accepted) if outcome.used else 0
+        row, most = self.rows[index], max(outcome.accepted) if any(outcome.drafted) else 0
         del row[self.begin[index] + most :]
-        row += outcome.committed[index][outcome.accepted[index] if outcome.used else 0 :]
+        row += outcome.committed[index][outcome.accepted[index] if any(outcome.drafted) else 0 :]
 
 
 class CountsWhatCame(Cached):
@@ -184,7 +184,7 @@ class CountsWhatCame(Cached):
 class _CountsWhatCameSession(CachedSession):
     def keep(self, index: int, outcome: Outcome) -> None:
         row, new = self.rows[index], outcome.committed[index]
-        own = min(max(len(new) - 1, 0), len(row) - self.begin[index]) if outcome.used else 0
+        own = min(max(len(new) - 1, 0), len(row) - self.begin[index]) if any(outcome.drafted) else 0
         del row[self.begin[index] + own :]
         row += new[own:]
 
@@ -201,7 +201,7 @@ class LeavesWaitingRows(Cached):
 
 class _LeavesWaitingRowsSession(CachedSession):
     def keep(self, index: int, outcome: Outcome) -> None:
-        if outcome.used and not outcome.drafted[index]:
+        if any(outcome.drafted) and not outcome.drafted[index]:
             self.rows[index] += outcome.committed[index]
         else:
             super().keep(index, outcome)

@@ -70,7 +70,7 @@ class _KeepsTheFirstNodesSession(DraftSession):
 
     def commit(self, outcome: Outcome) -> None:
         for row, drafted, accepted in zip(self.rows, self.drafted, outcome.accepted, strict=True):
-            row += drafted[:accepted] if outcome.used and row else []
+            row += drafted[:accepted] if any(outcome.drafted) and row else []
 
     def rollback(self, lengths: Sequence[int]) -> None:
         for row, length in zip(self.rows, lengths, strict=True):
