@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_core.cli.common import (
-    MaxRuns,
-    PluginTimeout,
-    Quiet,
-    Ray,
-    Settings,
     StudyFile,
-    Wide,
     error_console,
     output_console,
     shown_progress,
 )
+from specdec_core.cli.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
-from specdec_core.study import MAX_RUNS, Comparison, load_study
+from specdec_core.study import Comparison
 from specdec_core.study import compare as run_comparison
 
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
 
 
+@grouped
 def compare(
+    *,
     study: StudyFile,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for results; a stopped study resumes from it.", metavar="DIR"),
     ] = None,
-    settings: Settings = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the results that an earlier study left in DIR.")
     ] = False,
-    plugin_timeout: PluginTimeout = None,
-    max_runs: MaxRuns = MAX_RUNS,
     isolate: Annotated[
         bool,
         typer.Option(
@@ -49,7 +42,6 @@ def compare(
             "target, so memory is needed for one target more than there are drafters.",
         ),
     ] = False,
-    ray: Ray = None,
     record: Annotated[
         str | None,
         typer.Option(
@@ -65,8 +57,7 @@ def compare(
             metavar="FILE",
         ),
     ] = None,
-    wide: Wide = False,
-    quiet: Quiet = False,
+    how: StudyOptions,
 ) -> None:
     """Run a study: compare every drafter with the autoregressive baseline, and print a table.
 
@@ -101,20 +92,18 @@ def compare(
         raise ConfigError("--machine: a study that runs is timed here. Give --record too, or leave it out.")
     if isolate and record is not None:
         raise ConfigError("--isolate: a replay loads no target to isolate runs from. Leave it out, or --record.")
-    loaded = replace(load_study(study, settings or (), max_runs=max_runs), plugin_timeout=plugin_timeout)
-    with shown_progress(quiet=quiet) as progress:
+    loaded = how.load(study)
+    with shown_progress(quiet=how.quiet) as progress:
         if record is None:
-            result = run_comparison(loaded, output, fresh=fresh, isolate=isolate, ray=ray, progress=progress)
+            result = run_comparison(loaded, output, fresh=fresh, isolate=isolate, ray=how.ray, progress=progress)
         else:
             from specdec_core.offline.replay import replay
 
             machines = read_machines(machine or (), record)
             result = replay(
-                record, loaded, machines=machines, output=output, fresh=fresh, ray=ray, progress=progress
+                record, loaded, machines=machines, output=output, fresh=fresh, ray=how.ray, progress=progress
             )
-    show(result, quiet, wide)
-    if result.exit_code:
-        raise typer.Exit(result.exit_code)
+    show(result, how)
 
 
 def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
@@ -141,12 +130,18 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
     return [read_machine(path) for path in paths]
 
 
-def show(result: Comparison, quiet: bool, wide: bool) -> None:
-    """Print the results on standard output, and why runs could not start on standard error."""
-    console, errors = output_console(wide=wide), error_console()
+def show(result: Comparison, how: StudyOptions) -> None:
+    """Print the results on standard output, and why runs could not start on standard error.
+
+    Raises:
+        Exit: The exit code is not 0.
+    """
+    console, errors = output_console(wide=how.wide), error_console()
     for part in result.printed():
         console.print(part)
-    if result.files and not quiet:
+    if result.files and not how.quiet:
         errors.print(f"written: {', '.join(map(str, result.files))}", soft_wrap=True)
     for line in result.errors:
         errors.print(line, style="red", soft_wrap=True)
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)

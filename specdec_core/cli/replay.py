@@ -6,27 +6,23 @@ from typing import Annotated, Any
 import typer
 
 from specdec_core.cli.common import (
-    MaxRuns,
-    PluginTimeout,
-    Quiet,
-    Ray,
-    Settings,
-    Wide,
     error_console,
     shown_progress,
 )
 from specdec_core.cli.compare import read_machines, show
 from specdec_core.cli.inputs import Named, read_target
+from specdec_core.cli.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.offline.candidates import DEFAULT_GAMMAS, drafters_without_settings, gammas_of
 from specdec_core.registry import default_registry
-from specdec_core.study import MAX_RUNS
 from specdec_core.study.config.yaml_source import parse_value
 
 _YAML = (".yaml", ".yml")
 
 
+@grouped
 def replay(
+    *,
     record: Annotated[
         str,
         typer.Argument(
@@ -68,15 +64,10 @@ def replay(
             "--output", "-o", help="Folder for results; a stopped replay resumes from it.", metavar="DIR"
         ),
     ] = None,
-    settings: Settings = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Discard the results that an earlier replay left in DIR.")
     ] = False,
-    plugin_timeout: PluginTimeout = None,
-    max_runs: MaxRuns = MAX_RUNS,
-    ray: Ray = None,
-    wide: Wide = False,
-    quiet: Quiet = False,
+    how: StudyOptions,
 ) -> None:
     r"""Replay drafters on a record: what each would have done on the target's texts, without running the target.
 
@@ -109,10 +100,10 @@ def replay(
             f"{studies[0]} is a study, which names its drafters and gammas: leave out the others and --gamma, or "
             "leave out the study."
         )
-    chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given] or _all_drafters(quiet)
+    chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given] or _all_drafters(how.quiet)
     from specdec_core.offline.replay import replay as run_replay
 
-    with shown_progress(quiet=quiet) as progress:
+    with shown_progress(quiet=how.quiet) as progress:
         result = run_replay(
             record,
             chosen,
@@ -120,16 +111,14 @@ def replay(
             gammas=gammas_of(gamma) if gamma else DEFAULT_GAMMAS,
             machines=read_machines(machine or (), record),
             output=output,
-            settings=settings or (),
+            settings=how.settings or (),
             fresh=fresh,
-            plugin_timeout=plugin_timeout,
-            max_runs=max_runs,
-            ray=ray,
+            plugin_timeout=how.plugin_timeout,
+            max_runs=how.max_runs,
+            ray=how.ray,
             progress=progress,
         )
-    show(result, quiet, wide)
-    if result.exit_code:
-        raise typer.Exit(result.exit_code)
+    show(result, how)
 
 
 def _drafter(text: str) -> Any:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
-from specdec_core.cli.common import MinP, TopK, TopP, option_of
+from specdec_core.cli.common import (
+    MaxRuns,
+    MinP,
+    PluginTimeout,
+    Quiet,
+    Ray,
+    Settings,
+    TopK,
+    TopP,
+    Wide,
+    option_of,
+)
 from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, prompts_settings, target_settings
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.registry.nesting import Keys
-from specdec_core.study import Study, load_study
+from specdec_core.study import MAX_RUNS, Study, load_study
 from specdec_core.study.config.yaml_source import parse_value
 
 _PATHS: dict[str, tuple[str, ...]] = {
@@ -62,6 +73,23 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions:
+    """How a study is changed, run and shown."""
+
+    settings: Settings = None
+    plugin_timeout: PluginTimeout = None
+    max_runs: MaxRuns = MAX_RUNS
+    ray: Ray = None
+    wide: Wide = False
+    quiet: Quiet = False
+
+    def load(self, path: Path) -> Study:
+        """Read a study with these changes."""
+        study = load_study(path, self.settings or (), max_runs=self.max_runs)
+        return replace(study, plugin_timeout=self.plugin_timeout)
 
 
 @dataclass(frozen=True, kw_only=True)

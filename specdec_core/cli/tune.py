@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from specdec_core.cli.common import (
-    MaxRuns,
-    PluginTimeout,
-    Quiet,
-    Ray,
-    Settings,
-    Wide,
     error_console,
     output_console,
     quieten_libraries,
     shown_progress,
 )
 from specdec_core.cli.inputs import Named, read_target
+from specdec_core.cli.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.offline.tune.winning_study import folder_of
 from specdec_core.registry import is_shipped, misspelt_collection
-from specdec_core.study import MAX_RUNS, load_study
 from specdec_core.study.config.yaml_source import written_yaml
 from specdec_core.study.run.folder import check_free
 
@@ -33,7 +26,9 @@ if TYPE_CHECKING:
     from specdec_core.offline.tune import Tuning
 
 
+@grouped
 def tune(
+    *,
     study: Annotated[
         str | None,
         Argument(
@@ -93,13 +88,8 @@ def tune(
     samples: Annotated[
         int, Option(min=1, help="Texts to record of each prompt, if the target samples and no record is given.")
     ] = 1,
-    settings: Settings = None,
     task: Annotated[str | None, Option(help="Only this task of the study.  [default: all]")] = None,
-    plugin_timeout: PluginTimeout = None,
-    max_runs: MaxRuns = MAX_RUNS,
-    ray: Ray = None,
-    wide: Wide = False,
-    quiet: Quiet = False,
+    how: StudyOptions,
 ) -> None:
     r"""Find the fastest run of a study: race its candidates on a record, time the best live, write the winner.
 
@@ -128,7 +118,7 @@ def tune(
     ```
     """
     study, record = _study_and_record(study, record)
-    loaded = None if study is None else load_study(Path(study), settings or (), max_runs=max_runs)
+    loaded = None if study is None else how.load(Path(study))
     if output is not None:
         check_output(output, overwrite)
         check_free(folder_of(output).absolute())
@@ -141,13 +131,13 @@ def tune(
         samples=samples,
         fresh=fresh,
     )
-    with shown_progress(quiet=quiet) as progress:
+    with shown_progress(quiet=how.quiet) as progress:
         progress.stage("loading torch")
         from specdec_core.offline.tune import tune as find_best
 
         quieten_libraries()
         found = find_best(
-            None if loaded is None else replace(loaded, plugin_timeout=plugin_timeout),
+            loaded,
             progress,
             record=record,
             target=None if target is None else read_target(target),
@@ -155,10 +145,10 @@ def tune(
             task=task,
             output=output,
             options=options,
-            settings=settings or (),
-            ray=ray,
+            settings=how.settings or (),
+            ray=how.ray,
         )
-    _show(found, wide, quiet)
+    _show(found, how)
 
 
 def _study_and_record(study: str | None, record: str | None) -> tuple[str | None, str | None]:
@@ -175,11 +165,11 @@ def _study_and_record(study: str | None, record: str | None) -> tuple[str | None
     return None, study
 
 
-def _show(found: Tuning, wide: bool, quiet: bool) -> None:
-    console = output_console(wide=wide)
-    for part in found.printed(every=wide):
+def _show(found: Tuning, how: StudyOptions) -> None:
+    console = output_console(wide=how.wide)
+    for part in found.printed(every=how.wide):
         console.print(part)
     if not found.files:
         console.print("\n" + written_yaml(found.best), markup=False, soft_wrap=True)
-    elif not quiet:
+    elif not how.quiet:
         error_console().print(f"written: {', '.join(map(str, found.files))}", soft_wrap=True)
