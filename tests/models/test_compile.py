@@ -48,11 +48,9 @@ def test_tokens_take_the_next_positions_and_padding_the_slot_that_is_never_read(
     ("kind", "family", "rows"),
     [
         *(("fixed", family, 2) for family in DECODER_ONLY),
-        ("fixed", "llama", 1),
-        ("symbolic", "llama", 2),
         ("symbolic", "t5", 1),
-        *(pytest.param("symbolic", family, 2, marks=pytest.mark.slow) for family in FAMILIES if family != "llama"),
-        pytest.param("symbolic", "llama", 1, marks=pytest.mark.slow),
+        *(pytest.param("symbolic", family, 2, marks=pytest.mark.slow) for family in FAMILIES),
+        *(pytest.param(kind, "llama", 1, marks=pytest.mark.slow) for kind in ("fixed", "symbolic")),
     ],
 )
 def test_static_passes_equal_eager_ones(kind, family, rows):

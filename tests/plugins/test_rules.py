@@ -12,7 +12,13 @@ from specdec_core.interface import PluginError, PointMass, Proposal, SamplingSet
 from specdec_core.testing.harness.rule_law import FORMS, TOLERANCE, Models, law_of, models, replay_error, step_of
 from specdec_core.verification import SpeculativeSampling, accept_greedy
 from specdec_plugins.rules.block import BlockRule
-from specdec_plugins.rules.config import TopKRuleConfig, TypicalRuleConfig
+from specdec_plugins.rules.config import (
+    BlockRuleConfig,
+    ExactMatchRuleConfig,
+    RejectionRuleConfig,
+    TopKRuleConfig,
+    TypicalRuleConfig,
+)
 from specdec_plugins.rules.exact_match import ExactMatchRule
 from specdec_plugins.rules.rejection import RejectionRule
 from specdec_plugins.rules.top_k import TopKRule
@@ -23,9 +29,9 @@ from tests.toys import Gamma, TableDrafter
 
 TOKEN, BLOCK, REJECTION, EXACT = (
     SpeculativeSampling(),
-    BlockRule(BlockRule.Config()),
-    RejectionRule(RejectionRule.Config()),
-    ExactMatchRule(ExactMatchRule.Config()),
+    BlockRule(BlockRuleConfig()),
+    RejectionRule(RejectionRuleConfig()),
+    ExactMatchRule(ExactMatchRuleConfig()),
 )
 LOSSLESS = {"token": TOKEN, "block": BLOCK, "rejection": REJECTION}
 LOSSY = {
@@ -35,6 +41,8 @@ LOSSY = {
     "top-9": TopKRule(TopKRuleConfig(k=9)),
 }
 SIZES = [(4, 0), (4, 1), (4, 2), (3, 3), (3, 3), (4, 2), (3, 2)]
+QUICK = (0, 1, 6)
+"""Those of `SIZES` with few drafts; the others are slow."""
 HARD = SamplingSettings(temperature=0.7, top_k=4)
 
 
@@ -44,16 +52,16 @@ def law(rule, pair, form="dense"):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", LOSSLESS)
+@pytest.mark.parametrize("name", ["block", "rejection"])  # of `token`, tests/verification has every position
 def test_lossless_rules_give_the_targets_distribution(name, form):
-    require_lossless(LOSSLESS[name], form, range(4))
+    require_lossless(LOSSLESS[name], form, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", LOSSLESS)
-def test_lossless_rules_give_the_targets_distribution_for_other_models(name, form):
-    require_lossless(LOSSLESS[name], form, range(4, len(SIZES)))
+def test_lossless_rules_give_the_targets_distribution_for_larger_models(name, form):
+    require_lossless(LOSSLESS[name], form, range(len(SIZES)))
 
 
 def require_lossless(rule, form, seeds):
@@ -110,7 +118,7 @@ def test_block_never_accepts_fewer_tokens_than_token():
 
 def test_of_a_point_mass_block_accepts_as_many_as_token():
     # Each ratio p / q is at most 1, so that no place makes up for another.
-    pair = models(3, 3, 2)
+    pair = models(3, 2, 2)
     assert law(BLOCK, pair, "point").accepted == pytest.approx(law(TOKEN, pair, "point").accepted, abs=1e-3)
 
 
