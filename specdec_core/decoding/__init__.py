@@ -12,6 +12,7 @@ from specdec_core.decoding.arguments import (
 )
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
+from specdec_core.decoding.greedy_request import greedy_request
 from specdec_core.decoding.guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
@@ -44,6 +45,7 @@ __all__ = [
     "check_prompts",
     "failure_text",
     "generate_with",
+    "greedy_request",
     "make_drafter",
     "make_gamma",
     "make_lenience",

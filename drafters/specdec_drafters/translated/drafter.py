@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.decoding import TokenView, check_form
+from specdec_core.decoding import TokenView, check_form, greedy_request
 from specdec_core.interface import (
     CompositeDrafter,
     ConfigError,
@@ -28,7 +28,7 @@ from specdec_core.models import load_outline
 from specdec_core.registry import nested_settings
 from specdec_drafters.common.loading import make_nested
 from specdec_drafters.translated.config import TranslatedConfig
-from specdec_drafters.translated.request import GreedyRequest, SharedTokenRequest
+from specdec_drafters.translated.request import SharedTokenRequest
 from specdec_drafters.translated.retokenized import Retokenized, Retokenizer, common
 from specdec_drafters.translated.shared import SharedTokens, shared_tokens
 from specdec_drafters.translated.spelling import spelling_of
@@ -218,7 +218,7 @@ class _TranslatedSession(DraftSession):
         own = SharedTokenRequest(outer, self._translated.shared, self._views)
         return own.translated(self._drafted(own))
 
-    def _drafted(self, request: SharedTokenRequest | GreedyRequest) -> Proposal:
+    def _drafted(self, request: DraftRequest) -> Proposal:
         size = self._translated.shared.drafter_size
         proposal = check_form(self._session.propose(request), request.budget, size)
         # Copied, since the drafter may reuse its memory; read in the next step, when the device has long finished.
@@ -226,7 +226,8 @@ class _TranslatedSession(DraftSession):
         return proposal
 
     def _draft_text(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> Proposal:
-        proposal = self._drafted(GreedyRequest(self._views, budget, self._translated.shared.drafter_size))
+        size = self._translated.shared.drafter_size
+        proposal = self._drafted(greedy_request(self._views, budget, size, self._info.device))
         drafts = _rows(proposal.tokens, proposal.lengths)
         split = self._translated.texts.split
         rows = zip(self._texts, tokens, drafts, budget, strict=True)

@@ -7,15 +7,22 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 
-import torch
 from torch import Tensor
 
 from specdec_core.interface import Branches, Candidates, DraftRequest, PluginError, Proposal, TreeShape
 from specdec_drafters.translated.shared import SharedTokens
 
 
-class _OwnTokens:
-    """The part of a request that does not depend on how tokens are drawn.
+class SharedTokenRequest:
+    """Draws among shared tokens, by the request of the target (token-level intersection).
+
+    The drafter's logits of shared tokens become logits of the target's tokens, minus infinity elsewhere. What the
+    core draws and records is therefore a token of the target and its q; the drafter is told its own id of it.
+
+    Args:
+        outer: The request in the target's tokens.
+        shared: The shared tokens.
+        tokens: The committed tokens, in the drafter's ids.
 
     Attributes:
         tokens: The committed tokens of each sequence, in the drafter's ids.
@@ -26,9 +33,13 @@ class _OwnTokens:
     hidden: Tensor | None = None
     hidden_states: Mapping[int, Tensor] = MappingProxyType({})
 
-    def __init__(self, tokens: Sequence[Sequence[int]], budget: Sequence[int], vocab_size: int) -> None:
-        self.tokens, self.budget = tokens, tuple(budget)
-        self._vocab_size = vocab_size
+    def __init__(self, outer: DraftRequest, shared: SharedTokens, tokens: Sequence[Sequence[int]]) -> None:
+        self.tokens, self.budget = tokens, outer.budget
+        self._outer = outer
+        self._shared = shared
+        self._forks: list[SharedTokenRequest] = []
+        self._made: tuple[Proposal, Proposal] | None = None
+        self._going: list[bool] | None = None
 
     @property
     def depth(self) -> tuple[int, ...]:
@@ -38,43 +49,6 @@ class _OwnTokens:
     def branch(self, logits: Tensor) -> Branches:  # noqa: ARG002
         """Refuse: drafts that are translated are lines."""
         raise PluginError("branch() was called although `tree` is None: a line was asked for; use sample().")
-
-    def _check(self, values: Tensor, what: str) -> None:
-        expected = (len(self.budget), self._vocab_size)
-        if not isinstance(values, Tensor) or tuple(values.shape) != expected:
-            shape = tuple(getattr(values, "shape", ()))
-            raise PluginError(
-                f"{what} of shape {shape} were given; [B, W] is {expected} here, for the drafter's own tokens."
-            )
-
-    def _check_rows(self, rows: Sequence[Candidates | None]) -> None:
-        for row in rows:
-            if row is not None and not (len(row.ids) and 0 <= row.ids.min() <= row.ids.max() < self._vocab_size):
-                raise PluginError(
-                    f"candidates have the ids {reprlib.repr(row.ids.tolist())}; give at least one, all within the "
-                    f"drafter's own vocabulary (0 to {self._vocab_size - 1})."
-                )
-
-
-class SharedTokenRequest(_OwnTokens):
-    """Draws among shared tokens, by the request of the target (token-level intersection).
-
-    The drafter's logits of shared tokens become logits of the target's tokens, minus infinity elsewhere. What the
-    core draws and records is therefore a token of the target and its q; the drafter is told its own id of it.
-
-    Args:
-        outer: The request in the target's tokens.
-        shared: The shared tokens.
-        tokens: The committed tokens, in the drafter's ids.
-    """
-
-    def __init__(self, outer: DraftRequest, shared: SharedTokens, tokens: Sequence[Sequence[int]]) -> None:
-        super().__init__(tokens, outer.budget, shared.drafter_size)
-        self._outer = outer
-        self._shared = shared
-        self._forks: list[SharedTokenRequest] = []
-        self._made: tuple[Proposal, Proposal] | None = None
-        self._going: list[bool] | None = None
 
     def sample(self, logits: Tensor) -> Tensor:
         """See `DraftRequest.sample`."""
@@ -134,55 +108,19 @@ class SharedTokenRequest(_OwnTokens):
                 return outer
         return next((found for fork in self._forks if (found := fork._recorded(proposal)) is not None), None)
 
+    def _check(self, values: Tensor, what: str) -> None:
+        expected = (len(self.budget), self._shared.drafter_size)
+        if not isinstance(values, Tensor) or tuple(values.shape) != expected:
+            shape = tuple(getattr(values, "shape", ()))
+            raise PluginError(
+                f"{what} of shape {shape} were given; [B, W] is {expected} here, for the drafter's own tokens."
+            )
 
-class GreedyRequest(_OwnTokens):
-    """Answers each draw with the most probable token of the drafter's own vocabulary.
-
-    Args:
-        tokens: The committed tokens, in the drafter's ids.
-        budget: The maximum number of tokens to draft for each sequence.
-        vocab_size: W, the size of the drafter's vocabulary.
-    """
-
-    def __init__(self, tokens: Sequence[Sequence[int]], budget: Sequence[int], vocab_size: int) -> None:
-        super().__init__(tokens, budget, vocab_size)
-        self._rows: list[list[int]] = [[] for _ in self.budget]
-
-    def sample(self, logits: Tensor) -> Tensor:
-        """Return the argmax of each row, `[B]`."""
-        self._check(logits, "logits")
-        return self._took(logits.argmax(-1))
-
-    def draw(self, probabilities: Tensor) -> Tensor:
-        """Return the argmax of each row, `[B]`."""
-        self._check(probabilities, "probabilities")
-        return self._took(probabilities.argmax(-1))
-
-    def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
-        """Return the most probable token of each row."""
-        self._check_rows(rows)
-        best = [0 if row is None else int(row.ids[row.log_weights.argmax()]) for row in rows]
-        return self._took(torch.tensor(best)).tolist()
-
-    def extend(self, tokens: Sequence[Sequence[int]], q: Tensor | None) -> Sequence[bool]:  # noqa: ARG002
-        """See `DraftRequest.extend`; q is of no use, since the text is a point mass however it was drawn."""
-        for row, new, most in zip(self._rows, tokens, self.budget, strict=True):
-            row += list(new)[: most - len(row)]
-        return [len(row) < most for row, most in zip(self._rows, self.budget, strict=True)]
-
-    def wants_more(self) -> bool:
-        """See `DraftRequest.wants_more`."""
-        return any(len(row) < most for row, most in zip(self._rows, self.budget, strict=True))
-
-    def proposal(self) -> Proposal:
-        """See `DraftRequest.proposal`."""
-        return Proposal.from_rows(self._rows)
-
-    def fork(self, budget: Sequence[int]) -> GreedyRequest:
-        """See `DraftRequest.fork`."""
-        return GreedyRequest(self.tokens, budget, self._vocab_size)
-
-    def _took(self, drawn: Tensor) -> Tensor:
-        for row, token, most in zip(self._rows, drawn.tolist(), self.budget, strict=True):
-            row += [token] if len(row) < most else []
-        return drawn
+    def _check_rows(self, rows: Sequence[Candidates | None]) -> None:
+        last = self._shared.drafter_size - 1
+        for row in rows:
+            if row is not None and not (len(row.ids) and 0 <= row.ids.min() <= row.ids.max() <= last):
+                raise PluginError(
+                    f"ids of candidates must be within the drafter's own vocabulary (0 to {last}), at least one; "
+                    f"given {reprlib.repr(row.ids.tolist())}."
+                )
