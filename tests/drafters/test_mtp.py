@@ -67,8 +67,8 @@ NORM = "mtp_layers.0.hidden_layernorm.weight"
     [
         ({"config": {"speculators_model_type": "eagle3"}}, "speculators_model_type 'eagle3'. Supported: mtp"),
         ({"config": {"num_nextn_predict_layers": 2}}, "config.json is not valid at num_nextn_predict_layers"),
-        ({"layer": {"model_type": "qwen2"}}, "a layer of the model_type 'qwen2'. Supported: qwen3.$"),
-        ({"layer": {"model_type": "qwen3_next"}}, "'qwen3_next'. Supported: qwen3. .*a recurrent state"),
+        ({"layer": {"model_type": "qwen2"}}, "layers of the model_type 'qwen2'. Supported: qwen3.$"),
+        ({"layer": {"model_type": "qwen3_next"}}, "'qwen3_next'. Targets with such layers have a recurrent state"),
         ({"layer": {"vocab_size": 50}}, "a vocabulary of size 50; this one's is 40"),
         ({"layer": {"hidden_size": 32}}, "hidden states of size 32; this one's is 16"),
         ({"layer": {"num_hidden_layers": 5}}, "output of layer 5, the last of its target; this target has 4"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -12,20 +12,43 @@ from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.speculators import Checkpoint, SpeculatorConfig
 
 H = TypeVar("H", bound=nn.Module)
+V = TypeVar("V", bound="DraftVocabularyHead")
 _OF_TARGET = ("verifier_lm_head.weight", "verifier_norm.weight")
 """Weights of the target that training needs and that some checkpoints hold."""
 
 
-class DraftVocabularyHead(nn.Module):
+class DraftHead(nn.Module):
+    """A head that drafts tokens.
+
+    Attributes:
+        lm_head: The output embedding.
+    """
+
+    lm_head: nn.Linear
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.lm_head.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The data type of the weights."""
+        return self.lm_head.weight.dtype
+
+    def over_vocabulary(self, logits: Tensor) -> Tensor:
+        """Return logits `[..., V]` from those of the tokens that the head drafts."""
+        return logits
+
+
+class DraftVocabularyHead(DraftHead):
     """A head that drafts some of the target's tokens, in the form of the speculators package.
 
     Attributes:
-        lm_head: The output embedding of the draft vocabulary.
         d2t: `[draft_vocab_size]` int64, the offset of each draft token's id in the target's vocabulary.
         t2d: `[V]` bool, whether the head can draft a token.
     """
 
-    lm_head: nn.Linear
     d2t: Tensor
     t2d: Tensor
 
@@ -38,16 +61,6 @@ class DraftVocabularyHead(nn.Module):
         """
         self.register_buffer("d2t", torch.zeros(size, dtype=torch.long))
         self.register_buffer("t2d", torch.arange(vocab_size) < size)
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the weights."""
-        return self.lm_head.weight.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The data type of the weights."""
-        return self.lm_head.weight.dtype
 
     @property
     def token_ids(self) -> Tensor:
@@ -123,7 +136,30 @@ def check_sizes(
             )
 
 
-def with_target_weights(
+def head_of(
+    make: Callable[[], V], checkpoint: Checkpoint, draft_vocab_size: int, target: TargetInfo, drafter: str
+) -> V:
+    """Return a head with the weights of a checkpoint, for inference beside the target.
+
+    Args:
+        make: Makes the head, with any weights.
+        checkpoint: The checkpoint.
+        draft_vocab_size: Number of tokens that it can draft.
+        target: The target, whose embeddings take the place of those that the checkpoint lacks.
+        drafter: Name of the drafter, for error messages.
+
+    Raises:
+        ModelError: The weights do not fit.
+    """
+    features = target_features(target, drafter)
+    with torch.random.fork_rng(devices=[]):  # initial values are drawn from the global generator
+        head = make()
+    tensors = _with_target_weights(checkpoint, draft_vocab_size, target, features)
+    _load_weights(head, tensors, checkpoint.model, drafter)
+    return place_beside_target(head, features)
+
+
+def _with_target_weights(
     checkpoint: Checkpoint, draft_vocab_size: int, target: TargetInfo, features: TargetFeatures
 ) -> dict[str, Tensor]:
     """Return the weights of a checkpoint, with the target's embeddings in the place of those that it lacks."""
@@ -171,7 +207,7 @@ def check_weights(
             raise ModelError(f"drafter {drafter!r}: {model}: the weight {name} has values that are not finite.")
 
 
-def load_weights(head: DraftVocabularyHead, tensors: Mapping[str, Tensor], model: str, drafter: str) -> None:
+def _load_weights(head: DraftVocabularyHead, tensors: Mapping[str, Tensor], model: str, drafter: str) -> None:
     """Load the weights of a head with a draft vocabulary.
 
     They are not copied, so that those of the target stay in its memory.

@@ -7,7 +7,7 @@ References:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,6 +61,25 @@ class SpeculatorConfig(BaseModel):
         """The target that the head was trained for, as the config names it."""
         return None if self.speculators_config is None else self.speculators_config.verifier.name_or_path
 
+    def layer(self, model: str, supported: Collection[str], default: str = "qwen3") -> dict[str, Any]:
+        """Return the config of the head's layers.
+
+        Args:
+            model: Name of the checkpoint, for the error message.
+            supported: Architectures that the head may have, by `model_type`.
+            default: The architecture if the config names none.
+
+        Raises:
+            ModelError: It has another.
+        """
+        layer = {"model_type": default, **self.transformer_layer_config}
+        if layer["model_type"] not in supported:
+            raise ModelError(
+                f"drafter {self.speculators_model_type!r}: {model} has layers of the model_type "
+                f"{layer['model_type']!r}. Supported: {', '.join(supported)}."
+            )
+        return layer
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -105,35 +124,38 @@ def _is_no_model(config: Path) -> bool:
     return not (config.parent / "generation_config.json").exists()
 
 
-def parse_config(kind: type[C], checkpoint: Checkpoint, drafter: str, supported: str) -> C:
-    """Return the config of a checkpoint of one type.
+def open_checkpoint(kind: type[C], model: str, target: TargetInfo, drafter: str) -> tuple[Checkpoint, C]:
+    """Read a draft head of one type, and check that it was not trained for another target.
 
     Args:
-        kind: The schema.
-        checkpoint: The checkpoint.
-        drafter: Name of the drafter, for error messages.
-        supported: The `speculators_model_type` that it takes.
+        kind: The schema of its config.
+        model: A folder, a hub name, or a head that ships, such as `builtin:eagle3`.
+        target: The target.
+        drafter: Name of the drafter, which is the `speculators_model_type` that it takes.
 
     Raises:
-        ModelError: The checkpoint is of another type, or its config is not valid.
+        ModelError: It is not there, of another type or for another target, or its config is not valid.
     """
+    checkpoint = read_checkpoint(model, target.folder, drafter)
     found = checkpoint.config["speculators_model_type"]
-    if found != supported:
+    if found != drafter:
         raise ModelError(
-            f"drafter {drafter!r}: {checkpoint.model} has the speculators_model_type {found!r}. Supported: "
-            f"{supported}. Choose a checkpoint of that type for this target."
+            f"drafter {drafter!r}: {model} has the speculators_model_type {found!r}. Supported: {drafter}. Choose "
+            "a checkpoint of that type for this target."
         )
     try:
-        return kind.model_validate(dict(checkpoint.config))
+        config = kind.model_validate(dict(checkpoint.config))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "config.json"
         raise ModelError(
-            f"drafter {drafter!r}: {checkpoint.model}: config.json is not valid at {where}: {first['msg']}."
+            f"drafter {drafter!r}: {model}: config.json is not valid at {where}: {first['msg']}."
         ) from error
+    _check_fingerprint(config, model, target, drafter)
+    return checkpoint, config
 
 
-def check_fingerprint(config: SpeculatorConfig, model: str, target: TargetInfo, drafter: str) -> None:
+def _check_fingerprint(config: SpeculatorConfig, model: str, target: TargetInfo, drafter: str) -> None:
     """Refuse a head that `specdec train` made for another target. Heads of others do not say what theirs was.
 
     Raises:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import torch
 from pydantic import Field
 
 from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.common.draft_heads import (
     check_layers,
     check_sizes,
-    load_weights,
-    place_beside_target,
+    head_of,
     target_features,
-    with_target_weights,
 )
 from specdec_drafters.common.speculators import (
     SpeculatorConfig,
-    check_fingerprint,
-    parse_config,
-    read_checkpoint,
+    open_checkpoint,
 )
 from specdec_drafters.dflash.model import ARCHITECTURES, DFlashHead, HeadShape
 
@@ -43,14 +38,8 @@ class DFlashSpeculatorConfig(SpeculatorConfig):
         Raises:
             ModelError: Its layers are of an architecture that is not supported, or its config says nonsense.
         """
-        layer = {"model_type": "qwen3", **self.transformer_layer_config}
-        if layer["model_type"] not in ARCHITECTURES:
-            raise ModelError(
-                f"drafter 'dflash': {model} has layers of the model_type {layer['model_type']!r}. Supported: "
-                f"{', '.join(ARCHITECTURES)}."
-            )
         shape = HeadShape(
-            layer,
+            self.layer(model, ARCHITECTURES),
             draft_vocab_size=self.draft_vocab_size,
             states=len(self.aux_hidden_state_layer_ids),
             block_size=self.block_size,
@@ -80,9 +69,7 @@ def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, 
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint = read_checkpoint(model, target.folder, TYPE)
-    config = parse_config(DFlashSpeculatorConfig, checkpoint, TYPE, TYPE)
-    check_fingerprint(config, model, target, TYPE)
+    checkpoint, config = open_checkpoint(DFlashSpeculatorConfig, model, target, TYPE)
     layers = tuple(config.aux_hidden_state_layer_ids)
     check_layers(layers, features.num_layers, "aux_hidden_state_layer_ids", model, TYPE)
     shape = config.shape(model)
@@ -98,7 +85,4 @@ def read_dflash(model: str, target: TargetInfo) -> tuple[DFlashHead, tuple[int, 
             f"drafter 'dflash': {model} has the mask_token_id {config.mask_token_id}; the target's token ids are "
             f"0 to {target.vocab_size - 1}. Choose a head for this target."
         )
-    with torch.random.fork_rng(devices=[]):  # initial values are drawn from the global generator
-        head = DFlashHead(shape)
-    load_weights(head, with_target_weights(checkpoint, config.draft_vocab_size, target, features), model, TYPE)
-    return place_beside_target(head, features), layers
+    return head_of(lambda: DFlashHead(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers

@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from pydantic import Field
 
 from specdec_core.interface import ModelError, TargetFeatures, TargetInfo
 from specdec_drafters.common.draft_heads import (
     check_layers,
     check_sizes,
-    load_weights,
-    place_beside_target,
+    head_of,
     target_features,
-    with_target_weights,
 )
 from specdec_drafters.common.speculators import (
     SpeculatorConfig,
-    check_fingerprint,
-    parse_config,
-    read_checkpoint,
+    open_checkpoint,
 )
 from specdec_drafters.eagle3.model import ARCHITECTURES, Eagle3Head, HeadShape
 
@@ -62,18 +57,12 @@ class Eagle3SpeculatorConfig(SpeculatorConfig):
         Raises:
             ModelError: Its layers are of an architecture that is not supported, or two flags exclude each other.
         """
-        layer = dict(self.transformer_layer_config)
-        if layer.get("model_type", "qwen3") not in ARCHITECTURES:
-            raise ModelError(
-                f"drafter 'eagle3': {model} has layers of the model_type {layer['model_type']!r}. Supported: "
-                f"{', '.join(ARCHITECTURES)}."
-            )
         if self.norm_before_fc and self.fc_norm:
             raise ModelError(
                 f"drafter 'eagle3': {model} sets norm_before_fc and fc_norm, which exclude each other."
             )
         return HeadShape(
-            {"model_type": "qwen3", **layer},
+            self.layer(model, ARCHITECTURES),
             draft_vocab_size=self.draft_vocab_size,
             target_size=self.target_hidden_size or target_size,
             states=len(self.eagle_aux_hidden_state_layer_ids or (0, 0, 0)),
@@ -103,16 +92,11 @@ def read_eagle3(model: str, target: TargetInfo) -> tuple[Eagle3Head, tuple[int, 
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint = read_checkpoint(model, target.folder, TYPE)
-    config = parse_config(Eagle3SpeculatorConfig, checkpoint, TYPE, TYPE)
-    check_fingerprint(config, model, target, TYPE)
+    checkpoint, config = open_checkpoint(Eagle3SpeculatorConfig, model, target, TYPE)
     layers = config.layers(features, model)
     shape = config.shape(features.hidden_size, model)
     check_sizes(config, shape.layer.get("vocab_size"), shape.target_size, target, model, TYPE)
-    with torch.random.fork_rng(devices=[]):  # initial values are drawn from the global generator
-        head = Eagle3Head(shape)
-    load_weights(head, with_target_weights(checkpoint, config.draft_vocab_size, target, features), model, TYPE)
-    return place_beside_target(head, features), layers
+    return head_of(lambda: Eagle3Head(shape), checkpoint, config.draft_vocab_size, target, TYPE), layers
 
 
 def config_of(

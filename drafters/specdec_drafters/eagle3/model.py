@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
-from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm, Qwen3RotaryEmbedding
 
 from specdec_drafters.common.draft_heads import DraftVocabularyHead
+from specdec_drafters.common.state_head import StateHead
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 CARRIED = 0
 """The number of the head's output state among its hidden states."""
 
@@ -61,24 +60,8 @@ class HeadShape:
     norm_output: bool = False
 
 
-@dataclass(frozen=True)
-class HeadOutput:
-    """What a forward pass returns, as models of transformers do.
-
-    Attributes:
-        logits: `[B, K, V]`, minus infinity for tokens outside the draft vocabulary.
-        hidden_states: One tensor, `[B, T, D]`: the state of each token, which the next drafted token reads.
-    """
-
-    logits: Tensor
-    hidden_states: tuple[Tensor]
-
-
-class Eagle3Head(DraftVocabularyHead):
-    """An EAGLE-3 head, as a model of transformers that also takes a state beside each token.
-
-    The entry of token x_(t + 1) reads its embedding and a state of token x_t: `combine` of the target's, where the
-    target has read x_t, else the head's own output for x_t. It predicts x_(t + 2).
+class Eagle3Head(StateHead, DraftVocabularyHead):
+    """An EAGLE-3 head.
 
     Parameters and buffers have the names that they have in a checkpoint.
 
@@ -120,7 +103,7 @@ class Eagle3Head(DraftVocabularyHead):
             setattr(layer.self_attn, name, wide)
 
     def combine(self, states: Tensor) -> Tensor:
-        """Return the state that the head reads, `[..., D]`, from the target's, `[..., states * target_size]`."""
+        """See `StateHead.combine`; the target's are `[..., states * target_size]`."""
         if self.input_norm is not None:
             states = self.input_norm(states)
         if self.fc_norm is not None:
@@ -129,51 +112,12 @@ class Eagle3Head(DraftVocabularyHead):
         combined: Tensor = self.fc(states)
         return combined
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        states: Tensor,
-        past_key_values: Any = None,
-        attention_mask: Tensor | Mapping[str, Tensor] | None = None,
-        position_ids: Tensor | None = None,
-        logits_to_keep: int = 0,
-        **_: Any,
-    ) -> HeadOutput:
-        """Read tokens, each with a state.
-
-        Args:
-            input_ids: `[B, T]` int64.
-            states: `[B, T, D]`, of the token before each.
-            past_key_values: The cache.
-            attention_mask: `[B, 1, T, S]`, one for all layers or one for each kind of attention; causal if None.
-            position_ids: `[B, T]` int64; those after the cached tokens if None.
-            logits_to_keep: Number of last tokens whose logits are needed; 0 for all.
-        """
-        carried, normed = self.read(input_ids, states, past_key_values, attention_mask, position_ids)
-        logits = self.lm_head(normed[:, -logits_to_keep:])
-        return HeadOutput(self.over_vocabulary(logits), (carried,))
-
-    def read(
-        self,
-        input_ids: Tensor,
-        states: Tensor,
-        past_key_values: Any = None,
-        attention_mask: Tensor | Mapping[str, Tensor] | None = None,
-        position_ids: Tensor | None = None,
+    def run(
+        self, embedded: Tensor, states: Tensor, masks: Mapping[str, Any], **keywords: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return the state that the next drafted token reads, and the input of `lm_head`, `[B, T, D]` both."""
-        embedded = self.embed_tokens(input_ids)
-        if position_ids is None:
-            begin = 0 if past_key_values is None else past_key_values.get_seq_length()
-            position_ids = begin + torch.arange(embedded.shape[1], device=embedded.device)[None]
-        masks = self._masks(embedded, attention_mask, past_key_values, position_ids)
-        keywords: dict[str, Any] = {
-            "position_embeddings": self.rotary_emb(embedded, position_ids),
-            "position_ids": position_ids,
-            "past_key_values": past_key_values,
-        }
+        """See `StateHead.run`."""
         for index, layer in enumerate(self.layers):
-            mask = masks[self._kind(index)]
+            mask = masks[self.kind(index)]
             if index == 0:
                 states = self._first(layer, embedded, states, attention_mask=mask, **keywords)
             else:
@@ -189,18 +133,3 @@ class Eagle3Head(DraftVocabularyHead):
         states = (normed if self.shape.norm_before_residual else states) + attended
         changed: Tensor = states + layer.mlp(layer.post_attention_layernorm(states))
         return changed
-
-    def _kind(self, index: int) -> str:
-        """Return the kind of attention of a layer."""
-        kinds = getattr(self.config, "layer_types", None)
-        return kinds[index] if kinds else FULL
-
-    def _masks(self, embedded: Tensor, mask: Any, cache: Any, position_ids: Tensor) -> Mapping[str, Any]:
-        if isinstance(mask, Mapping):
-            return mask
-        kinds = {self._kind(index) for index in range(len(self.layers))}
-        if mask is not None:
-            return dict.fromkeys(kinds, mask)
-        make = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
-        given = {"inputs_embeds": embedded, "past_key_values": cache, "position_ids": position_ids}
-        return {kind: make[kind](config=self.config, attention_mask=None, **given) for kind in kinds}

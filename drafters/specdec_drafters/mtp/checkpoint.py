@@ -16,7 +16,7 @@ from specdec_drafters.common.draft_heads import (
     place_beside_target,
     target_features,
 )
-from specdec_drafters.common.speculators import SpeculatorConfig, parse_config, read_checkpoint
+from specdec_drafters.common.speculators import SpeculatorConfig, open_checkpoint
 from specdec_drafters.mtp.model import ARCHITECTURES, MtpHead
 
 TYPE = "mtp"
@@ -34,26 +34,21 @@ class MtpSpeculatorConfig(SpeculatorConfig):
 
     num_nextn_predict_layers: int = Field(default=1, ge=1, le=1)
 
-    def layer(self, model: str) -> Mapping[str, Any]:
+    def attending_layer(self, model: str) -> Mapping[str, Any]:
         """Return the config of the layer, which has full attention whatever the layers of the target have.
 
         Raises:
             ModelError: It is of an architecture that is not supported.
         """
-        given = self.transformer_layer_config
-        kind = given.get("model_type", "qwen2")  # the package's default, which it cannot build
-        if kind not in ARCHITECTURES:
-            reason = (
-                " Targets with such layers have a recurrent state, which cannot be rolled back after a rejection."
-                if kind in _HYBRID
-                else ""
-            )
+        if (kind := self.transformer_layer_config.get("model_type")) in _HYBRID:
             raise ModelError(
-                f"drafter 'mtp': {model} has a layer of the model_type {kind!r}. Supported: "
-                f"{', '.join(ARCHITECTURES)}.{reason}"
+                f"drafter 'mtp': {model} has a layer of the model_type {kind!r}. Targets with such layers have a "
+                "recurrent state, which cannot be rolled back after a rejection."
             )
         attention = {"layer_types": ["full_attention"], "use_sliding_window": False, "sliding_window": None}
-        return {**given, **attention, "num_hidden_layers": 1}
+        # The package's default is one that it cannot build.
+        layer = self.layer(model, ARCHITECTURES, default="qwen2")
+        return {**layer, **attention, "num_hidden_layers": 1}
 
     def last_layer(self, count: int | None, model: str) -> int:
         """Return the layer of the target that is read: its last.
@@ -91,9 +86,8 @@ def read_mtp(model: str, target: TargetInfo) -> tuple[MtpHead, tuple[int, ...]]:
         ModelError: It is not there, is not complete, is of another type, or does not fit the target.
     """
     features = target_features(target, TYPE)
-    checkpoint = read_checkpoint(model, target.folder, TYPE)
-    config = parse_config(MtpSpeculatorConfig, checkpoint, TYPE, TYPE)
-    layer = config.layer(model)
+    checkpoint, config = open_checkpoint(MtpSpeculatorConfig, model, target, TYPE)
+    layer = config.attending_layer(model)
     vocab = target.vocab_size
     embedding = features.input_embeddings[:vocab]
     if embedding.shape != (vocab, features.hidden_size):
