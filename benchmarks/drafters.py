@@ -153,9 +153,10 @@ def synthetic_drafters(vocab: int, text: np.ndarray, folder: Path) -> Mapping[st
         return registry.create("drafter", name, config, info)
 
     def chain() -> Drafter:
+        from specdec_drafters.chain.config import ChainConfig
         from specdec_drafters.chain.drafter import ChainDrafter
 
-        return ChainDrafter(ChainDrafter.Config(drafters=(build("prompt-copy"), ngram(2))), info)
+        return ChainDrafter(ChainConfig(drafters=(build("prompt-copy"), ngram(2))), info)
 
     def ngram(order: int) -> Drafter:
         return ngram_of(info, text, order)

@@ -53,6 +53,7 @@ from specdec_core.registry import Registry
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import SpeculativeSampling
+from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 
 
@@ -116,7 +117,7 @@ def small_drafter(options: argparse.Namespace, target: LoadedModel) -> Transform
     """Return the transformer drafter on a random model of one layer."""
     with tempfile.TemporaryDirectory() as folder:
         random_llama(options.vocab, 1, options.hidden).save_pretrained(folder)
-        return TransformerDrafter(TransformerDrafter.Config(model=folder), target.info())
+        return TransformerDrafter(TransformerConfig(model=folder), target.info())
 
 
 class Clock:

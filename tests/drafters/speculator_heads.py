@@ -7,6 +7,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from specdec_core.models import wrap_model
+from specdec_drafters.eagle3.config import Eagle3Config
 from specdec_drafters.eagle3.drafter import Eagle3Drafter
 from specdec_drafters.eagle3.model import CARRIED
 from tests.catalogue import write_random_eagle3
@@ -47,10 +48,10 @@ def check_logits(head, given, reference, ids):
 class Bench:
     """A drafter and its target: requests with the target's states, and what the head says of a text by itself."""
 
-    def __init__(self, folder, write=write_random_eagle3, kind=Eagle3Drafter, **settings):
+    def __init__(self, folder, write=write_random_eagle3, kind=Eagle3Drafter, config=Eagle3Config, **settings):
         self.target = target_for()
         write(folder, self.target, **settings)
-        self.drafter = kind(kind.Config(model=str(folder)), self.target.info())
+        self.drafter = kind(config(model=str(folder)), self.target.info())
         self.info = info_for(len(PROMPTS), V)
 
     def states(self, tokens):

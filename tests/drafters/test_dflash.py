@@ -73,7 +73,8 @@ class BlockBench(Bench):
     """The same for a head that drafts a block at once."""
 
     def __init__(self, folder, **shape):
-        super().__init__(folder, write_random_dflash, DFlashDrafter, **{"layers": (0, 2, 4), **shape})
+        shape = {"layers": (0, 2, 4), **shape}
+        super().__init__(folder, write_random_dflash, DFlashDrafter, DFlashConfig, **shape)
 
     def q(self, tokens):
         """q of each place of a draft after the committed tokens, at temperature 1: `[drafted, V]`."""
