@@ -95,7 +95,6 @@ def measure(
     *,
     before: Measurement | None = None,
     keep: Callable[[Measurement], None] = lambda _: None,
-    times_only: bool = False,
 ) -> tuple[Measurement, Mapping[str, str]]:
     """Measure drafters, one after the other.
 
@@ -105,8 +104,6 @@ def measure(
         progress: Where progress is reported.
         before: An unfinished measurement to resume.
         keep: Called with the measurement so far whenever a drafter is finished.
-        times_only: Measure no acceptance, only the times of steps, and T(k) of the draft lengths that occur alone,
-            without artificial drafts.
 
     Returns:
         The measurement, and why each failed drafter was abandoned, by name.
@@ -125,7 +122,7 @@ def measure(
         one = known.get(entry.name)
         if one is None:
             try:
-                one = _measure_drafter(context, entry, progress, times_only)
+                one = _measure_drafter(context, entry, progress)
             except PluginError as error:
                 failed[entry.name] = str(error)
                 continue
@@ -143,14 +140,12 @@ def load_drafter(context: MeasureContext, entry: DrafterEntry) -> Drafter:
     return make_drafter(context.target, entry.drafter, registry=context.registry, folder=context.folder)
 
 
-def _measure_drafter(
-    context: MeasureContext, entry: DrafterEntry, progress: Progress, times_only: bool
-) -> DrafterMeasurement:
+def _measure_drafter(context: MeasureContext, entry: DrafterEntry, progress: Progress) -> DrafterMeasurement:
     settings = context.settings
     progress.stage(f"{entry.name}: loading")
     drafter, rows = load_drafter(context, entry), max(settings.rows, settings.batch_size)
     acceptance: list[Acceptance] = []
-    for temperature in () if times_only else settings.temperature:
+    for temperature in settings.temperature:
         progress.stage(f"{entry.name}: acceptance at temperature {temperature:g}", settings.tokens)
         measured = measure_acceptance(context, entry, drafter, temperature, rows, progress.advance)
         if settings.ranks:
@@ -158,7 +153,7 @@ def _measure_drafter(
             measured = _with_ranks(measured, context, entry, drafter, rows, progress.advance)
         acceptance += measured
     progress.stage(f"{entry.name}: times", (settings.timings + 1) * (settings.gamma + 1))
-    costs = measure_times(context, entry, drafter, progress.advance, artificial=not times_only)
+    costs = measure_times(context, entry, drafter, progress.advance)
     return DrafterMeasurement.of(entry, costs, acceptance)
 
 
@@ -233,8 +228,6 @@ def measure_times(
     entry: DrafterEntry,
     drafter: Drafter,
     advance: Callable[[int], None] = lambda _: None,
-    *,
-    artificial: bool = True,
 ) -> StepCosts:
     """Return the times of steps with this drafter, at the highest temperature.
 
@@ -243,8 +236,6 @@ def measure_times(
         entry: The entry of the drafter.
         drafter: The loaded drafter.
         advance: Called with the number of steps so far.
-        artificial: Whether to measure T(k) of draft lengths that it does not produce with artificial drafts;
-            otherwise it is interpolated.
 
     Raises:
         PluginError: If the drafter fails.
@@ -263,7 +254,7 @@ def measure_times(
     alone = synchronized(drafter, context.target.device)
     steps = timed(drafter=alone, draft_sampling=entry.draft_sampling, advance=advance)
     costs = costs_of(steps)
-    if artificial and len(costs.timed) <= settings.gamma:
+    if len(costs.timed) <= settings.gamma:
         costs = costs_of(steps, others=timed(drafter=None))
     return costs
 

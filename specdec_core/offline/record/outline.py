@@ -167,6 +167,7 @@ def verify_times(
     gamma: int,
     timings: int,
     progress: Progress,
+    batch_size: int = 1,
 ) -> VerifyTimes:
     """Time the target's forward pass with drafts of each length."""
     generation = settings.generation
@@ -178,6 +179,7 @@ def verify_times(
         gamma=gamma,
         timings=timings,
         sampling=settings.sampling,
+        batch_size=batch_size,
         max_new_tokens=generation.max_new_tokens,
         seed=generation.seed,
         advance=progress.advance,
@@ -185,6 +187,7 @@ def verify_times(
     costs = measured_costs(reports, gamma, min_count=min(3, timings))
     return VerifyTimes(
         device=describe_hardware(target),
+        batch_size=batch_size,
         verify=costs.verify,
         verify_spread=costs.verify_spread,
         overhead=costs.overhead,

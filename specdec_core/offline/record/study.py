@@ -17,7 +17,7 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.target import TargetConfig
 from specdec_core.offline.record.decode import TextJob
 from specdec_core.offline.record.format import Record
-from specdec_core.offline.record.outline import Outline, Part, RecordOptions, verify_times
+from specdec_core.offline.record.outline import Outline, Part, RecordOptions, part_header, verify_times
 from specdec_core.offline.record.reader import FEATURES, TOKENIZER, read_record
 from specdec_core.offline.record.target import load_recorded, save_tokenizer
 from specdec_core.offline.record.workers import RecordedTarget
@@ -114,7 +114,8 @@ def record_tasks(
                 hottest = max(parts, key=lambda part: part.task.sampling.temperature)
                 if pool is not None:
                     progress.stage("timing the target")
-                writer.add_times(target.verify_times(hottest, options))
+                how = hottest.prompts, part_header(hottest), options.gamma, options.timings
+                writer.add_times(target.verify_times(*how))
         return writer.record()
 
 

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 from specdec_core.interface.files import writing_file
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.record.decode import Kept, TextJob, record_texts
-from specdec_core.offline.record.format import RecordedText, RecordHeader, VerifyTimes
-from specdec_core.offline.record.outline import Outline, Part, RecordOptions, outline_of, part_header, verify_times
+from specdec_core.offline.record.format import PartHeader, RecordedText, RecordHeader, VerifyTimes
+from specdec_core.offline.record.outline import Outline, RecordOptions, outline_of, verify_times
 from specdec_core.offline.record.reader import FEATURES
 from specdec_core.offline.record.target import save_features
 from specdec_core.study.config.study import Task
@@ -62,10 +62,12 @@ class RecordedTarget:
         for found in self._jobs.map(_texts, [(task.sampling, task.generation, kept, each) for each in some]):
             yield from found
 
-    def verify_times(self, part: Part, options: RecordOptions) -> VerifyTimes:
+    def verify_times(
+        self, prompts: Sequence[Sequence[int]], settings: PartHeader, gamma: int, timings: int, batch_size: int = 1
+    ) -> VerifyTimes:
         """Time the target's forward pass with drafts of each length, on a device of its own."""
-        own = replace(part, task=replace(part.task, runs=()))
-        timed: VerifyTimes = self._jobs.ask(_verify_times, own, options, timed=True)
+        how = (prompts, settings, gamma, timings, batch_size)
+        timed: VerifyTimes = self._jobs.ask(_verify_times, *how, timed=True)
         return timed
 
 
@@ -90,7 +92,13 @@ def _texts(
     return [record_texts(loaded, job, sampling, generation, kept, advance) for job in jobs]
 
 
-def _verify_times(target: TargetJob, part: Part, options: RecordOptions) -> VerifyTimes:
-    assert options.gamma is not None
-    settings = (part_header(part), options.gamma, options.timings)
-    return verify_times(worker().target(target), part.prompts, *settings, worker().progress)
+def _verify_times(
+    target: TargetJob,
+    prompts: Sequence[Sequence[int]],
+    settings: PartHeader,
+    gamma: int,
+    timings: int,
+    batch_size: int,
+) -> VerifyTimes:
+    loaded, progress = worker().target(target), worker().progress
+    return verify_times(loaded, prompts, settings, gamma, timings, progress, batch_size)

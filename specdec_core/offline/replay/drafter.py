@@ -181,21 +181,23 @@ class DrafterReplay:
         for number, text in enumerate(islice(whole, chosen[-1] + 1 if chosen else 0)):
             yield self._forced([text])[0], number in wanted
 
-    def costs(self, target: StepCosts, timings: int = 20) -> StepCosts:
+    def costs(self, target: StepCosts, timings: int = 20, batch_size: int = 1) -> StepCosts:
         """Return the costs of steps with this drafter: T(k) and the overhead as given, and D(k).
 
         D(k) is the mean seconds of a step in the drafter by the length k = 0, 1, ... K of its draft. They are
-        measured on this machine, once, with drafts of all lengths in turn along the first texts, one text at a
-        time; see `specdec_core.offline.replay.drafter_times`.
+        measured on this machine, once, with drafts of all lengths in turn along the first texts; see
+        `specdec_core.offline.replay.drafter_times`.
 
         Args:
             target: The costs of the target's steps.
             timings: Number of timings of each length.
+            batch_size: Number of texts drafted together.
         """
         if self._timed is None:
             acceptance = iter(self.acceptance())
             self.drafter.reset()  # each text is as new to it as in `acceptance`
-            texts = ((texts[0], next(acceptance)) for texts in self._batches(1))
+            size = min(batch_size, len(self._part))
+            texts = ([(text, next(acceptance)) for text in some] for some in self._batches(size))
             with watched(self._timeout) as watch, watch.interrupting():
                 self._timed = draft_seconds(texts, self._open, watch, self._max_gamma, timings)
         return target.with_drafter(*self._timed)

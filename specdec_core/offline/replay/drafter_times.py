@@ -25,7 +25,7 @@ class OpenSession(Protocol):
 
 
 def draft_seconds(
-    texts: Iterable[tuple[ForcedText, TextAcceptance]],
+    batches: Iterable[Sequence[tuple[ForcedText, TextAcceptance]]],
     opened: OpenSession,
     watch: CallWatch,
     max_gamma: int,
@@ -40,8 +40,8 @@ def draft_seconds(
     0 where that never happened. `specdec_core.costs.timed_steps` says why it is the mean.
 
     Args:
-        texts: Texts with the drafter's acceptance along each; as many as are needed are read.
-        opened: Opens a session along a text.
+        batches: Texts that are drafted together, with the acceptance along each; as many as are needed are read.
+        opened: Opens a session along some texts.
         watch: Watches the calls into the drafter.
         max_gamma: K.
         timings: Number of timings of each length.
@@ -53,14 +53,18 @@ def draft_seconds(
     found: dict[int, list[float]] = {}
     turn: list[int] = []
     steps = 0
-    for text, acceptance in texts:
-        session = opened([text], watch, live=True)
+    for batch in batches:
+        session = opened([text for text, _ in batch], watch, live=True)
         try:
-            while session.position[0] < len(text) and steps < (timings + 1) * max_gamma:
+            # Once a text has ended, steps no longer have this batch size.
+            while (
+                all(at < len(text) for at, (text, _) in zip(session.position, batch, strict=True))
+                and steps < (timings + 1) * max_gamma
+            ):
                 if not turn:
                     turn = (generator.permutation(max_gamma) + 1).tolist()
                 first = not session.position[0]
-                length, seconds = _step(session, text, acceptance, turn.pop(), generator)
+                length, seconds = _step(session, batch, turn.pop(), generator)
                 if not first:
                     steps += 1
                     if steps > max_gamma:  # the first turn warms up
@@ -73,30 +77,41 @@ def draft_seconds(
 
 
 def _step(
-    session: TextSession, text: ForcedText, acceptance: TextAcceptance, budget: int, generator: np.random.Generator
+    session: TextSession,
+    batch: Sequence[tuple[ForcedText, TextAcceptance]],
+    budget: int,
+    generator: np.random.Generator,
 ) -> tuple[int, float]:
-    """Take a step with a draft of up to `budget` tokens; return its length and the drafter's seconds."""
-    at = session.position[0]
-    own = acceptance.asked(budget)
-    ahead = min(budget, text.room(at), int(own.offered[at]), len(text) - at)
-    rejected = generator.random(ahead) >= own.ratio[at, :ahead]
-    session.sampler.reach = [int(rejected.argmax()) if rejected.any() else ahead]
+    """Take a step with drafts of up to `budget` tokens; return the longest length and the drafter's seconds."""
+    each = list(zip(batch, session.position, strict=True))
+    session.sampler.reach = [_accepted(*one, at, budget, generator) for one, at in each]
     wait = session.device.type != "cpu"
     session.proposer.seconds = 0.0
     begun = perf_counter()
-    proposal = session.ask([min(budget, text.room(at))])
+    proposal = session.ask([min(budget, text.room(at)) for (text, _), at in each])
     seconds = perf_counter() - begun
     if wait:
         synchronize(session.device)
         seconds = perf_counter() - begun
-    tokens = proposal.tokens[0].tolist()[: proposal.lengths[0]]
-    accepted = _common(tokens, text.text.tokens[at:].tolist())
+    drafts = zip(proposal.tokens.tolist(), proposal.lengths, each, strict=True)
+    accepted = [_common(row[:length], text.text.tokens[at:].tolist()) for row, length, ((text, _), at) in drafts]
+    counts = [min(n + 1, len(text) - at) for n, ((text, _), at) in zip(accepted, each, strict=True)]
     begun = perf_counter()
-    session.commit([accepted], [min(accepted + 1, len(text) - at)], proposal.lengths)
+    session.commit(accepted, counts, proposal.lengths)
     if wait:
         synchronize(session.device)
-        return proposal.lengths[0], seconds + perf_counter() - begun
-    return proposal.lengths[0], session.proposer.seconds  # the drafter alone, without the checks of its proposal
+        return proposal.longest, seconds + perf_counter() - begun
+    return proposal.longest, session.proposer.seconds  # the drafter alone, without the checks of its proposal
+
+
+def _accepted(
+    text: ForcedText, acceptance: TextAcceptance, at: int, budget: int, generator: np.random.Generator
+) -> int:
+    """Return how many tokens of a draft are accepted, drawn at random."""
+    own = acceptance.asked(budget)
+    ahead = min(budget, text.room(at), int(own.offered[at]), len(text) - at)
+    rejected = generator.random(ahead) >= own.ratio[at, :ahead]
+    return int(rejected.argmax()) if rejected.any() else ahead
 
 
 def _common(draft: Sequence[int], text: Sequence[int]) -> int:

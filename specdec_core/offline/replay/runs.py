@@ -2,17 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from specdec_core.costs import StepCosts
+from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import AcceptanceRule, GammaController
-from specdec_core.offline.record import RecordedText, RecordPart
-from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, expected_metrics
+from specdec_core.offline.record import Record, RecordedText, RecordPart
+from specdec_core.offline.record.format import SomeTexts
+from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, check_replayable, expected_metrics
 from specdec_core.offline.replay.workers import PooledReplay
 from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.theory.intervals import ratio_interval
+
+if TYPE_CHECKING:
+    from specdec_core.cluster import Pool
+    from specdec_core.interface import Drafter, GenerationSettings, Progress
+    from specdec_core.models import LoadedModel
+    from specdec_core.registry import Registry
+    from specdec_core.study.config.study import Run
+
+
+How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
+"""The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
+Asked: TypeAlias = DrafterReplay | PooledReplay
+"""A drafter along some texts, here or on workers."""
+
+
+@dataclass(frozen=True)
+class Replayer:
+    """Replays runs on a part of a record.
+
+    Attributes:
+        record: The record.
+        part: The part.
+        folder: Base for relative paths in settings.
+        registry: Where plugins come from.
+        progress: Where drafters report progress; None for nowhere.
+        plugin_timeout: Seconds that one call into a plugin may take; None for no limit.
+        target: The target, if it is loaded.
+        pool: Workers that ask the drafters; None for this process.
+    """
+
+    record: Record
+    part: RecordPart
+    folder: Path
+    registry: Registry
+    progress: Progress | None = None
+    plugin_timeout: float | None = None
+    target: LoadedModel | None = None
+    pool: Pool | None = None
+
+    def how(self, run: Run, generation: GenerationSettings | None = None) -> How:
+        """Return the gamma controller and the acceptance rule of a run.
+
+        Args:
+            run: The run.
+            generation: Its length limits; by default those that were recorded.
+
+        Raises:
+            ConfigError: It cannot be replayed; with the reason.
+            PluginError: A plugin cannot be loaded.
+        """
+        greedy = self.part.header.sampling.greedy
+        lenience = make_lenience(run.lenience, self.registry)
+        rule = make_rule(run.rule, self.registry, greedy=greedy, lenience=lenience)
+        check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=generation)
+        gamma = make_gamma(run.gamma, self.registry)
+        assert gamma is not None, "only the baseline has none"
+        return gamma, rule
+
+    def start(
+        self, run: Run, max_gamma: int, texts: Sequence[int] | None = None, loaded: Drafter | None = None
+    ) -> Callable[[], Asked]:
+        """Return a function that loads the drafter of a run; workers load and ask it from now on.
+
+        Args:
+            run: The run.
+            max_gamma: The longest draft.
+            texts: Numbers of the texts, in ascending order; None for all.
+            loaded: The drafter, if this process has loaded it.
+        """
+        assert run.drafter is not None, "the baseline drafts nothing"
+        folder, timeout = self.folder.absolute(), self.plugin_timeout
+        if self.pool is not None:
+            where = self.pool, self.record, self.part, run
+            pooled = PooledReplay(*where, max_gamma=max_gamma, folder=folder, plugin_timeout=timeout, texts=texts)
+            return lambda: pooled
+        return partial(
+            DrafterReplay,
+            self.record,
+            self.part if texts is None else SomeTexts(self.part, tuple(texts)),
+            loaded or run.drafter,
+            max_gamma=max_gamma,
+            draft_sampling=run.draft_sampling,
+            registry=self.registry,
+            folder=folder,
+            progress=self.progress,
+            target=self.target,
+            plugin_timeout=timeout,
+        )
 
 
 class RecordedTexts:
@@ -92,7 +186,7 @@ class Drafted:
         SpecdecError: The drafter fails, or cannot be replayed.
     """
 
-    def __init__(self, replay: DrafterReplay | PooledReplay, longest: int, greedy: bool, seed: int) -> None:
+    def __init__(self, replay: Asked, longest: int, greedy: bool, seed: int) -> None:
         self.replay = replay
         self._acceptance: Sequence[TextAcceptance] = replay.acceptance()
         self._longest, self._greedy, self._seed = longest, greedy, seed

@@ -17,15 +17,13 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import Machine, StepCosts
-from specdec_core.decoding import make_gamma, make_lenience, make_rule
 from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, Progress
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record import Record, RecordPart
 from specdec_core.offline.record.target import recorded_tokenizer
-from specdec_core.offline.replay import DrafterReplay, Replayed, check_replayable
-from specdec_core.offline.replay.runs import Drafted, RecordedTexts
-from specdec_core.offline.replay.workers import PooledReplay
+from specdec_core.offline.replay import Replayed
+from specdec_core.offline.replay.runs import Asked, Drafted, How, RecordedTexts, Replayer
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.config.study import Run, Study, Task, drafter_key
 from specdec_core.study.report.quality import Output
@@ -34,9 +32,7 @@ from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.repeats import Repeat
 from specdec_core.study.run.session import Session, StudyResult, open_session
 
-_How: TypeAlias = tuple[GammaController, AcceptanceRule | None]
-"""The gamma controller of a run, and its acceptance rule; None for Algorithm 1."""
-_Runs: TypeAlias = tuple[dict[Run, _How], Drafted]
+_Runs: TypeAlias = tuple[dict[Run, How], Drafted]
 """The runs of a drafter, and what it drafted."""
 _ONLY = 1
 """Number of the only repeat: an expectation needs no other."""
@@ -174,6 +170,15 @@ class _TaskReplay:
         self._task, self._part, self._tasks = task, part, shown
         self._shown = list(zip(shown, replay.machines, strict=True))
         self._texts = RecordedTexts(part)
+        self._replayer = Replayer(
+            replay.record,
+            part,
+            replay.study.folder,
+            replay.registry,
+            progress=replay.progress,
+            plugin_timeout=replay.study.plugin_timeout,
+            pool=replay.pool,
+        )
 
     def run(self) -> None:
         """Replay the runs that are not finished."""
@@ -204,13 +209,16 @@ class _TaskReplay:
 
         It returns None where there is nothing to expect, as no run can be replayed.
         """
-        found = {run: self._session.attempt(self._tasks, run, partial(self._how, run)) for run in runs}
+        found = {
+            run: self._session.attempt(self._tasks, run, partial(self._replayer.how, run, self._task.generation))
+            for run in runs
+        }
         hows = {run: how for run, how in found.items() if how is not None}
         if not hows:
             return lambda: None
         longest = max(1, *(gamma.max_gamma for gamma, _ in hows.values()))
         first, *others = hows
-        started = self._started(first, longest)
+        started = self._replayer.start(first, longest)
 
         def ask() -> _Runs | None:
             drafted = self._session.attempt(self._tasks, first, partial(self._drafted, started, longest))
@@ -221,51 +229,7 @@ class _TaskReplay:
 
         return ask
 
-    def _how(self, run: Run) -> _How:
-        """Return the gamma controller and the acceptance rule of a run that can be replayed.
-
-        Raises:
-            ConfigError: It cannot be; with the reason.
-            PluginError: A plugin cannot be loaded.
-        """
-        registry, greedy = self._replay.registry, self._task.sampling.greedy
-        lenience = make_lenience(run.lenience, registry)
-        rule = None if run.rule is None else make_rule(run.rule, registry, greedy=greedy, lenience=lenience)
-        check_replayable(rule=rule, lenience=lenience, greedy=greedy, generation=self._task.generation)
-        gamma = make_gamma(run.gamma, registry)
-        assert gamma is not None, "only the baseline has none"
-        return gamma, rule
-
-    def _started(self, run: Run, longest: int) -> Callable[[], DrafterReplay | PooledReplay]:
-        """Return a function that loads the drafter of a run; with workers, they ask it from now on."""
-        assert run.drafter is not None, "the baseline drafts nothing"
-        shared = self._replay
-        folder, timeout = shared.study.folder.absolute(), shared.study.plugin_timeout
-        if shared.pool is not None:
-            pooled = PooledReplay(
-                shared.pool,
-                shared.record,
-                self._part,
-                run,
-                max_gamma=longest,
-                folder=folder,
-                plugin_timeout=timeout,
-            )
-            return lambda: pooled
-        return partial(
-            DrafterReplay,
-            shared.record,
-            self._part,
-            run.drafter,
-            max_gamma=longest,
-            draft_sampling=run.draft_sampling,
-            registry=shared.registry,
-            folder=folder,
-            progress=shared.progress,
-            plugin_timeout=timeout,
-        )
-
-    def _drafted(self, started: Callable[[], DrafterReplay | PooledReplay], longest: int) -> Drafted:
+    def _drafted(self, started: Callable[[], Asked], longest: int) -> Drafted:
         """Return a drafter after it was asked for drafts along all texts."""
         task = self._task
         return Drafted(started(), longest, task.sampling.greedy, task.generation.seed)

@@ -22,8 +22,6 @@ from specdec_core.study.run.worker import worker
 
 _JOBS_EACH = 2
 """Number of jobs for each worker: the last ones are short, and loading a drafter is shared by a whole job."""
-_TIMINGS = 20
-"""Number of timings of each draft length."""
 
 
 class PooledReplay:
@@ -61,7 +59,6 @@ class PooledReplay:
         cpus = 1 if self._gpus else threads  # the results may depend on the number of threads
         where = (str(record.path.absolute()), record.named, record.parts.index(part))
         self._asked = _Asked(threads, *where, run, max_gamma, folder, plugin_timeout)
-        self._timed = _TIMINGS * max_gamma
         chosen = tuple(range(len(part)) if texts is None else texts)
         batches = -(-len(chosen) // BATCH_SIZE)
         each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * BATCH_SIZE
@@ -80,9 +77,11 @@ class PooledReplay:
             self._acceptance = [one for acceptance, _ in found for one in acceptance]
         return self._acceptance
 
-    def costs(self, target: StepCosts) -> StepCosts:
+    def costs(self, target: StepCosts, timings: int = 20, batch_size: int = 1) -> StepCosts:
         """Return the costs of steps; one worker times D(k) on a device of its own. See `DrafterReplay.costs`."""
-        job = (self._asked, self._chosen[: self._timed], list(self.acceptance()[: self._timed]), target)
+        most = timings * self._asked.max_gamma * batch_size
+        some = self._chosen[:most], list(self.acceptance()[:most])
+        job = (self._asked, *some, target, timings, batch_size)
         ((costs, self.device),) = self._pool.map(_costs, [job], timed=True, gpus=self._gpus)
         found: StepCosts = costs
         return found
@@ -148,7 +147,12 @@ def _acceptance(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextAccept
 
 
 def _costs(
-    asked: _Asked, chosen: tuple[int, ...], acceptance: Sequence[TextAcceptance], target: StepCosts
+    asked: _Asked,
+    chosen: tuple[int, ...],
+    acceptance: Sequence[TextAcceptance],
+    target: StepCosts,
+    timings: int,
+    batch_size: int,
 ) -> tuple[StepCosts, str]:
     replay = asked.replay(chosen, acceptance)
-    return replay.costs(target, _TIMINGS), replay.device
+    return replay.costs(target, timings, batch_size), replay.device

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,20 +16,23 @@ from specdec_core.decoding import make_gamma
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.interface.files import writing_file
 from specdec_core.offline.candidates import default_study
+from specdec_core.offline.record.outline import verify_times
 from specdec_core.offline.record.reader import read_record
 from specdec_core.offline.record.study import RecordOptions, record_tasks
 from specdec_core.offline.record.tasks import named_models, part_for
-from specdec_core.offline.tune.costs import measure_costs, read_costs
-from specdec_core.offline.tune.expected_seconds import Replays
+from specdec_core.offline.record.workers import RecordedTarget
+from specdec_core.offline.replay.runs import Replayer
+from specdec_core.offline.tune import costs
+from specdec_core.offline.tune.expected_seconds import ExpectedSeconds
 from specdec_core.offline.tune.finalists import Choice, choose, expected, finals, time_finalists
 from specdec_core.offline.tune.race import Race, RaceSettings, race
-from specdec_core.offline.tune.recorded_costs import recorded_costs, why_not_recorded
 from specdec_core.offline.tune.result import TunedTask, Tuning
 from specdec_core.offline.tune.winning_study import folder_of, winning_study, write_study
 from specdec_core.registry import Registry, default_registry, nested_settings
 from specdec_core.study import Run, Study, Task
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
+from specdec_core.study.run.worker import TargetJobs
 
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
@@ -203,7 +205,7 @@ class _Job:
             every = replace(warmest, runs=(*warmest.runs[:1], *runs))
             if machine is not None:
                 target = self._target(study, every, timed=False)
-                here = read_costs(machine, runs)
+                here = costs.read_costs(machine, runs)
             else:
                 part = parts[tasks.index(warmest)]
                 target, here = self._measured(study, every, record, part, number)
@@ -232,23 +234,37 @@ class _Job:
         self, study: Study, task: Task, record: Record, part: RecordPart, number: int
     ) -> tuple[LoadedModel | None, Machine]:
         """Return the target if it is loaded, and the seconds of steps: T(k) of the record, or all timed here."""
-        runs = task.runs[1:]
-        gamma = max((_max_gamma(run, self.registry) for run in runs), default=1)
-        path = self.folder / f"measured-{number}.json"
+        gamma = max((_max_gamma(run, self.registry) for run in task.runs[1:]), default=1)
+        path, batch_size = self.folder / f"measured-{number}.json", study.config.batch_size
         if self.options.fresh:
             path.unlink(missing_ok=True)
-        why = why_not_recorded(record, task, gamma, study.config.batch_size, pooled=self.pool is not None)
-        known = record.header.times is not None and why is None
-        if not known:
+        steps = costs.CandidateTimes(path, record, task, gamma, batch_size, pooled=self.pool is not None)
+        times = steps.target
+        if times is None:
             record.check_named(study.folder, _WITHOUT_TARGET)
-        target = self._target(study, task, timed=not known)
+        target = self._target(study, task, timed=times is None)
         with self._timed("measure"):
-            if known:
-                timing = partial(recorded_costs, record, part, study, runs)
-            else:
-                timing = partial(measure_costs, study, task, pool=self.pool)
-            here = timing(gamma, path, target=target, progress=self.progress, registry=self.registry)
-        return target, replace(here, note=why)
+            if times is None:
+                prompts = tuple(dict.fromkeys(text.prompt for text in part))
+                how = prompts, part.header, gamma, costs.TIMINGS
+                if target is not None:
+                    times = verify_times(target, *how, self.progress, batch_size)
+                else:
+                    self.progress.stage("timing the target")
+                    jobs = TargetJobs(self.pool, task.target, study.folder)
+                    times = RecordedTarget(jobs).verify_times(*how, batch_size)
+            return target, steps.machine(self._replayer(study, record, part, target), times, self.progress)
+
+    def _replayer(self, study: Study, record: Record, part: RecordPart, target: LoadedModel | None) -> Replayer:
+        return Replayer(
+            record,
+            part,
+            study.folder,
+            self.registry,
+            plugin_timeout=study.plugin_timeout,
+            target=target,
+            pool=self.pool,
+        )
 
     def _race(
         self,
@@ -259,24 +275,13 @@ class _Job:
         machine: Machine,
         target: LoadedModel | None,
     ) -> Race:
-        replays = Replays(
-            record,
-            part,
-            task.runs[1:],
-            machine,
-            target=target,
-            folder=study.folder,
-            registry=self.registry,
-            progress=self.progress,
-            plugin_timeout=study.plugin_timeout,
-            pool=self.pool,
-        )
+        runs = task.runs[1:]
+        seconds = ExpectedSeconds(self._replayer(study, record, part, target), runs, machine, self.progress)
         prompts, tokens = [], []
         for text in part:
             prompts.append(text.number)
             tokens.append(len(text.tokens))
-        names = [run.name for run in task.runs[1:]]
-        return race(names, prompts, tokens, replays, self.options.race, self.progress)
+        return race([run.name for run in runs], prompts, tokens, seconds, self.options.race, self.progress)
 
     def _choices(self, study: Study, races: Mapping[str | None, Race]) -> Mapping[str | None, Choice]:
         finalists = {task: one.finalists for task, one in races.items()}

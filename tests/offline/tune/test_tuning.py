@@ -15,9 +15,10 @@ from specdec_core.offline.candidates import default_study
 from specdec_core.offline.record.reader import read_record
 from specdec_core.offline.record.study import RecordOptions, record_study
 from specdec_core.offline.replay import DrafterReplay, expected_metrics
+from specdec_core.offline.replay.runs import Replayer
 from specdec_core.offline.tune import RaceSettings, TuneOptions, tune
 from specdec_core.offline.tune.costs import read_costs
-from specdec_core.offline.tune.expected_seconds import Replays
+from specdec_core.offline.tune.expected_seconds import ExpectedSeconds
 from specdec_core.offline.tune.winning_study import winning_study
 from specdec_core.registry import default_registry
 from specdec_core.study import load_study
@@ -49,9 +50,7 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
     path = write_times(tmp_path / "times.json", drafts, (1.0, 1.1, 1.3, 1.4), overhead=0.25)
     machine = read_costs(path, runs)
     registry = default_registry()
-    replays = Replays(
-        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, progress=Seen()
-    )
+    replays = ExpectedSeconds(Replayer(record, part, loaded.folder, registry), runs, machine, Seen())
     order = [11, 3, 15, 0]
     found = replays([run.name for run in runs], order)
     texts = list(part)
@@ -74,9 +73,7 @@ def test_candidates_are_replayed_with_their_rules(model_folder, tmp_path):
     record = record_study(loaded, tmp_path / "record", Seen(), RecordOptions())
     part, runs, registry = record.parts[0], loaded.runs[1:], default_registry()
     machine = read_costs(write_times(tmp_path / "times.json", {"random": ({"name": "random"}, FREE)}), runs)
-    replays = Replays(
-        record, part, runs, machine, target=None, folder=loaded.folder, registry=registry, progress=Seen()
-    )
+    replays = ExpectedSeconds(Replayer(record, part, loaded.folder, registry), runs, machine, Seen())
     found = replays([run.name for run in runs], range(len(part)))
     acceptance = DrafterReplay(record, part, runs[0].drafter, max_gamma=3).acceptance()
     for run, rule in zip(runs, (None, make_rule("block", greedy=False)), strict=True):
@@ -145,6 +142,19 @@ def test_steps_are_timed_here_without_a_machine_and_nothing_is_done_twice(study,
     assert [path.stat().st_mtime_ns for path in kept][1:] == before[1:]
     assert not [stage for stage in seen.stages if "times" in stage or "recording" in stage]
     assert second.to_dict() | {"seconds": 0} == first.to_dict() | {"seconds": 0}
+
+
+def test_steps_are_timed_with_as_many_sequences_as_the_study_decodes(study, tmp_path):
+    output = tmp_path / "best.yaml"
+    found = tune(study(STUDY + "batch_size: 2\n"), Seen(), output=output, options=NO_LIVE)
+    assert {one.outcome for one in found.tasks[0].race.tried} <= {"finalist", "beyond", "stopped"}
+    measured = read_measurement(tmp_path / "best-tune" / "measured-0.json")
+    assert measured.batch_size == 2
+    assert [len(one.seconds.draft) for one in measured.drafters] == [4, 4]
+    # Other times are not taken for those of one sequence.
+    again = tune(study(STUDY), Seen(), output=output, options=NO_LIVE)
+    assert again.study.config.batch_size == 1
+    assert read_measurement(tmp_path / "best-tune" / "measured-0.json").batch_size == 1
 
 
 def test_runs_that_cannot_be_replayed_are_told_and_the_others_raced(study, times):
