@@ -100,12 +100,14 @@ def identity(value: object) -> str:
 
 
 def marked(commands: list[list[str]]) -> list[Any]:
-    """Mark as slow the commands that take long, and those that differ from another in sizes or output only."""
+    """Mark as slow what takes long; leave out what differs from another command in sizes or output only."""
     found, seen = [], set()
     for words in commands:
         line = " ".join(words)
         same = re.sub(r"\d+| --(quiet|fresh|(output|plugin-timeout) \S+)", "", line)
-        marks = [pytest.mark.slow] if same in seen or SLOW.search(line) else []
+        if same in seen:
+            continue
+        marks = [pytest.mark.slow] if SLOW.search(line) else []
         if "--ray" in words or "benchmarks/cluster.py" in words:
             marks = [pytest.mark.cluster]
         found.append(pytest.param(words, marks=marks, id=identity(words)))

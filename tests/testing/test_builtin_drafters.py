@@ -130,7 +130,7 @@ def test_a_drafter_conforms(subjects, drafter, check):
         *cases(ONE_OF_EACH, SLOW - {"spec-imports-no-torch"}),  # which test_builtin_controllers.py checks
         *cases(OTHER_TARGET, CHECKS.keys() - SLOW - OF_EVERY_DRAFTER - OF_THE_INTERFACE),
         *cases(OTHER_TARGET, OF_EXACTNESS - {"lossless"}),
-        *cases(VARIANTS, OF_EVERY_DRAFTER | OF_EXACTNESS),
+        *cases(VARIANTS, OF_EXACTNESS | {"trees-respected", "rows-independent", "drafter-unchanged"}),
     ],
 )
 def test_a_drafter_conforms_in_other_conditions(subjects, drafter, check):
