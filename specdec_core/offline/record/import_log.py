@@ -24,15 +24,13 @@ from specdec_core.offline.record.format import (
     RecordHeader,
 )
 from specdec_core.offline.record.log_lines import LineError, LoggedText, read_log
-from specdec_core.offline.record.reader import TOKENIZER
 from specdec_core.offline.record.target import fingerprint_tokenizer, save_tokenizer
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.offline.record.token_texts import TokenTexts
 from specdec_core.offline.record.writer import RecordWriter, check_folder
-from specdec_core.registry import Registry, default_registry, is_shipped
 from specdec_core.study.config.prompts import PromptText, encode_prompts
 from specdec_core.study.run.folder import exclusive_lock
-from specdec_core.study.run.provenance import LIBRARIES, versions
+from specdec_core.study.run.provenance import library_versions
 
 Logprobs: TypeAlias = Literal["raw", "processed"]
 """What logged log-probabilities are: those of the model's own distribution, or after the sampling settings."""
@@ -72,7 +70,6 @@ def import_record(
     options: ImportOptions,
     *,
     fresh: bool = False,
-    registry: Registry | None = None,
 ) -> Record:
     """Write a record of texts that were logged elsewhere.
 
@@ -82,7 +79,6 @@ def import_record(
         progress: Where progress is reported.
         options: What the log holds.
         fresh: Discard the record that is in the folder.
-        registry: Where plugins come from; by default the installed ones.
 
     Raises:
         ConfigError: A line cannot be used, the log-probabilities are not those that were sampled from, or the
@@ -99,9 +95,8 @@ def import_record(
         )
         progress.stage(f"reading {source}")
         texts = _Reader(outline, options).read(source, progress)
-        writer = RecordWriter(output, _header(source, texts, outline, options, registry), fresh=fresh)
-        if outline.tokenizer is not None and not is_shipped(target.model) and not (output / TOKENIZER).is_dir():
-            save_tokenizer(output, outline.tokenizer)
+        writer = RecordWriter(output, _header(source, texts, outline, options), fresh=fresh)
+        save_tokenizer(output, target.model, outline.tokenizer)
         for start in range(writer.done[0], len(texts), _SHARD):
             writer.append(0, texts[start : start + _SHARD])
         return writer.record()
@@ -235,10 +230,8 @@ def _header(
     texts: Sequence[RecordedText],
     outline: ModelOutline,
     options: ImportOptions,
-    registry: Registry | None,
 ) -> RecordHeader:
     prompts = list(dict.fromkeys(text.prompt for text in texts))
-    every = versions(registry or default_registry())
     part = PartHeader(
         sampling=options.sampling,
         generation=GenerationSettings(
@@ -257,7 +250,7 @@ def _header(
         eos_ids=outline.eos_ids,
         start_id=outline.start_id,
         max_length=outline.max_positions,
-        versions={name: every[name] for name in LIBRARIES},
+        versions=library_versions(),
         source=str(source),
         parts=(part,),
     )

@@ -19,11 +19,10 @@ from specdec_core.offline.record.decode import HiddenType, Kept
 from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordHeader, VerifyTimes
 from specdec_core.offline.record.target import fingerprint_tokenizer, fingerprint_weights
 from specdec_core.offline.record.tasks import fingerprint_ids
-from specdec_core.registry import Registry
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.factory import ready_prompts
-from specdec_core.study.run.provenance import LIBRARIES, versions
+from specdec_core.study.run.provenance import library_versions
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class Outline:
     tokenizer: Any
 
 
-def outline_of(tasks: Sequence[Task], target: LoadedModel, options: RecordOptions, registry: Registry) -> Outline:
+def outline_of(tasks: Sequence[Task], target: LoadedModel, options: RecordOptions) -> Outline:
     """Return the outline of the record of some tasks.
 
     Raises:
@@ -96,7 +95,7 @@ def outline_of(tasks: Sequence[Task], target: LoadedModel, options: RecordOption
         ModelError: Hidden states are asked for, and the target has no output embedding.
     """
     parts = tuple(_part(task, target, options) for task in tasks)
-    header = _header(parts, target, options, registry)
+    header = _header(parts, target, options)
     return Outline(header, parts, Kept(_hidden_type(target, options), header.top_k), target.tokenizer)
 
 
@@ -110,9 +109,7 @@ def _part(task: Task, target: LoadedModel, options: RecordOptions) -> Part:
     return Part(task, prompts, long, 1 if task.sampling.greedy else options.samples)
 
 
-def _header(
-    parts: Sequence[Part], target: LoadedModel, options: RecordOptions, registry: Registry
-) -> RecordHeader:
+def _header(parts: Sequence[Part], target: LoadedModel, options: RecordOptions) -> RecordHeader:
     """Return the header of a record.
 
     Raises:
@@ -120,7 +117,6 @@ def _header(
     """
     if options.hidden and target.features is None:
         raise ModelError(f"{target.name} has no output embedding, so there are no hidden states to record.")
-    every = versions(registry)
     switched = any(long for part in parts for long in part.begins_long)
     return RecordHeader(
         target=parts[0].task.target,
@@ -132,7 +128,7 @@ def _header(
         max_length=target.family.max_positions if switched else target.max_positions,
         hidden_size=target.features.hidden_size if options.hidden and target.features is not None else None,
         top_k=min(options.top_k, target.vocab_size),
-        versions={name: every[name] for name in LIBRARIES},
+        versions=library_versions(),
         parts=tuple(part_header(part) for part in parts),
     )
 

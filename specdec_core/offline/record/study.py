@@ -18,11 +18,10 @@ from specdec_core.interface.target import TargetConfig
 from specdec_core.offline.record.decode import TextJob
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.outline import Outline, Part, RecordOptions, part_header, verify_times
-from specdec_core.offline.record.reader import FEATURES, TOKENIZER, read_record
+from specdec_core.offline.record.reader import FEATURES, read_record
 from specdec_core.offline.record.target import load_recorded, save_tokenizer
 from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.record.writer import RecordWriter, check_folder
-from specdec_core.registry import Registry, is_shipped
 from specdec_core.sampling.generators import row_seed
 from specdec_core.study.config.study import Study, Task
 from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
@@ -40,7 +39,6 @@ def record_study(
     options: RecordOptions = _DEFAULTS,
     *,
     fresh: bool = False,
-    registry: Registry | None = None,
 ) -> Record:
     """Record the target of a study on the prompts of every task, or resume a recording that was stopped.
 
@@ -50,15 +48,12 @@ def record_study(
         progress: Where progress is reported.
         options: What to record, and how.
         fresh: Discard the record that is in the folder.
-        registry: Where plugins come from; by default the installed ones.
 
     Raises:
         SpecdecError: As `record_tasks`.
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
-    return record_tasks(
-        study.tasks, output, progress, options, folder=study.folder, fresh=fresh, registry=registry
-    )
+    return record_tasks(study.tasks, output, progress, options, folder=study.folder, fresh=fresh)
 
 
 def record_tasks(
@@ -70,7 +65,6 @@ def record_tasks(
     folder: Path = Path(),
     fresh: bool = False,
     pool: Pool | None = None,
-    registry: Registry | None = None,
 ) -> Record:
     """Record a target on the prompts of some tasks; each becomes a part of the record.
 
@@ -86,7 +80,6 @@ def record_tasks(
         folder: Base for relative paths.
         fresh: Discard the record that is in the folder.
         pool: Workers that load the target and decode; by default this process.
-        registry: Where plugins come from; by default the installed ones.
 
     Raises:
         ConfigError: The tasks have several targets or beams, or the folder holds another record.
@@ -96,7 +89,7 @@ def record_tasks(
     _check_tasks(tasks)
     config = tasks[0].target
     check_folder(output)
-    with exclusive_lock(output, "recording"), working_here(registry, progress):
+    with exclusive_lock(output, "recording"), working_here(None, progress):
         target = RecordedTarget(TargetJobs(pool, config, folder))
         if pool is not None:
             progress.stage(f"loading {config.model}")
@@ -147,9 +140,7 @@ def _check_tasks(tasks: Sequence[Task]) -> None:
 def _save_target(writer: RecordWriter, target: RecordedTarget, outline: Outline) -> None:
     """Write the tokenizer, and the embeddings where hidden states are recorded, unless they are there."""
     path, header = writer.path, writer.header
-    model = header.target.model
-    if outline.tokenizer is not None and not is_shipped(model) and not (path / TOKENIZER).is_dir():
-        save_tokenizer(path, outline.tokenizer)
+    save_tokenizer(path, header.target.model, outline.tokenizer)
     if header.hidden_size is not None and not (path / FEATURES).is_file():
         target.save_features(path, header)
 

@@ -195,12 +195,14 @@ def fingerprint_tokenizer(tokenizer: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def save_tokenizer(path: Path, tokenizer: Any) -> None:
-    """Write a tokenizer into the folder of a record.
+def save_tokenizer(path: Path, model: str, tokenizer: Any) -> None:
+    """Write the tokenizer of a model into the folder of a record, unless it is there, or ships with the model.
 
     Raises:
         ConfigError: It cannot be written.
     """
+    if tokenizer is None or is_shipped(model) or (path / TOKENIZER).is_dir():
+        return
     with writing_folder(path / TOKENIZER) as place:
         tokenizer.save_pretrained(place)
 

@@ -72,7 +72,7 @@ class RecordedTarget:
 
 
 def _outline(target: TargetJob, tasks: Sequence[Task], options: RecordOptions) -> Outline:
-    return outline_of(tasks, worker().target(target), options, worker().registry)
+    return outline_of(tasks, worker().target(target), options)
 
 
 def _features(target: TargetJob, header: RecordHeader) -> bytes:

@@ -1,4 +1,4 @@
-"""Time the finalists of a race live, beside the baseline and taking turns, and choose the winner.
+"""The study of the finalists of a race, which are timed live beside the baseline, and the choice of the winner.
 
 Importing this imports no torch.
 """
@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specdec_core.study import BASELINE, Comparison, Study, compare
+from specdec_core.study import BASELINE, Study
 
 if TYPE_CHECKING:
-    from specdec_core.cluster import Pool
-    from specdec_core.interface import Progress
     from specdec_core.study import Task
     from specdec_core.study.report.summary import RunSummary
 
@@ -58,24 +55,6 @@ def _task(task: Task, names: Sequence[str], prompts: int | None) -> Task:
         return replace(task, runs=runs)
     fewer = task.prompts_config.model_copy(update={"limit": prompts})
     return replace(task, runs=runs, prompts=task.prompts[:prompts], prompts_config=fewer)
-
-
-def time_finalists(
-    study: Study, output: Path | None, progress: Progress, *, fresh: bool = False, pool: Pool | None = None
-) -> Comparison:
-    """Time the runs of a study of finalists, or resume where it stopped.
-
-    Args:
-        study: What `finals` returned.
-        output: Folder of its results; None stores nothing.
-        progress: Where progress is reported.
-        fresh: Discard what is in the folder.
-        pool: Workers, of which one times them; by default this process.
-
-    Raises:
-        SpecdecError: The target cannot be loaded, or the folder cannot be used.
-    """
-    return compare(study, output, fresh=fresh, ray=pool, progress=progress)
 
 
 def choose(rows: Sequence[RunSummary], finalists: Sequence[str]) -> Choice:

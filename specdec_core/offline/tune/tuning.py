@@ -24,12 +24,12 @@ from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.replay.runs import Replayer
 from specdec_core.offline.tune import costs
 from specdec_core.offline.tune.expected_seconds import ExpectedSeconds
-from specdec_core.offline.tune.finalists import Choice, choose, expected, finals, time_finalists
+from specdec_core.offline.tune.finalists import Choice, choose, expected, finals
 from specdec_core.offline.tune.race import Race, RaceSettings, race
 from specdec_core.offline.tune.result import TunedTask, Tuning
 from specdec_core.offline.tune.winning_study import folder_of, winning_study, write_study
 from specdec_core.registry import Registry, default_registry, nested_settings
-from specdec_core.study import Run, Study, Task
+from specdec_core.study import Run, Study, Task, compare
 from specdec_core.study.run.factory import load_target
 from specdec_core.study.run.folder import RESUMED, exclusive_lock, when_stopped
 from specdec_core.study.run.worker import TargetJobs
@@ -186,7 +186,6 @@ class _Job:
             folder=study.folder,
             fresh=self.options.fresh,
             pool=self.pool,
-            registry=self.registry,
         )
 
     def _races(
@@ -290,7 +289,7 @@ class _Job:
         with self._timed("live"):
             live = finals(study, finalists, self.options.live_prompts)
             fresh, pool = self.options.fresh, self.pool
-            timed = time_finalists(live, self.folder / "live", self.progress, fresh=fresh, pool=pool)
+            timed = compare(live, self.folder / "live", fresh=fresh, ray=pool, progress=self.progress)
         rows = {task: [row for row in timed.rows if row.task == task] for task in finalists}
         return {task: choose(rows[task], names) for task, names in finalists.items()}
 

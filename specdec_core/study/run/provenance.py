@@ -26,8 +26,6 @@ _LOADED = (
     *("tokenizer*", "vocab*", "merges.txt", "*.model", "added_tokens.json", "special_tokens_map.json"),
 )
 """The files of a model folder that are read when the model is loaded; no other file affects a result."""
-LIBRARIES = ("specdec", "torch", "transformers", "python")
-"""What every result depends on; which plugins take part depends on the runs."""
 
 
 def study_provenance(study: Study, device: str, registry: Registry) -> dict[str, Any]:
@@ -58,17 +56,21 @@ def _fingerprint(prompts: Sequence[PromptText], task: Task) -> dict[str, Any]:
     return {"count": len(prompts), "sha256": fingerprint_prompts(prompts, task.chat_template)}
 
 
-def versions(registry: Registry) -> dict[str, str]:
-    """Return the versions that a result depends on: this package, its libraries, and the plugins."""
-    plugins = {record.distribution: record.version for record in registry.records() if record.state == "ready"}
-    plugins.pop("specdec-core", None)
+def library_versions() -> dict[str, str]:
+    """Return the versions that every result depends on; which plugins take part depends on the runs."""
     return {
         "specdec": installed_version(),
         "torch": str(torch.__version__),
         "transformers": str(transformers.__version__),
         "python": platform.python_version(),
-        **plugins,
     }
+
+
+def versions(registry: Registry) -> dict[str, str]:
+    """Return the versions that a result depends on: this package, its libraries, and the plugins."""
+    plugins = {record.distribution: record.version for record in registry.records() if record.state == "ready"}
+    plugins.pop("specdec-core", None)
+    return {**library_versions(), **plugins}
 
 
 def fingerprint_files(settings: Any, folder: Path) -> dict[str, str]:
