@@ -178,7 +178,6 @@ class Drafted:
 
     Args:
         replay: The drafter; it is asked here.
-        longest: The longest draft.
         greedy: Whether the target decodes greedily.
         seed: Seed of what is drawn for controllers.
 
@@ -186,10 +185,10 @@ class Drafted:
         SpecdecError: The drafter fails, or cannot be replayed.
     """
 
-    def __init__(self, replay: Asked, longest: int, greedy: bool, seed: int) -> None:
+    def __init__(self, replay: Asked, *, greedy: bool, seed: int = 0) -> None:
         self.replay = replay
-        self._acceptance: Sequence[TextAcceptance] = replay.acceptance()
-        self._longest, self._greedy, self._seed = longest, greedy, seed
+        self._acceptance = replay.acceptance()
+        self._greedy, self._seed = greedy, seed
         self._speedups: dict[tuple[StepCosts, str | None], tuple[float, ...]] = {}
 
     def expected(
@@ -205,14 +204,8 @@ class Drafted:
             rule: The acceptance rule; None for Algorithm 1.
             costs: The times of steps with this drafter; None for counts alone.
         """
-        return expected_metrics(
-            self._acceptance,
-            gamma,
-            rule=rule,
-            greedy=self._greedy,
-            costs=costs,
-            seed=self._seed,
-        )
+        greedy, seed = self._greedy, self._seed
+        return expected_metrics(self._acceptance, gamma, rule=rule, greedy=greedy, costs=costs, seed=seed)
 
     def speedups(self, texts: RecordedTexts, rule: AcceptanceRule | None, costs: StepCosts) -> tuple[float, ...]:
         """Return the expected speed-up with each gamma from 0 that was replayed and timed.
@@ -225,7 +218,7 @@ class Drafted:
         key = costs, None if rule is None else repr(rule.config)
         if key not in self._speedups:
             alone = texts.alone(costs).metrics.seconds
-            most = min(self._longest, len(costs.step) - 1)
+            most = min(self._acceptance[0].longest, len(costs.step) - 1)
             took = [self.expected(gamma, rule, costs).metrics.seconds for gamma in range(1, most + 1)]
             self._speedups[key] = (1.0, *(alone / one for one in took))
         return self._speedups[key]

@@ -221,7 +221,7 @@ class _TaskReplay:
         started = self._replayer.start(first, longest)
 
         def ask() -> _Runs | None:
-            drafted = self._session.attempt(self._tasks, first, partial(self._drafted, started, longest))
+            drafted = self._session.attempt(self._tasks, first, lambda: self._drafted(started()))
             if drafted is None:  # what is wrong with the drafter ends all runs that have it
                 self._session.fail(self._tasks, others, like=first)
                 return None
@@ -229,10 +229,9 @@ class _TaskReplay:
 
         return ask
 
-    def _drafted(self, started: Callable[[], Asked], longest: int) -> Drafted:
+    def _drafted(self, replay: Asked) -> Drafted:
         """Return a drafter after it was asked for drafts along all texts."""
-        task = self._task
-        return Drafted(started(), longest, task.sampling.greedy, task.generation.seed)
+        return Drafted(replay, greedy=self._task.sampling.greedy, seed=self._task.generation.seed)
 
     def _expect(self, run: Run, gamma: GammaController, rule: AcceptanceRule | None, drafted: Drafted) -> None:
         """Compute what follows for a run on each machine."""

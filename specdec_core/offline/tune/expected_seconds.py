@@ -11,15 +11,14 @@ import numpy as np
 from specdec_core.costs import Machine
 from specdec_core.interface import Drafter
 from specdec_core.interface.errors import SpecdecError
-from specdec_core.offline.replay import DrafterReplay, expected_metrics
-from specdec_core.offline.replay.runs import Asked, How, Replayer
+from specdec_core.offline.replay import DrafterReplay
+from specdec_core.offline.replay.runs import Asked, Drafted, How, Replayer
 from specdec_core.study.config.study import drafter_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from specdec_core.interface import Progress
-    from specdec_core.offline.replay import TextAcceptance
     from specdec_core.study import Run
 
 
@@ -94,28 +93,21 @@ class ExpectedSeconds:
     def _of_drafter(
         self, drafter: _Drafter, names: Sequence[str], asked: Callable[[], Asked]
     ) -> dict[str, NDArray[np.float64] | str]:
+        greedy = self._replayer.part.header.sampling.greedy
         try:
             replay = asked()
             if isinstance(replay, DrafterReplay):
                 drafter.loaded = replay.drafter
-            acceptance = replay.acceptance()
+            drafted = Drafted(replay, greedy=greedy)
         except SpecdecError as error:
             return dict.fromkeys(names, str(error))
-        return {name: self._seconds(acceptance, drafter, name) for name in names}
+        return {name: self._seconds(drafted, drafter, name) for name in names}
 
-    def _seconds(
-        self, acceptance: Sequence[TextAcceptance], drafter: _Drafter, name: str
-    ) -> NDArray[np.float64] | str:
-        gamma, rule = drafter.how[name]
+    def _seconds(self, drafted: Drafted, drafter: _Drafter, name: str) -> NDArray[np.float64] | str:
+        costs = self._machine.costs(drafter_key(drafter.run.drafter, drafter.run.draft_sampling))
         try:
-            replayed = expected_metrics(
-                acceptance,
-                gamma,
-                rule=rule,
-                greedy=self._replayer.part.header.sampling.greedy,
-                costs=self._machine.costs(drafter_key(drafter.run.drafter, drafter.run.draft_sampling)),
-            )
+            seconds = drafted.expected(*drafter.how[name], costs).seconds_by_text
         except SpecdecError as error:
             return str(error)
-        assert replayed.seconds_by_text is not None, "there are costs"
-        return replayed.seconds_by_text / self._machine.batch_size  # which share each step
+        assert seconds is not None, "there are costs"
+        return seconds / self._machine.batch_size  # which share each step
