@@ -21,7 +21,7 @@ from specdec_core import (
     TargetInfo,
     hookimpl,
 )
-from specdec_core.interface import CompositeDrafter, ModelError, NestedDrafter
+from specdec_core.interface import LAST_HIDDEN, CompositeDrafter, ModelError, NestedDrafter
 
 
 # --8<-- [start:hidden]
@@ -34,7 +34,7 @@ class SecondThoughtConfig(DrafterConfig):
 class SecondThought(Drafter):
     """Proposes one token: what the target would have predicted in place of the last one."""
 
-    needs_hidden_states = True  # its PluginSpec says the same
+    hidden_layers = (LAST_HIDDEN,)
 
     def __init__(self, config: DrafterConfig, target: TargetInfo) -> None:
         super().__init__(config, target)
@@ -51,9 +51,10 @@ class SecondThoughtSession(DraftSession):
         self.drafter = drafter
 
     def propose(self, request: DraftRequest) -> Proposal:
-        if request.hidden is not None and request.wants_more():  # None in the first step
+        if request.wants_more():
             output = self.drafter.output
-            request.sample(request.hidden.to(output) @ output.T)  # [B, D] @ [D, V] -> [B, V]
+            states = request.hidden_states[LAST_HIDDEN].to(output)  # [B, D]
+            request.sample(states @ output.T)  # [B, D] @ [D, V] -> [B, V]
         return request.proposal()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import torch
@@ -15,7 +15,7 @@ from specdec_core.decoding.stopping import StopRule
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import copied
 from specdec_core.decoding.verifier import Verified, Verifier, cut
-from specdec_core.interface import Outcome, Proposal, StepReport
+from specdec_core.interface import LAST_HIDDEN, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.constraints import Constraints
 
@@ -155,9 +155,12 @@ class Batch:
 
     def _propose(self) -> tuple[Proposal, Tensor | None]:
         """Return the drafter's proposal, and what is wrong with it."""
-        # After a rollback, rows may hold tokens that the target has not read.
-        states = None if self._hidden is None else self._target.hidden_states
-        return self._proposer.propose(self._tokens, [row.room for row in self.rows], self._hidden, states)
+        states: Mapping[int, Tensor] | None = {}
+        if self._target.keeps_hidden:
+            # After a rollback, rows may hold tokens that the target has not read.
+            last = self._hidden
+            states = None if last is None else {LAST_HIDDEN: last, **self._target.hidden_states}
+        return self._proposer.propose(self._tokens, [row.room for row in self.rows], states)
 
     def _uncached(self) -> list[Sequence[int]]:
         """Return the committed tokens that the target has not read: at first the prompt, later the last token."""

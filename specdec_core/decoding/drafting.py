@@ -77,11 +77,10 @@ class DraftRecorder:
         self,
         tokens: Sequence[Sequence[int]],
         budget: tuple[int, ...],
-        hidden: Tensor | None = None,
+        hidden_states: Mapping[int, Tensor] | None = None,
         keep_drafting: KeepDrafting | None = None,
         tree: TreeShape | None = None,
         depth: tuple[int, ...] | None = None,
-        hidden_states: Mapping[int, Tensor] | None = None,
         step: object = None,
     ) -> None:
         """Discard the last step's draft and start another.
@@ -89,16 +88,14 @@ class DraftRecorder:
         Args:
             tokens: The committed tokens of each sequence.
             budget: The maximum number of draft tokens of each sequence.
-            hidden: `[B, D]`, the target's hidden states; see `DraftRequest`.
+            hidden_states: Hidden states of the target; see `DraftRequest`.
             keep_drafting: Called after each draft token; None to draft until the budget is spent.
             tree: The shape of the draft, which is then not cut short; None for a line.
             depth: The maximum length of a path of each sequence; the budget for a line.
-            hidden_states: The outputs of layers of the target; see `DraftRequest`.
             step: Identifies the step; that of the request for a fork of it.
         """
         self._tokens = tokens
         self._budget = budget
-        self._hidden = hidden
         self._hidden_states = hidden_states or {}
         self._keep_drafting = keep_drafting
         self._left = list(budget)
@@ -124,11 +121,6 @@ class DraftRecorder:
     def budget(self) -> tuple[int, ...]:
         """See `DraftRequest`."""
         return self._budget
-
-    @property
-    def hidden(self) -> Tensor | None:
-        """See `DraftRequest`."""
-        return self._hidden
 
     @property
     def hidden_states(self) -> Mapping[int, Tensor]:
@@ -333,8 +325,7 @@ class DraftRecorder:
             self._forks.append(DraftRecorder(self._to_probs, self._generators, *sizes, sampler=sampler))
         fork = self._forks[self._forked]
         self._forked += 1
-        states = self._hidden_states
-        fork.start(self._tokens, budget, self._hidden, self._keep_drafting, hidden_states=states, step=self._step)
+        fork.start(self._tokens, budget, self._hidden_states, self._keep_drafting, step=self._step)
         return fork
 
     def _draw(self, q: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.verifier import Verifier
 from specdec_core.interface import (
+    LAST_HIDDEN,
     BatchInfo,
     Drafter,
     DraftRequest,
@@ -154,11 +155,10 @@ def open_batch(
         context.draft_to_probs, context.generators, info.batch_size, info.vocab_size, info.max_gamma, info.device
     )
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
-    keep_hidden = drafts_trees = False
+    drafts_trees = False
     hidden_layers: tuple[int, ...] = ()
     if drafter is not None:
         with context.guard.calling(drafter):
-            keep_hidden = bool(drafter.needs_hidden_states)
             hidden_layers = tuple(drafter.hidden_layers)
             drafts_trees = trees and bool(drafter.drafts_trees)
     session = open_session(
@@ -167,9 +167,8 @@ def open_batch(
         info.capacity + (info.max_gamma if drafts_trees else 0),  # a tree has more nodes than its paths are long
         info.sources if model.encoder_decoder else None,
         vocab_size=info.vocab_size,
-        keep_hidden=keep_hidden,
         encoded=encoded,
-        hidden_layers=hidden_layers,
+        hidden_layers=(*hidden_layers, LAST_HIDDEN) if hidden_layers else (),
     )
     proposer = Proposer(drafter, gamma, recorder, info, batch_info, context.guard)
     verifier = Verifier(rule, lenience, to_probs, context.generators, batch_info, context.guard, proposer.reject)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class Proposer:
         guard: Records plugin failures.
 
     Attributes:
-        asked: The budget of this step; zeros if the drafter was not asked.
+        asked: The budget of this step; zeros if nothing was to be drafted.
         seconds: Wall time of the drafter since the last `observe`.
     """
 
@@ -88,16 +89,15 @@ class Proposer:
         self,
         tokens: Sequence[Sequence[int]],
         room: Sequence[int],
-        hidden: Tensor | None = None,
-        hidden_states: Mapping[int, Tensor] | None = None,
+        hidden_states: Mapping[int, Tensor] | None = MappingProxyType({}),
     ) -> tuple[Proposal, Tensor | None]:
         """Ask the drafter for a proposal.
 
         Args:
             tokens: The committed tokens of each sequence.
             room: The number of tokens each sequence has room for before its last one; 0 for finished sequences.
-            hidden: `[B, D]`, what each sequence's last token was predicted from, if hidden states are kept.
-            hidden_states: The outputs of layers at the committed tokens, if those are kept; see `DraftRequest`.
+            hidden_states: Those that the drafter needs; see `DraftRequest`. None where this step has none, so that
+                the drafter is not asked.
 
         Returns:
             The proposal on the target's device, and `[B]` int64, what is wrong with it; see `validate`.
@@ -108,10 +108,11 @@ class Proposer:
             budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
             if any(budget):
                 self.asked = budget
+            if any(budget) and hidden_states is not None:
                 begun = perf_counter()
                 recorder = self._recorder
                 with self._guard.calling(self._drafter, self._drop_drafter):
-                    recorder.start(tokens, budget, hidden, self._keep_drafting(), tree, depth, hidden_states)
+                    recorder.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
                     made = session.propose(recorder)
                     self.seconds += perf_counter() - begun
                     return validate(

@@ -20,6 +20,7 @@ from specdec_core.interface.controllers import (
     TokenOrigin,
 )
 from specdec_core.interface.drafter import (
+    LAST_HIDDEN,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -70,6 +71,7 @@ from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingRepor
 from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree, TreeShape
 
 __all__ = [
+    "LAST_HIDDEN",
     "MAX_GAMMA",
     "AcceptanceResult",
     "AcceptanceRule",

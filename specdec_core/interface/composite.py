@@ -28,7 +28,6 @@ class CompositeDrafter(Drafter):
     def __init__(self, config: Any, target: TargetInfo, drafters: Sequence[Drafter]) -> None:
         super().__init__(config, target)
         self.drafters = tuple(drafters)
-        self.needs_hidden_states = any(one.needs_hidden_states for one in drafters)
         self.hidden_layers = sorted({layer for one in drafters for layer in one.hidden_layers})
         self.drafts_by_budget = any(one.drafts_by_budget for one in drafters)
         self.remembers = any(one.remembers for one in drafters)

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from specdec_core.interface.proposal import Candidates, Proposal
 
 
+LAST_HIDDEN = -1
+"""In `Drafter.hidden_layers`: the state that the output embedding reads, after the final norm. In
+`DraftRequest.hidden_states`: that which the last committed token was predicted from."""
+
+
 class TargetFeatures(Protocol):
     """Copies of the target's embeddings, for drafters that work on its hidden states.
 
@@ -160,21 +165,14 @@ class DraftRequest(Protocol):
         """The maximum length of a path of each sequence; for a line, the budget."""
 
     @property
-    def hidden(self) -> Tensor | None:
-        """The target's hidden states, `[B, D]` float on its device, for drafters with `needs_hidden_states`.
-
-        A sequence's is the one that its last committed token was predicted from: that of the token before it. None
-        in the first step, before the target has read anything, and where a constraint forced the last token of a
-        sequence, which the target has not read either.
-        """
-
-    @property
     def hidden_states(self) -> Mapping[int, Tensor]:
-        """The outputs of the target's layers that the drafter names in `hidden_layers`, each `[B, T, D]` float.
+        """The target's hidden states, for drafters that name `hidden_layers`; float, on the target's device.
 
-        By layer, numbered as there. Of row b, the first `len(tokens[b]) - 1` columns hold the states of its
-        committed tokens but the last, which the target has not read; the other columns are undefined, and so is
-        the whole row of a sequence without budget. Empty where `hidden` is None.
+        `LAST_HIDDEN` maps to `[B, D]`: the state that the last committed token of each sequence was predicted
+        from, which is that of the token before it. Each other layer maps to `[B, T, D]`, its outputs at all
+        committed tokens: of row b, the first `len(tokens[b]) - 1` columns hold the states of its tokens but the
+        last, which the target has not read. The other columns are undefined, and so is the whole row of a sequence
+        without budget.
         """
 
     def sample(self, logits: Tensor) -> Tensor:
@@ -342,14 +340,13 @@ class Drafter(ABC):
         target: The target it drafts for.
     """
 
-    needs_hidden_states: bool = False
-    """Whether requests must carry the target's hidden states; declare the same in the plugin's `Capabilities`."""
-
     hidden_layers: Sequence[int] = ()
-    """Layers of the target whose outputs at all committed tokens requests must carry in `hidden_states`. They are
-    numbered as in `hidden_states` of transformers: n is the output of the first n layers, 0 that of the embedding.
-    The last is the one before the model's final norm.
-    A drafter that names any also sets `needs_hidden_states`."""
+    """Layers of the target whose outputs requests must carry in `hidden_states`: `LAST_HIDDEN`, or numbers as in
+    `hidden_states` of transformers. There n is the output of the first n layers, 0 that of the embedding, and the
+    largest is the one before the model's final norm.
+    A drafter that names any is not asked in steps without hidden states: in the first one, before the target has
+    read anything, and after a constraint forced the last token of a sequence. Its settings declare
+    `needs_hidden_states`, so that a study is checked before anything is loaded."""
 
     max_length: int | None = None
     """The most tokens that a sequence and its draft may have together, or None for no limit. It counts

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
 from specdec_core.models.encoder import Encoded
@@ -28,14 +29,12 @@ def open_session(
     sources: Sequence[Sequence[int]] | None = None,
     *,
     vocab_size: int | None = None,
-    keep_hidden: bool = False,
     hidden_layers: Sequence[int] = (),
     encoded: Encoded | None = None,
 ) -> ModelSession:
     """Open a session of a model, on all ranks if they share it; see `ModelSession` for arguments and errors."""
     options: dict[str, Any] = {
         "vocab_size": vocab_size,
-        "keep_hidden": keep_hidden,
         "hidden_layers": hidden_layers,
     }
     if loaded.share is not None:  # the other ranks run the encoder themselves
@@ -54,10 +53,9 @@ class SharedSession(ModelSession):
         sources: Sequence[Sequence[int]] | None = None,
         *,
         vocab_size: int | None = None,
-        keep_hidden: bool = False,
         hidden_layers: Sequence[int] = (),
     ) -> None:
-        assert not hidden_layers, "a shared model has no hidden states for drafters"
+        assert set(hidden_layers) <= {LAST_HIDDEN}, "a shared model has no hidden states for drafters"
         assert loaded.share is not None
         self._leader, self._key = loaded.share.leader, loaded.share.leader.key()
         with self._leader.lock:
@@ -69,7 +67,7 @@ class SharedSession(ModelSession):
                 (batch_size, capacity, None if sources is None else [list(source) for source in sources]),
                 vocab_size,
             )
-            super().__init__(loaded, batch_size, capacity, sources, vocab_size=vocab_size, keep_hidden=keep_hidden)
+            super().__init__(loaded, batch_size, capacity, sources, vocab_size=vocab_size)
         # Also for a session that nobody closes.
         self._closing = weakref.finalize(self, self._leader.post, "close", self._key)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.device import inference_only
@@ -54,10 +55,10 @@ class ModelSession:
         sources: The encoder's input ids of each row, for encoder-decoder models.
         vocab_size: V of the target, if it differs from the model's. Unknown tokens are read as token 0 and get no
             probability.
-        keep_hidden: Keep the hidden states of each forward pass.
         encoded: What the encoder gave for the sources, if it has run: its states `[B, S, D]`, and their mask
             `[B, S]`, or None where nothing is masked.
-        hidden_layers: Layers whose outputs are kept for all cached tokens; see `Drafter.hidden_layers`.
+        hidden_layers: Layers whose outputs are kept for all cached tokens; see `Drafter.hidden_layers`. With
+            `LAST_HIDDEN`, the states that the output embedding read in the last forward pass are kept in `hidden`.
 
     Raises:
         ModelError: The model is in training mode or has no weights, or a source is longer than it supports.
@@ -77,14 +78,14 @@ class ModelSession:
         sources: Sequence[Sequence[int]] | None = None,
         *,
         vocab_size: int | None = None,
-        keep_hidden: bool = False,
         encoded: Encoded | None = None,
         hidden_layers: Sequence[int] = (),
     ) -> None:
         _check_ready(loaded)
         self._loaded = loaded
         self._vocab_size = vocab_size or loaded.vocab_size
-        self._forward = ModelForward(loaded, keep_hidden=keep_hidden, layers=hidden_layers)
+        layers = [layer for layer in hidden_layers if layer != LAST_HIDDEN]
+        self._forward = ModelForward(loaded, keep_hidden=LAST_HIDDEN in hidden_layers, layers=layers)
         self.hidden: Tensor | None = None
         self._family = loaded.family
         self._device = loaded.device
@@ -95,6 +96,11 @@ class ModelSession:
         self._cache: SlotCache | None = make_cache(batch_size, capacity)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
+
+    @property
+    def keeps_hidden(self) -> bool:
+        """Whether `hidden` has the states of the last forward pass."""
+        return self._forward.features is not None
 
     @property
     def hidden_states(self) -> dict[int, Tensor]:

@@ -115,35 +115,13 @@ def drafting_advice(drafter: Drafter, session: DraftSession) -> str:
     return f"{located(function)} must return {_MUST_RETURN.get(name, _MUST_RETURN['propose'])}"
 
 
-def hidden_advice(drafter: Drafter, session: DraftSession, *, of_layers: bool = False) -> str:
-    """Return what to do where a drafter reads `request.hidden` and it is None.
-
-    Args:
-        drafter: The drafter.
-        session: Its session.
-        of_layers: It read `request.hidden_states` instead, which lacks a layer.
-    """
-    where = located(drafting_function(drafter, session))
-    if of_layers:
-        named = ", ".join(map(str, drafter.hidden_layers)) or "none"
-        return (
-            f"`request.hidden_states` has the layers that {type(drafter).__name__} names in `hidden_layers` "
-            f"({named}), and none in the first step of a batch, before the target has read anything. {where} must "
-            "then return an empty draft:\n"
-            "    if not request.hidden_states:\n"
-            "        return Proposal.empty(len(request.tokens))"
-        )
-    if drafter.needs_hidden_states:
-        return (
-            f"`request.hidden` is None in the first step of a batch, before the target has read anything. {where} "
-            "must then return an empty draft:\n"
-            "    if request.hidden is None:\n"
-            "        return Proposal.empty(len(request.tokens))"
-        )
-    kind = type(drafter).__name__
+def hidden_advice(drafter: Drafter, session: DraftSession) -> str:
+    """Return what to do where a drafter reads hidden states of a layer that the request does not have."""
+    where, kind = located(drafting_function(drafter, session)), type(drafter).__name__
+    named = ", ".join(map(str, drafter.hidden_layers)) or "none"
     return (
-        f"`request.hidden` is None, since {kind} does not ask for hidden states, which {where} reads. Write\n"
-        "    needs_hidden_states = True\n"
-        f"in the class {kind} and in its settings. Even then it is None in the first step, in which to return\n"
-        "    Proposal.empty(len(request.tokens))"
+        f"`request.hidden_states` has the layers that {kind} names in `hidden_layers` ({named}), and {where} "
+        "reads another. Name it, such as\n"
+        "    hidden_layers = (LAST_HIDDEN,)\n"
+        f"in the class {kind}, and set `needs_hidden_states = True` in its settings."
     )

@@ -10,6 +10,7 @@ from transformers import LogitNormalization, LogitsProcessor, SequenceBiasLogits
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
+    LAST_HIDDEN,
     ArgumentError,
     AutoregressiveDrafter,
     ConfigError,
@@ -374,7 +375,6 @@ def test_a_row_of_the_drafter_is_told_of_its_own_nodes_only(ending, width):
 class Oracle(AutoregressiveDrafter):
     """Scores the next token with the target itself, and checks the hidden states that it is given."""
 
-    needs_hidden_states = True
     hidden_layers = (1,)
 
     def __init__(self, loaded):
@@ -389,8 +389,7 @@ class Oracle(AutoregressiveDrafter):
 
         def checked(request):
             rows = [row for row, most in zip(request.tokens, request.budget, strict=True) if most]
-            hidden, layer = request.hidden, request.hidden_states.get(1)
-            states = zip(rows, [] if hidden is None else hidden, [] if layer is None else layer, strict=False)
+            states = zip(rows, request.hidden_states[LAST_HIDDEN], request.hidden_states[1], strict=False)
             for row, state, of_layer in states:
                 ids = torch.tensor([row[:-1]], device=self.loaded.device)
                 expected = self.loaded.model.model(ids, output_hidden_states=True)

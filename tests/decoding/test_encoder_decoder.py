@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
+from specdec_core.interface import LAST_HIDDEN, GenerationSettings, ModelError, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.lossless import VOCAB, enumerate_continuations, p_value
@@ -186,7 +186,7 @@ def test_a_source_longer_than_the_models_positions_is_an_error(device):
 def test_hidden_states_are_the_input_of_the_output_embedding(tied):
     loaded = wrap_model(tiny_model("t5", tie_word_embeddings=tied))
     ids = torch.tensor([[2, 3, 4, 5]])
-    session = ModelSession(loaded, 1, 16, [[7, 8]], keep_hidden=True)
+    session = ModelSession(loaded, 1, 16, [[7, 8]], hidden_layers=(LAST_HIDDEN,))
     logits = session.forward([[0]], ids)
     torch.testing.assert_close(session.hidden @ loaded.features.output_embeddings.T, logits)
     with torch.inference_mode():

@@ -55,9 +55,9 @@ class BombDrafter(Drafter):
         self.bomb = bomb
 
     @property
-    def needs_hidden_states(self):
-        self.bomb.at("needs_hidden_states")
-        return False
+    def hidden_layers(self):
+        self.bomb.at("hidden_layers")
+        return ()
 
     def open(self, session):
         self.bomb.at("open")
@@ -140,7 +140,7 @@ class _BombLenienceSession(LenienceSession):
         self.bomb.at("s.lenience_observe")
 
 
-DRAFTER = ["needs_hidden_states", "open", "s.propose", "s.commit", "close"]
+DRAFTER = ["hidden_layers", "open", "s.propose", "s.commit", "close"]
 GAMMA = ["max_gamma", "gamma_open", "uses_confidence", "s.gamma", "s.keep_drafting", "s.gamma_observe"]
 LENIENCE = ["lenience_open", "s.lenience", "s.lenience_observe"]
 
@@ -199,7 +199,7 @@ def test_below_a_chain_and_a_hierarchy_too(target, plain, middle, method):
         assert result.failures[0].message.startswith("'BombDrafter' (drafters[0]) failed in ")
 
 
-@pytest.mark.parametrize("method", ["needs_hidden_states", "max_gamma", "s.propose", "s.lenience"])
+@pytest.mark.parametrize("method", ["hidden_layers", "max_gamma", "s.propose", "s.lenience"])
 def test_ctrl_c_passes_and_the_decoder_can_be_used_again(target, plain, method):
     bomb = Bomb(method, KeyboardInterrupt())
     stopped = decoder(target, method, bomb)

@@ -215,7 +215,7 @@ def test_hidden_states_are_declared_as_they_are_needed(registry):
         spec = registry.spec("drafter", name)
         module, _, factory = spec.factory.partition(":")
         drafter = getattr(importlib.import_module(module), factory)
-        assert drafter.needs_hidden_states == spec.config.needs_hidden_states
+        assert bool(drafter.hidden_layers) == spec.config.needs_hidden_states
 
 
 class OneMore(DeterministicDrafter):

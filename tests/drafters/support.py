@@ -41,10 +41,9 @@ class SeededRequest:
         tokens: Sequence[Sequence[int]],
         budget: Sequence[int],
         seed: int = 0,
-        hidden: Tensor | None = None,
         hidden_states: Mapping[int, Tensor] | None = None,
     ) -> None:
-        self.tokens, self.budget, self.hidden = tokens, tuple(budget), hidden
+        self.tokens, self.budget = tokens, tuple(budget)
         self.hidden_states = hidden_states or {}
         self.depth = self.budget
         self.generators = [torch.Generator().manual_seed(seed + row) for row in range(len(budget))]
@@ -93,7 +92,6 @@ def tree_request(
     budget: Sequence[int],
     shape: TreeShape,
     vocab_size: int,
-    hidden: Tensor | None = None,
     sampling: SamplingSettings | None = None,
     hidden_states: Mapping[int, Tensor] | None = None,
 ) -> DraftRecorder:
@@ -102,7 +100,7 @@ def tree_request(
     to_probs = LogitsToProbs(sampling or SamplingSettings())
     request = DraftRecorder(to_probs, generators, len(budget), vocab_size, max(budget), "cpu")
     depth = (shape.depth,) * len(budget)
-    request.start(tokens, tuple(budget), hidden, tree=shape, depth=depth, hidden_states=hidden_states)
+    request.start(tokens, tuple(budget), hidden_states, tree=shape, depth=depth)
     return request
 
 

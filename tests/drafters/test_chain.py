@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.interface import (
+    LAST_HIDDEN,
     Dense,
     Drafter,
     DraftSession,
@@ -40,11 +41,11 @@ INFO = SessionInfo(batch_size=2, vocab_size=V, capacity=64, max_gamma=4, device=
 TOKENS = [[1, 2], [3]]
 
 
-def request_for(budget, tokens=None, sampling=None, seed=0, hidden=None):
+def request_for(budget, tokens=None, sampling=None, seed=0, hidden_states=None):
     batch = len(budget)
     streams = RowGenerators([seed + row for row in range(batch)])
     recorder = DraftRecorder(LogitsToProbs(sampling or SamplingSettings()), streams, batch, V, 4, "cpu")
-    recorder.start(tokens or TOKENS[:batch], tuple(budget), hidden)
+    recorder.start(tokens or TOKENS[:batch], tuple(budget), hidden_states)
     return recorder
 
 
@@ -367,20 +368,20 @@ def test_settings_are_made_into_drafters_by_the_registry():
 
 def test_what_one_needs_the_chain_needs():
     looking = Spy((), ())
-    looking.needs_hidden_states = True
-    assert chain(TableDrafter(V), looking).needs_hidden_states
-    assert not chain(TableDrafter(V)).needs_hidden_states
+    looking.hidden_layers = (3, LAST_HIDDEN)
+    assert chain(TableDrafter(V), looking).hidden_layers == [LAST_HIDDEN, 3]
+    assert not chain(TableDrafter(V)).hidden_layers
     seen = []
 
     class Looking(Spy):
         def open(self, session):
             class Session(DraftSession):
                 def propose(self, request):
-                    seen.append(request.hidden)
+                    seen.append(request.hidden_states)
                     return Proposal.from_rows([(), ()])
 
             return Session()
 
-    hidden = torch.ones(2, 3)
-    chain(Spy((), (1,)), Looking()).open(INFO).propose(request_for((2, 2), hidden=hidden))
-    assert seen[0] is hidden
+    states = {LAST_HIDDEN: torch.ones(2, 3)}
+    chain(Spy((), (1,)), Looking()).open(INFO).propose(request_for((2, 2), hidden_states=states))
+    assert seen[0] is states

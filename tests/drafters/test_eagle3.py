@@ -27,7 +27,7 @@ from specdec_drafters.mtp.drafter import MtpDrafter
 from tests.catalogue import write_random_eagle3, write_random_mtp
 from tests.drafters.speculator_heads import PROMPTS, Bench, D, V, check_logits, target_for
 from tests.drafters.speculators_package import CASES, DATA
-from tests.drafters.support import SeededRequest, commit, info_for, rows_of
+from tests.drafters.support import commit, info_for, rows_of
 from tests.tiny import tiny_model
 from tests.toys import Gamma
 
@@ -115,11 +115,6 @@ def test_steps_without_the_drafter_are_caught_up(bench):
             row.append(30 + number)
         session.commit(Outcome((0,) * 3, (0,) * 3, ((30 + number,),) * 3, (False,) * 3))
     bench.check(session, tokens)
-
-
-def test_nothing_is_drafted_before_the_target_has_read(bench):
-    proposal = bench.drafter.open(bench.info).propose(SeededRequest(PROMPTS, [3] * 3))
-    assert proposal.lengths == (0, 0, 0)
 
 
 def test_no_drafts_beyond_the_positions_of_the_head(tmp_path):

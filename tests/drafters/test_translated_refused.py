@@ -15,6 +15,7 @@ from specdec_core import default_registry
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.interface import (
+    LAST_HIDDEN,
     ConfigError,
     ModelError,
     PluginError,
@@ -93,7 +94,7 @@ def test_a_drafter_without_a_tokenizer_must_be_given_one(info):
 
 def test_heads_on_the_targets_hidden_states_are_refused(info, own_info):
     heads = CountingDrafter(OTHER_VOCAB)
-    heads.target, heads.needs_hidden_states = own_info, True
+    heads.target, heads.hidden_layers = own_info, (LAST_HIDDEN,)
     with pytest.raises(PluginError, match="works on the target's hidden states"):
         translated(heads, info)
 

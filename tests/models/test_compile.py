@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import ModelSession, compiling, cuda_graphs, first_layers, load_model, pack, wrap_model
@@ -108,7 +109,7 @@ def test_float_masks_and_hidden_states(kind):
         other = ModelSession(one, 2, 30)  # which leaves a cache without hidden states
         other.forward([PROMPT, PROMPT])
         other.close()
-        session = ModelSession(one, 2, 30, keep_hidden=True, hidden_layers=(1,))
+        session = ModelSession(one, 2, 30, hidden_layers=(1, LAST_HIDDEN))
         session.forward([PROMPT, PROMPT[:2]])
         for _ in range(4):
             session.forward([[7], [8]], torch.tensor([[9, 10], [11, 12]]), (2, 1))

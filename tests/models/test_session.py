@@ -8,6 +8,7 @@ import functools
 import pytest
 import torch
 
+from specdec_core.interface import LAST_HIDDEN
 from specdec_core.models import ModelSession, wrap_model
 from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
@@ -124,7 +125,7 @@ def test_a_copy_of_a_model_that_was_decoded_has_weights_of_its_own(family):
     model = tiny_model(family)
 
     def logits(model):
-        session = ModelSession(wrap_model(model), 2, 64, SOURCES[:2], keep_hidden=True)
+        session = ModelSession(wrap_model(model), 2, 64, SOURCES[:2], hidden_layers=(LAST_HIDDEN,))
         session.forward([[0, 5], [0, 5]])
         session.rollback([2, 1])
         return session.forward([[7], [8]])

@@ -10,7 +10,15 @@ import pytest
 import torch
 
 from specdec_core import AutoregressiveDrafter, DeterministicDrafter, Drafter, PluginConfig
-from specdec_core.interface import Dense, DrafterConfig, DraftSession, GammaSession, PointMass, Proposal
+from specdec_core.interface import (
+    LAST_HIDDEN,
+    Dense,
+    DrafterConfig,
+    DraftSession,
+    GammaSession,
+    PointMass,
+    Proposal,
+)
 from specdec_core.testing import DrafterSubject, subject_of
 from specdec_core.testing.runner import findings_of
 from tests.conformance import failures, quick_names
@@ -103,21 +111,8 @@ class QOfOnes(WithSession):
 class ReadsHidden(WithSession):
     class Session(DraftSession):
         def propose(self, request):
-            states = request.hidden * 2
+            states = request.hidden_states[LAST_HIDDEN] * 2
             return Proposal.empty(len(states))
-
-
-class NeedsHidden(ReadsHidden):
-    needs_hidden_states = True
-
-
-class NeedsLayer(WithSession):
-    needs_hidden_states = True
-    hidden_layers = (1,)
-
-    class Session(DraftSession):
-        def propose(self, request):
-            return Proposal.empty(len(request.hidden_states[1]))
 
 
 class KeepsCount(WithSession):
@@ -151,7 +146,7 @@ class CannotBegin(Raises):
 
 
 def drafter_of(kind, *, needs_hidden=None):
-    needs = kind.needs_hidden_states if needs_hidden is None else needs_hidden
+    needs = bool(kind.hidden_layers) if needs_hidden is None else needs_hidden
     said = {"needs_hidden_states": needs, "targets": "decoder-only", "__module__": __name__}
     return DrafterSubject(lambda target: kind(PluginConfig(), target), type("Config", (DrafterConfig,), said))
 
@@ -203,12 +198,9 @@ def test_it_is_told_in_the_decoding_loop_as_well(kind):
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (ReadsHidden, "since ReadsHidden does not ask for hidden states, which ReadsHidden.Session.propose"),
+        (ReadsHidden, "has the layers that ReadsHidden names in `hidden_layers` (none), and ReadsHidden.Session"),
+        (ReadsHidden, "hidden_layers = (LAST_HIDDEN,)"),
         (ReadsHidden, "needs_hidden_states = True"),
-        (NeedsHidden, "is None in the first step of a batch"),
-        (NeedsHidden, "return Proposal.empty(len(request.tokens))"),
-        (NeedsLayer, "has the layers that NeedsLayer names in `hidden_layers` (1), and none in the first step"),
-        (NeedsLayer, "if not request.hidden_states:"),
     ],
 )
 def test_hidden_states_that_are_missing(kind, told):
@@ -264,10 +256,10 @@ def test_a_mistake_that_shows_in_several_states_gives_one_message():
 
 def test_two_mistakes_give_two_messages():
     class Both(TooMany):
-        needs_hidden_states = True
+        pass
 
     names = ("zero-budget", "budget-respected", "hidden-states-declared")
-    messages, _ = told(drafter_of(Both, needs_hidden=False), *names)
+    messages, _ = told(drafter_of(Both, needs_hidden=True), *names)
     assert [text.partition(":")[0] for text in messages] == ["zero-budget", "hidden-states-declared"]
 
 

@@ -19,7 +19,7 @@ PLUGIN = """
         {about}
 
     class Mine(DeterministicDrafter):
-        needs_hidden_states = {needs}
+        hidden_layers = {layers}
 
         def draft(self, tokens, budget):
             return []
@@ -31,7 +31,7 @@ PLUGIN = """
 FITTING = {
     "first": "",
     "about": '"""How large."""',
-    "needs": "False",
+    "layers": "()",
     "summary": '"""Drafts nothing."""',
 }
 NAMES = ("spec-imports-no-torch", "settings-described", "hidden-states-declared")
@@ -56,7 +56,7 @@ def test_a_spec_that_fits(announced):
         ({"first": "import torch"}, "spec-imports-no-torch", "got:      torch was imported"),
         ({"about": ""}, "settings-described", "no description of size"),
         ({"summary": ""}, "settings-described", "no docstring of the class"),
-        ({"needs": "True"}, "hidden-states-declared", "True in the class, False in the settings"),
+        ({"layers": "(-1,)"}, "hidden-states-declared", "hidden_layers = (-1,), needs_hidden_states = False"),
     ],
 )
 def test_a_spec_that_does_not_fit(announced, otherwise, check, message, tmp_path, monkeypatch):

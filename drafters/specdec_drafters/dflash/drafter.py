@@ -29,7 +29,6 @@ class DFlashDrafter(Drafter):
         Chen et al. 2026 (arXiv 2602.06036).
     """
 
-    needs_hidden_states = True
     drafts_trees = True
 
     def __init__(self, config: DFlashConfig, target: TargetInfo) -> None:
@@ -62,8 +61,7 @@ class _DFlashSession(DraftSession):
 
     @torch.inference_mode()
     def propose(self, request: DraftRequest) -> Proposal:
-        # In the first step the target has not read the prompt yet.
-        if not request.hidden_states or not request.wants_more():
+        if not request.wants_more():
             return request.proposal()
         self._read(request)
         return draw_at_each_depth(request, self._fill_in([row[-1] for row in request.tokens]))

@@ -15,7 +15,6 @@ from specdec_core.interface import (
     DraftRequest,
     DraftSession,
     Outcome,
-    Proposal,
     SessionInfo,
     TargetInfo,
 )
@@ -40,7 +39,6 @@ class Eagle3Drafter(Drafter):
         Li et al. 2025 (arXiv 2503.01840).
     """
 
-    needs_hidden_states = True
     drafts_trees = True
 
     def __init__(self, config: Any, target: TargetInfo) -> None:
@@ -78,11 +76,6 @@ class _Eagle3Session(ModelDraftSession):
     def __init__(self, drafter: Eagle3Drafter, session: SessionInfo) -> None:
         super().__init__(drafter.loaded, session, hidden_layers=(CARRIED,))
         self._drafter = drafter
-
-    @torch.inference_mode()
-    def propose(self, request: DraftRequest) -> Proposal:
-        # In the first step the target has not read the prompt yet.
-        return super().propose(request) if request.hidden_states else request.proposal()
 
     def commit(self, outcome: Outcome) -> None:
         """Keep nothing of the draft."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdec_core.interface import (
+    LAST_HIDDEN,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -41,7 +42,7 @@ class HeadsDrafter(Drafter):
         (arXiv 1811.03115).
     """
 
-    needs_hidden_states = True
+    hidden_layers = (LAST_HIDDEN,)
     drafts_trees = True
 
     def __init__(self, config: HeadsConfig, target: TargetInfo) -> None:
@@ -93,12 +94,11 @@ class _HeadsSession(DraftSession):
         self._drafter = drafter
 
     def propose(self, request: DraftRequest) -> Proposal:
-        # In the first step the target has not read the prompt yet: there is no hidden state.
-        if request.hidden is None or not request.wants_more():
+        if not request.wants_more():
             return request.proposal()
         count = min(self._drafter.count, max(request.depth))
         last = torch.tensor([row[-1] for row in request.tokens])
-        return draw_at_each_depth(request, self._drafter.logits(request.hidden, last, count))
+        return draw_at_each_depth(request, self._drafter.logits(request.hidden_states[LAST_HIDDEN], last, count))
 
 
 def _check_target(card: HeadsCard, path: Path, target: TargetInfo, features: TargetFeatures) -> None:

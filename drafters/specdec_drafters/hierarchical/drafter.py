@@ -46,7 +46,7 @@ class HierarchicalDrafter(CompositeDrafter):
         super().__init__(config, target, [make_nested("drafter", config.drafter, below, "hierarchical")])
         self.gamma: GammaController = make_nested("gamma", config.gamma, below, "hierarchical")
         # The hidden states that the drafter below reads are the middle model's, and the draft is that model's own.
-        self.needs_hidden_states, self.hidden_layers, self.drafts_by_budget = False, (), False
+        self.hidden_layers, self.drafts_by_budget = (), False
         self.max_length = max_length_of(self.loaded)
 
     def open(self, session: SessionInfo) -> DraftSession:

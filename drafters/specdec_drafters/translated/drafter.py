@@ -82,7 +82,7 @@ class TranslatedDrafter(CompositeDrafter):
                 "drafter 'translated': its drafter has no tokenizer; name one in 'tokenizer', or wrap no drafter "
                 "whose tokens are the target's."
             )
-        if self.drafter.needs_hidden_states:
+        if self.drafter.hidden_layers:
             raise PluginError(
                 f"drafter 'translated' cannot hold {type(self.drafter).__name__}, which works on the target's "
                 "hidden states and so drafts the target's tokens; use it by itself."

@@ -30,7 +30,6 @@ class SharedTokenRequest:
     """
 
     tree: TreeShape | None = None
-    hidden: Tensor | None = None
     hidden_states: Mapping[int, Tensor] = MappingProxyType({})
 
     def __init__(self, outer: DraftRequest, shared: SharedTokens, tokens: Sequence[Sequence[int]]) -> None:

@@ -30,7 +30,7 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.tree_drafting import all_paths
-from specdec_core.interface import NumericsError, Outcome, StepReport
+from specdec_core.interface import LAST_HIDDEN, NumericsError, Outcome, StepReport
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.logits import LogitsToProbs
 
@@ -101,12 +101,11 @@ class BeamBatch:
         """
         started = perf_counter()
         self._search.scores = self._scores()
-        hidden = self._hidden()
-        states = None if hidden is None else self._hidden_states()
+        states = self._hidden_states() if self._target.keeps_hidden else {}
         room = [row.room for row in self._rows]
         if self._gamma is not None and self._proposer.drafting:
             room = list(map(min, room, self._gamma.next_levels()))
-        proposal, faults = self._proposer.propose(self._tokens, room, hidden, states)
+        proposal, faults = self._proposer.propose(self._tokens, room, states)
         proposed = perf_counter()
         most = [max(self._proposer.asked[row] for row in rows) for rows in self._row_of]
         block = TreeBlock(self.prompts, self._row_of, proposal, most)
@@ -146,7 +145,7 @@ class BeamBatch:
                 scores[row] = score
         return scores
 
-    def _hidden(self) -> Tensor | None:
+    def _last_hidden(self) -> Tensor | None:
         """Return the hidden state that the last token of each row was predicted from, `[R, D]`."""
         hidden: list[Tensor | None] = [None] * len(self._rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
@@ -155,11 +154,13 @@ class BeamBatch:
         found = [one for one in hidden if one is not None]
         return torch.stack(found) if len(found) == len(hidden) else None
 
-    def _hidden_states(self) -> dict[int, Tensor]:
-        """Return the outputs of layers at the tokens of each row, `[R, T, D]` each."""
-        kept = self._target.hidden_states
+    def _hidden_states(self) -> dict[int, Tensor] | None:
+        """Return the hidden states of each row, as `DraftRequest` has them; None before anything was read."""
+        last, kept = self._last_hidden(), self._target.hidden_states
+        if last is None:
+            return None
         if not kept:
-            return kept
+            return {LAST_HIDDEN: last}
         slots: list[list[int]] = [[]] * len(self._rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
             for row, place in zip(rows, () if prompt.done else prompt.places, strict=not prompt.done):
@@ -168,7 +169,7 @@ class BeamBatch:
         longest = max(map(len, slots))
         columns = torch.tensor([[*own, *[0] * (longest - len(own))] for own in slots])
         batch = torch.arange(len(self._rows))[:, None] // self._beams
-        return {layer: states[batch, columns] for layer, states in kept.items()}
+        return {LAST_HIDDEN: last, **{layer: states[batch, columns] for layer, states in kept.items()}}
 
     def _read(
         self, block: TreeBlock, logits: Tensor, faults: Tensor | None, first: bool

@@ -15,6 +15,7 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import (
+    LAST_HIDDEN,
     BatchInfo,
     Drafter,
     GammaController,
@@ -74,12 +75,10 @@ def open_beams(
     shape = (len(copies), info.vocab_size, spread.max_gamma, info.device)
     search = DraftSearch(beams, width, tuple(stops.eos_ids))
     recorder = DraftRecorder(context.draft_to_probs, context.generators, *shape, new_tree=search)
-    keep_hidden = False
     hidden_layers: tuple[int, ...] = ()
     rows_gamma = None
     if drafter is not None and gamma is not None:
         with context.guard.calling(drafter):
-            keep_hidden = bool(drafter.needs_hidden_states)
             hidden_layers = tuple(drafter.hidden_layers)
         batch = BatchInfo(len(rows), levels, room, greedy=True)
         rows_gamma = BeamGamma(gamma, levels, beams, width, batch, context.guard)
@@ -90,8 +89,7 @@ def open_beams(
         max(len(row.tokens) + beams * (row.limit - len(row.tokens)) for row in rows) + width * levels + beams,
         info.sources if target.encoder_decoder else None,
         vocab_size=info.vocab_size,
-        keep_hidden=keep_hidden,
-        hidden_layers=hidden_layers,
+        hidden_layers=(*hidden_layers, LAST_HIDDEN) if hidden_layers else (),
     )
     rows_info = BatchInfo(len(copies), spread.max_gamma, tuple(n for n in room for _ in range(beams)), greedy=True)
     proposer = Proposer(drafter, rows_gamma, recorder, context.with_loop(spread), rows_info, context.guard)

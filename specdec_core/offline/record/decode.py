@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.decoding import Decoder, Observer
-from specdec_core.interface import AcceptanceResult, Proposal, StepReport
+from specdec_core.interface import LAST_HIDDEN, AcceptanceResult, Proposal, StepReport
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inference_only, open_session
 from specdec_core.offline.record.format import RecordedText
@@ -201,7 +201,7 @@ def forced_pass(
     """
     begin = list(prompt) if target.start_id is None else [target.start_id]
     sources = [list(prompt)] if target.encoder_decoder else None
-    session = open_session(target, 1, len(begin) + len(tokens), sources, keep_hidden=True, hidden_layers=layers)
+    session = open_session(target, 1, len(begin) + len(tokens), sources, hidden_layers=(*layers, LAST_HIDDEN))
     found, states = [], []
     for start in range(0, len(tokens), POSITIONS):
         # The token before each of these positions. The last token of the text is not read: it predicts nothing.

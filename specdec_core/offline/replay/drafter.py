@@ -214,8 +214,8 @@ class DrafterReplay:
             yield self._forced(batch)
 
     def _forced(self, texts: Sequence[RecordedText]) -> list[ForcedText]:
-        hidden, layers = self.drafter.needs_hidden_states, self.drafter.hidden_layers
-        forced, longest = self._preparation.forced(texts, hidden=hidden, layers=layers), self.drafter.max_length
+        longest = self.drafter.max_length
+        forced = self._preparation.forced(texts, self.drafter.hidden_layers)
         if longest is None:
             return forced
         return [replace(one, reach=min(one.reach, longest - len(one.begin))) for one in forced]

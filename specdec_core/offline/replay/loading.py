@@ -11,7 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec_core.interface import ConfigError, Drafter, ModelError, PluginConfig, PluginError, TargetInfo
+from specdec_core.interface import (
+    LAST_HIDDEN,
+    ConfigError,
+    Drafter,
+    ModelError,
+    PluginConfig,
+    PluginError,
+    TargetInfo,
+)
 from specdec_core.models import LoadedModel
 from specdec_core.models.requirements import unmet_requirements
 from specdec_core.offline.record.decode import forced_pass
@@ -70,23 +78,20 @@ class Preparation:
             )
         return drafter
 
-    def forced(
-        self, texts: Sequence[RecordedText], *, hidden: bool, layers: Sequence[int] = ()
-    ) -> list[ForcedText]:
+    def forced(self, texts: Sequence[RecordedText], hidden_layers: Sequence[int] = ()) -> list[ForcedText]:
         """Return texts ready to be drafted along, with hidden states if they are asked for.
 
         Args:
             texts: The texts.
-            hidden: Whether the drafter reads `DraftRequest.hidden`.
-            layers: Layers whose outputs it reads, which no record holds.
+            hidden_layers: Those of the drafter. A record holds the states of `LAST_HIDDEN` at most.
 
         Raises:
             ConfigError: Their probabilities are no probabilities.
             ModelError: Hidden states are neither recorded, nor can the target be loaded.
         """
-        return [self._forced(text, hidden, tuple(layers)) for text in texts]
+        return [self._forced(text, tuple(hidden_layers)) for text in texts]
 
-    def _forced(self, text: RecordedText, hidden: bool, layers: tuple[int, ...]) -> ForcedText:
+    def _forced(self, text: RecordedText, hidden_layers: tuple[int, ...]) -> ForcedText:
         name = f"text {text.sample} of prompt {text.number}"
         if not len(text.tokens) or len(text.tokens) != len(text.probabilities):
             raise ConfigError(f"{name} has {len(text.tokens)} tokens and {len(text.probabilities)} probabilities.")
@@ -99,7 +104,7 @@ class Preparation:
             )
         start = self._record.header.start_id
         begin = text.prompt if start is None else (start,)
-        last, states = self._hidden(text, layers) if hidden else (None, {})
+        last, states = self._hidden(text, hidden_layers) if hidden_layers else (None, {})
         limit = self._limit(text, len(begin))
         return ForcedText(text, begin, limit, limit - 1, last, self._all_p(text), states)
 
@@ -164,7 +169,8 @@ class Preparation:
             )
         return load_recorded(self._record, self._folder)
 
-    def _hidden(self, text: RecordedText, layers: tuple[int, ...]) -> tuple[Tensor, Mapping[int, Tensor]]:
+    def _hidden(self, text: RecordedText, hidden_layers: tuple[int, ...]) -> tuple[Tensor, Mapping[int, Tensor]]:
+        layers = [layer for layer in hidden_layers if layer != LAST_HIDDEN]
         if text.hidden is not None and not layers:
             return torch.from_numpy(np.ascontiguousarray(text.hidden)), {}
         what = "no outputs of single layers" if text.hidden is not None else "no hidden states"

@@ -21,6 +21,7 @@ from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_TOKEN, FAULTS
 from specdec_core.decoding.watch import CallWatch
 from specdec_core.interface import (
+    LAST_HIDDEN,
     BatchInfo,
     Drafter,
     GammaController,
@@ -209,9 +210,8 @@ class TextSession:
     @inference_only
     def ask(self, budget: Sequence[int]) -> Proposal:
         """Ask for drafts of at most so many tokens for each sequence; return them on the target's device."""
-        hidden = self._hidden() if self._drafter.needs_hidden_states else None
-        states = {} if hidden is None else self._hidden_states
-        proposal, faults = self.proposer.propose(self._views, budget, hidden, states)
+        states = self._hidden_states() if self._drafter.hidden_layers else {}
+        proposal, faults = self.proposer.propose(self._views, budget, states)
         codes = [] if faults is None else faults.tolist()
         # That q gives nothing to a token of the text is no fault here: it would not have been drafted.
         wrong = [code for code in codes if code not in (0, BAD_TOKEN)]
@@ -321,20 +321,20 @@ class TextSession:
             least[index, : len(ids)] = own.where(p > 0, math.inf).amin(dim=1)
         return least
 
-    def _hidden(self) -> Tensor | None:
-        """Return what the last committed token of each sequence was predicted from; None in the first step."""
+    def _hidden_states(self) -> dict[int, Tensor] | None:
+        """Return the hidden states of the sequences, as `DraftRequest` has them; None in the first step."""
         if not all(self.position):
             return None
         rows = []
         for one, at in zip(self._sequences, self.position, strict=True):
             assert one.hidden is not None, "hidden states were not read"
             rows.append(one.hidden[min(at, len(one)) - 1])
-        return torch.stack(rows).to(self.device)
+        return {LAST_HIDDEN: torch.stack(rows).to(self.device), **self._layer_outputs}
 
     @cached_property
-    def _hidden_states(self) -> dict[int, Tensor]:
+    def _layer_outputs(self) -> dict[int, Tensor]:
         """The outputs of layers at the tokens of all sequences, `[B, T, D]` each."""
-        layers = self._drafter.hidden_layers
+        layers = [layer for layer in self._drafter.hidden_layers if layer != LAST_HIDDEN]
         rows = {layer: [one.hidden_states[layer] for one in self._sequences] for layer in layers}
         return {layer: pad_sequence(states, batch_first=True).to(self.device) for layer, states in rows.items()}
 

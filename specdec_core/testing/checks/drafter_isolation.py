@@ -299,13 +299,13 @@ def early_stop(subject: DrafterSubject) -> None:
 
 @check("hidden-states-declared", kind="drafter")
 def hidden_states_declared(subject: DrafterSubject) -> None:
-    """Its class and its settings agree on `needs_hidden_states`."""
+    """Its settings declare `needs_hidden_states` exactly where it names `hidden_layers`."""
     for target in subject.targets:
         drafter = subject.drafter(target)
-        declared, own = subject.needs.needs_hidden_states, drafter.needs_hidden_states
+        declared, own = subject.needs.needs_hidden_states, bool(drafter.hidden_layers)
         if declared != own and not list(nested_settings(drafter.config)):
             raise CheckFailure(
-                f"compared {type(drafter).__name__}.needs_hidden_states with its settings",
-                f"{own} in the class, {declared} in the settings",
-                "the same value: the class requests hidden states, the settings exclude targets without them",
+                f"compared hidden_layers of {type(drafter).__name__} with needs_hidden_states of its settings",
+                f"hidden_layers = {tuple(drafter.hidden_layers)}, needs_hidden_states = {declared}",
+                "needs_hidden_states = True if it names layers, so that targets without them are refused early",
             )

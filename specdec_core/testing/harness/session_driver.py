@@ -18,6 +18,7 @@ from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
 from specdec_core.interface import (
+    LAST_HIDDEN,
     Drafter,
     DraftSession,
     Outcome,
@@ -58,7 +59,7 @@ class _Request(DraftRecorder):
     read_hidden = False
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("hidden", "hidden_states"):
+        if name == "hidden_states":
             super().__setattr__("read_hidden", True)
         return super().__getattribute__(name)
 
@@ -90,7 +91,7 @@ class SessionDriver:
         info: What the session was opened with.
         session: The session.
         drafts: The last drafts.
-        hidden: The hidden states of the last request and a copy from before it, or None.
+        hidden: The hidden state `[B, D]` of `LAST_HIDDEN` in the last request and a copy from before it, or None.
 
     Raises:
         CheckFailure: The session cannot be opened. Methods raise it when a call into the session fails, or
@@ -169,12 +170,14 @@ class SessionDriver:
             budget = [min(n, sum(self.tree.widths[:deep])) for n, deep in zip(budget, limits, strict=True)]
             shape = f"{_list(budget)} tokens of {self.tree}, paths of at most {_list(limits)}"
             self._log.append(f"requested {shape}, after {_rows(self.rows)}")
-        states = self._hidden_states()
-        self.hidden = None if states is None else (states, states.clone())
-        layers = self._layer_states() if states is not None else {}
-        self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits, layers)
+        last = self._last_hidden()
+        self.hidden = None if last is None else (last, last.clone())
+        states = {} if last is None else {LAST_HIDDEN: last, **self._layer_states()}
+        self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
         self._recorder.read_hidden = False
-        proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
+        proposal = self._recorder.proposal()  # empty
+        if states or not self.drafter.hidden_layers:
+            proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
         self._require_proposal(proposal, tuple(budget), limits)
         self.drafts = drafts_of(proposal, self.target.loaded.vocab_size)
         of = (
@@ -308,11 +311,9 @@ class SessionDriver:
 
     def _missing_hidden(self, error: BaseException) -> str | None:
         """Return what to do if the session failed since it read hidden states that the request did not have."""
-        read = self.hidden is None and self._recorder.read_hidden
-        of_layers = isinstance(error, KeyError)
-        if not read or not ("NoneType" in str(error) or isinstance(error, AssertionError) or of_layers):
-            return None
-        return hidden_advice(self.drafter, self.session, of_layers=of_layers)
+        if isinstance(error, KeyError) and self._recorder.read_hidden:
+            return hidden_advice(self.drafter, self.session)
+        return None
 
     def _require_proposal(self, proposal: object, budget: tuple[int, ...], depth: tuple[int, ...]) -> None:
         vocab, outside = self.target.loaded.vocab_size, ""
@@ -336,10 +337,10 @@ class SessionDriver:
             raise self.failure(got, expected, self.advice) from error
 
     @torch.inference_mode()
-    def _hidden_states(self) -> Tensor | None:
+    def _last_hidden(self) -> Tensor | None:
         """Return the hidden states that predicted each row's last token, `[B, D]`, if the drafter needs them."""
         features = self.target.loaded.features
-        if not (self.drafter.needs_hidden_states and self._prefilled) or features is None:
+        if not (self.drafter.hidden_layers and self._prefilled) or features is None:
             return None
         if min(map(len, self.rows)) < 2:
             return None  # the target has processed nothing before the start token
@@ -354,7 +355,8 @@ class SessionDriver:
     @torch.inference_mode()
     def _layer_states(self) -> dict[int, Tensor]:
         """Return the outputs of the layers that the drafter names, `[B, T, D]`; NaN where they are undefined."""
-        layers, features = self.drafter.hidden_layers, self.target.loaded.features
+        layers = [layer for layer in self.drafter.hidden_layers if layer != LAST_HIDDEN]
+        features = self.target.loaded.features
         if not layers or features is None:
             return {}
         read: list[dict[int, Tensor]] = []

@@ -102,7 +102,7 @@ class Hierarchy(CompositeDrafter):
 
     def __init__(self, model: LoadedModel, drafter: Drafter, gamma: GammaController) -> None:
         super().__init__(PluginConfig(), drafter.target, [drafter])
-        self.needs_hidden_states, self.hidden_layers = False, ()  # those of the model serve the drafter
+        self.hidden_layers = ()  # those of the model serve the drafter
         self.max_length = None if model.max_positions is None else model.max_positions + 1
         self.model, self.drafter, self.gamma = model, drafter, gamma
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import (
+    LAST_HIDDEN,
     BatchInfo,
     Drafter,
     DraftRequest,
@@ -195,14 +196,12 @@ class CachedSession(DraftSession):
 class Hidden(Stateless):
     """Samples from the target's hidden state, one row at a time, and declares both."""
 
-    needs_hidden_states = True
+    hidden_layers = (LAST_HIDDEN,)
     declares: ClassVar[dict[str, object]] = {"needs_hidden_states": True}
 
     def propose(self, request: DraftRequest) -> Proposal:
-        if request.hidden is None:
-            return Proposal.empty(len(request.budget))
         assert self.target.features is not None
-        logits = self.read(request.hidden) @ self.target.features.output_embeddings.T
+        logits = self.read(request.hidden_states[LAST_HIDDEN]) @ self.target.features.output_embeddings.T
         while request.wants_more():
             request.sample(logits)
         return request.proposal()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import (
+    LAST_HIDDEN,
     Dense,
     DraftRequest,
     DraftSession,
@@ -239,7 +240,7 @@ class SmallTable(Deterministic):
 class UndeclaredNeed(Sampling):
     """Wants the target's hidden states, which its settings do not say."""
 
-    needs_hidden_states = True
+    hidden_layers = (LAST_HIDDEN,)
 
 
 class FourHeads(Deterministic):
