@@ -1,5 +1,6 @@
 """Decoding: the loop, its metrics, observers and result."""
 
+from specdec_core.decoding.argmax_request import greedy_request
 from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
@@ -12,7 +13,6 @@ from specdec_core.decoding.arguments import (
 )
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.greedy_request import greedy_request
 from specdec_core.decoding.guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver

@@ -76,8 +76,8 @@ def pack(loaded: LoadedModel) -> LoadedModel:
         loaded: A model on a CPU, in float32 or bfloat16.
 
     Raises:
-        ModelError: The model is on another device, has another dtype or is quantized, or PyTorch was built without
-            oneDNN.
+        ModelError: The model is on another device, has another dtype or is quantized, PyTorch was built
+            without oneDNN, or the CPU has no product of packed bfloat16 weights.
     """
     loaded.check_plain("packed")
     reason = _why_not(loaded)
@@ -134,6 +134,8 @@ def _why_not(loaded: LoadedModel) -> str | None:
         return f"weights can be packed on a CPU, in {dtypes}; these are on {found}"
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return "this PyTorch was built without oneDNN"
+    if weight.dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "this CPU has no product of packed bfloat16 weights (it needs AVX-512); load the model in float32"
     return None
 
 

@@ -17,7 +17,14 @@ from specdec_core.models import inflate, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_drafters.quantised.config import QuantisedConfig
 from specdec_drafters.quantised.drafter import QuantisedDrafter
-from specdec_drafters.quantised.layers import GROUP, Int4Linear, Int8Linear, round_to_int4, round_to_int8
+from specdec_drafters.quantised.layers import (
+    GROUP,
+    Int4Linear,
+    Int8Linear,
+    activation_steps,
+    round_to_int4,
+    round_to_int8,
+)
 from specdec_drafters.quantised.model import quantised_copy
 from tests.drafters.support import commit, info_for, request_for, rows_of
 from tests.tiny import tiny_model
@@ -81,7 +88,7 @@ def test_a_layer_multiplies_with_the_rounded_weights(kind, tolerance, bias, shap
     rows[0, 0] *= 100
     read = rows
     if kind is Int8Linear:
-        scales = rows.abs().amax(-1, keepdim=True) / 127
+        scales = rows.abs().amax(-1, keepdim=True) / activation_steps()
         read = (rows / scales).round() * scales
     expected = nn.functional.linear(read, dequantised(layer), layer.bias)
     found = layer(rows)
@@ -123,7 +130,8 @@ def test_the_copy_is_close_to_the_target_which_is_not_changed(family, bits):
     with torch.inference_mode():
         p, q = (each.model(**ids, use_cache=False).logits.softmax(-1) for each in (target, copied))
     overlap = torch.minimum(p, q).sum(-1).mean()
-    assert (0.97 if bits == 8 else 0.6) < overlap < 1 - 1e-6
+    least = 0.6 if bits == 4 else 0.97 if activation_steps() == 127 else 0.93
+    assert least < overlap < 1 - 1e-6
     kinds = [type(layer) for layer in copied.model.modules()]
     assert nn.Linear not in kinds
     assert Int8Linear in kinds

@@ -12,7 +12,7 @@ from specdec_core.interface import GenerationSettings, ModelError, SamplingSetti
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import inflate, load_model, pack, packing, wrap_model
 from specdec_core.models.device import available_memory
-from specdec_core.models.packing import PackedLinear, is_packed, unpack
+from specdec_core.models.packing import PackedLinear, is_packed, pack_as_set, unpack
 from specdec_core.study.run.factory import load_target
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 from tests.toys import Gamma, TableDrafter
@@ -59,6 +59,11 @@ def test_weights_are_shared_and_keep_their_names(tmp_path):
 
 def test_bfloat16():
     loaded = wrap_model(tiny_model("llama", sharpness=1.0).to(torch.bfloat16))
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        assert not is_packed(pack_as_set(loaded, "auto"))
+        with pytest.raises(ModelError, match="no product of packed bfloat16 weights"):
+            pack(loaded)
+        return
     torch.testing.assert_close(logits_of(pack(loaded).model), logits_of(loaded.model), atol=0.1, rtol=0.1)
 
 

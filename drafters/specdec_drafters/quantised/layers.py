@@ -7,6 +7,8 @@ its own of 4-bit weights with bfloat16. Both want their weights packed.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -58,20 +60,39 @@ class Int8Linear(QuantisedLinear):
         values, scales = round_to_int8(weight.detach())
         # In a tuple, so that Module.to does not find it: a packed tensor cannot be converted.
         self._packed = (torch.ops.onednn.qlinear_prepack(values, None),)
-        self._scales = scales / 127  # those of the rows are, too
+        self._scales = scales / activation_steps()  # those of the rows are, too
         self._zeros = torch.zeros(self.out_features, dtype=torch.int64)
 
     def product(self, rows: Tensor) -> Tensor:
         """Multiply rows `[N, in]` with the quantised weights; return `[N, out]` float32."""
         rows = rows.float()
         largest = rows.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
-        # oneDNN takes unsigned activations, here around 128; cutting off what follows the point rounds to them.
-        unsigned = torch.div(rows, largest).mul_(127).add_(128.5).to(torch.uint8)
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            *(unsigned, 1.0, 128, *self._packed, self._scales, self._zeros),
-            *(None, 1.0, 0, torch.float32, "none", [], ""),
-        )
-        return product.mul_(largest)
+        steps = activation_steps()
+        # oneDNN takes unsigned activations, here around steps + 1; cutting off the fraction rounds to them.
+        unsigned = torch.div(rows, largest).mul_(steps).add_(steps + 1.5).to(torch.uint8)
+        return _int8_product(unsigned, steps + 1, self._packed[0], self._scales, self._zeros).mul_(largest)
+
+
+def _int8_product(unsigned: Tensor, zero: int, packed: Tensor, scales: Tensor, zeros: Tensor) -> Tensor:
+    """Multiply rows `[N, in]` uint8, less `zero`, with packed int8 weights; return `[N, out]` float32."""
+    product: Tensor = torch.ops.onednn.qlinear_pointwise(
+        *(unsigned, 1.0, zero, packed, scales, zeros), *(None, 1.0, 0, torch.float32, "none", [], "")
+    )
+    return product
+
+
+@cache
+def activation_steps() -> int:
+    """Return the largest absolute value of a rounded activation: 127, or 63 where 127 would not be exact.
+
+    A CPU without VNNI adds two products in 16 bits, which saturate beyond 7 bits of an activation. Whether it does
+    is tried once.
+    """
+    values = torch.full((16, 64), 127, dtype=torch.int8)
+    packed, scales = torch.ops.onednn.qlinear_prepack(values, None), torch.ones(16)
+    largest = torch.full((1, 64), 255, dtype=torch.uint8)
+    product = _int8_product(largest, 128, packed, scales, torch.zeros(16, dtype=torch.int64))
+    return 127 if bool((product == 127 * 127 * 64).all()) else 63
 
 
 class Int4Linear(QuantisedLinear):
