@@ -11,7 +11,8 @@ from _common import ratios, spread
 
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder, Metrics
-from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
+from specdec_core.interface import Drafter
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import synchronize
 from specdec_core.theory import walltime_improvement

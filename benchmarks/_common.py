@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specdec_core.interface import writing_file
+from specdec_core.interface.files import writing_file
 from specdec_core.models.device import synchronize
 
 

@@ -29,7 +29,8 @@ from _common import interleaved, memory_bandwidth, random_llama, ratios, spread,
 from specdec_core.costs import measured_costs
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.timing import watch_steps
-from specdec_core.interface import Drafter, GenerationSettings, SamplingSettings
+from specdec_core.interface import Drafter
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, compile_model, inflate, load_model
 from specdec_core.models.device import available_memory
 from specdec_core.study.config.prompts import read_prompts

@@ -33,7 +33,7 @@ from drafters import DRAFTERS
 from specdec_core import default_registry
 from specdec_core.costs import step_seconds
 from specdec_core.decoding import Decoder, Metrics, TraceObserver, make_drafter
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model
 from specdec_core.study import run_model
 from specdec_core.study.config.prompts import read_prompts

@@ -32,15 +32,8 @@ from transformers.utils import logging as hf_logging
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder, Metrics
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import (
-    Drafter,
-    DraftSession,
-    GenerationSettings,
-    Outcome,
-    SamplingSettings,
-    SessionInfo,
-    TargetInfo,
-)
+from specdec_core.interface import Drafter, DraftSession, Outcome, SessionInfo, TargetInfo
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, inflate, load_model, wrap_model
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

@@ -37,17 +37,9 @@ from specdec_core.decoding import Decoder, proposer
 from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.interface import (
-    BatchInfo,
-    GammaSession,
-    GenerationSettings,
-    LenienceSession,
-    Outcome,
-    PluginConfig,
-    PluginKind,
-    SamplingSettings,
-    StepReport,
-)
+from specdec_core.interface import BatchInfo, GammaSession, LenienceSession, Outcome, PluginConfig, StepReport
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel, ModelSession, wrap_model
 from specdec_core.registry import Registry
 from specdec_core.sampling.generators import RowGenerators

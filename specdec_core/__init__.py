@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from specdec_core.interface import (
         AutoregressiveDrafter,
         BatchInfo,
-        Constraint,
         DeterministicDrafter,
         Drafter,
         DrafterConfig,
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
         DraftSession,
         GammaController,
         GammaSession,
-        GenerationSettings,
         LenienceController,
         LenienceSession,
         ModelsSpec,
         Outcome,
         PluginConfig,
         PluginSpec,
-        PluginWarning,
         Proposal,
-        SamplingSettings,
         SessionInfo,
         SpecdecError,
         StepReport,
         TargetInfo,
     )
+    from specdec_core.interface.constraint import Constraint
+    from specdec_core.interface.errors import PluginWarning
+    from specdec_core.interface.settings import GenerationSettings, SamplingSettings
     from specdec_core.models import LoadedModel, load_model, wrap_model
     from specdec_core.registry import default_registry, hookimpl
     from specdec_core.study import Comparison, compare
@@ -110,7 +109,6 @@ lazy_attributes(
         "specdec_core.interface": (
             "AutoregressiveDrafter",
             "BatchInfo",
-            "Constraint",
             "DeterministicDrafter",
             "Drafter",
             "DrafterConfig",
@@ -118,21 +116,21 @@ lazy_attributes(
             "DraftSession",
             "GammaController",
             "GammaSession",
-            "GenerationSettings",
             "LenienceController",
             "LenienceSession",
             "ModelsSpec",
             "Outcome",
             "PluginConfig",
             "PluginSpec",
-            "PluginWarning",
             "Proposal",
-            "SamplingSettings",
             "SessionInfo",
             "SpecdecError",
             "StepReport",
             "TargetInfo",
         ),
+        "specdec_core.interface.constraint": ("Constraint",),
+        "specdec_core.interface.errors": ("PluginWarning",),
+        "specdec_core.interface.settings": ("GenerationSettings", "SamplingSettings"),
         "specdec_core.models": ("LoadedModel", "load_model", "wrap_model"),
         "specdec_core.registry": ("default_registry", "hookimpl"),
         "specdec_core.study": ("Comparison", "compare"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from specdec_core.decoding import BatchResult, Decoder, Observer
-from specdec_core.interface import SamplingSettings
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.testing.harness.enumeration import adjusted, continuations, sampled
 from specdec_core.testing.harness.statistics import UNREMARKABLE, p_of_sequences

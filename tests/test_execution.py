@@ -18,7 +18,7 @@ from random import Random
 import pytest
 
 from specdec_core.execution import expected_speedup, speculate, speculate_async
-from specdec_core.interface import NumericsError
+from specdec_core.interface.errors import NumericsError
 
 P = {"a": 0.5, "b": 0.25, "c": 0.25}
 QS = {

@@ -13,7 +13,8 @@ import warnings
 import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import BestFirstTree, PluginWarning, TokenTree
+from specdec_core.interface import BestFirstTree, TokenTree
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.settings import SamplingSettings
 from tests.catalogue import DRAFTERS, REMEMBERING, Catalogue, plugin_of
 from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target

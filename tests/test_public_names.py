@@ -47,3 +47,10 @@ for name in {LIGHT}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_plugin_interface_is_small():
+    from specdec_core import interface
+
+    assert len(interface.__all__) <= 45
+    assert all(hasattr(interface, name) for name in interface.__all__)

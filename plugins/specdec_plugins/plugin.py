@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from specdec_core.interface import FixedGammaConfig, PluginSpec, TokenRuleConfig
+from specdec_core.interface import PluginSpec
+from specdec_core.interface.controllers import FixedGammaConfig
+from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.registry import hookimpl
 from specdec_plugins.gamma.additive import AdditiveGammaConfig
 from specdec_plugins.gamma.confidence import ConfidenceGammaConfig
@@ -28,7 +30,9 @@ from specdec_plugins.rules.config import (
 def specdec_gamma_controllers() -> list[PluginSpec]:
     """Register the gamma controllers."""
     return [
-        PluginSpec("gamma", "fixed", "specdec_core.interface:FixedGamma", FixedGammaConfig, shorthand="gamma"),
+        PluginSpec(
+            "gamma", "fixed", "specdec_core.interface.controllers:FixedGamma", FixedGammaConfig, shorthand="gamma"
+        ),
         PluginSpec("gamma", "optimal", "specdec_plugins.gamma.optimal:OptimalGamma", OptimalGammaConfig),
         PluginSpec(
             "gamma",

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from specdec_core.interface import PluginKind
 from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.spec import PluginKind
 from specdec_core.study.config.overrides import set_dotted
 from specdec_core.study.config.yaml_source import parse_value
 from specdec_core.testing.registration import KINDS, TIMEOUT

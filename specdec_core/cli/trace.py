@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from rich.console import Console
 from rich.text import Text
 
-from specdec_core.interface import StepReport, TokenOrigin
+from specdec_core.interface import StepReport
+from specdec_core.interface.controllers import TokenOrigin
 from specdec_core.study.report.formats import visible
 
 if TYPE_CHECKING:

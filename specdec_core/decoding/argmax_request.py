@@ -9,7 +9,8 @@ from torch import Tensor
 
 from specdec_core.decoding.draft_sampler import DraftSampler
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import DraftRequest, SamplingSettings
+from specdec_core.interface import DraftRequest
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 

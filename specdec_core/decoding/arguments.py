@@ -12,20 +12,19 @@ from pydantic import BaseModel, ValidationError
 
 from specdec_core.interface import (
     AcceptanceRule,
-    ArgumentError,
     ConfigError,
-    Constraint,
     Drafter,
     GammaController,
-    GenerationSettings,
     LenienceController,
     ModelSettings,
     PluginConfig,
     PluginError,
-    PluginKind,
     RuleConfig,
-    unknown_name,
 )
+from specdec_core.interface.constraint import Constraint
+from specdec_core.interface.errors import ArgumentError, unknown_name
+from specdec_core.interface.settings import GenerationSettings
+from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel
 from specdec_core.models.requirements import unmet_requirements
 from specdec_core.registry import (

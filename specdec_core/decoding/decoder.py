@@ -36,16 +36,14 @@ from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.steps import steps_of
 from specdec_core.decoding.stopping import FinishReason, StopRule
-from specdec_core.interface import (
-    ArgumentError,
-    ConfigError,
+from specdec_core.interface import ConfigError, SessionInfo, StepReport
+from specdec_core.interface.controllers import TokenOrigin
+from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.settings import (
     GenerationOptions,
     GenerationSettings,
     SamplingOptions,
     SamplingSettings,
-    SessionInfo,
-    StepReport,
-    TokenOrigin,
 )
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.constraints import Constraints, open_constraints

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Dense, Distribution, PointMass, Proposal, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
+from specdec_core.interface.proposal import Distribution
 from specdec_core.sampling.candidates import TemperedCandidates
 
 

@@ -16,7 +16,8 @@ from specdec_core.decoding.draft_record import DraftRecord
 from specdec_core.decoding.draft_sampler import DraftSampler
 from specdec_core.decoding.tree_drafting import LevelDraft, TreeDraft
 from specdec_core.decoding.validation import FLOATS, as_tensor
-from specdec_core.interface import Branches, Candidates, PluginError, Proposal, TreeShape
+from specdec_core.interface import Branches, Candidates, PluginError, Proposal
+from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only
 from specdec_core.sampling.candidates import (
     TemperedCandidates,

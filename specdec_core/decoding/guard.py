@@ -15,8 +15,8 @@ from typing import TypeVar
 
 from specdec_core.decoding.settings import OF_PROCESS, OF_THREAD, read, restore
 from specdec_core.decoding.watch import CallTimeExceeded, CallWatch
-from specdec_core.interface import Drafter, PluginError, PluginWarning
-from specdec_core.interface.errors import exception_text, is_failure
+from specdec_core.interface import Drafter, PluginError
+from specdec_core.interface.errors import PluginWarning, exception_text, is_failure
 
 T = TypeVar("T")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specdec_core.decoding.result import BatchResult
-from specdec_core.interface import SessionInfo, StepReport, TokenOrigin
+from specdec_core.interface import SessionInfo, StepReport
+from specdec_core.interface.controllers import TokenOrigin
 
 
 class Observer:

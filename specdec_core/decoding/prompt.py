@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from specdec_core.interface import ArgumentError, PromptError
+from specdec_core.interface.errors import ArgumentError, PromptError
 from specdec_core.models import LoadedModel
 
 Prompt: TypeAlias = str | Sequence[int] | Tensor

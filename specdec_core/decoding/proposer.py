@@ -26,8 +26,8 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
     TokenTree,
-    TreeShape,
 )
+from specdec_core.interface.tree import TreeShape
 
 
 class Proposer:

@@ -9,7 +9,8 @@ from typing import Any, overload
 from specdec_core.decoding.guard import PluginFailure
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.stopping import FinishReason
-from specdec_core.interface import ArgumentError, TokenOrigin
+from specdec_core.interface.controllers import TokenOrigin
+from specdec_core.interface.errors import ArgumentError
 
 
 @dataclass(frozen=True, repr=False)

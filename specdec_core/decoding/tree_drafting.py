@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree, TreeShape
+from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree
+from specdec_core.interface.tree import TreeShape
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs
 

@@ -24,11 +24,11 @@ from specdec_core.interface import (
     BatchInfo,
     LenienceController,
     LenienceSession,
-    NumericsError,
     PluginError,
     Proposal,
     StepReport,
 )
+from specdec_core.interface.errors import NumericsError
 from specdec_core.models.device import fetched
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

@@ -4,59 +4,38 @@ Importing this imports no torch.
 """
 
 from specdec_core.interface.composite import CompositeDrafter
-from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.controllers import (
-    MAX_GAMMA,
     BatchInfo,
-    FixedGamma,
-    FixedGammaConfig,
-    FixedGammaSession,
     GammaController,
     GammaSession,
     LenienceConfig,
     LenienceController,
     LenienceSession,
     StepReport,
-    TokenOrigin,
 )
 from specdec_core.interface.drafter import (
     LAST_HIDDEN,
     Drafter,
     DraftRequest,
     DraftSession,
-    LoopFactory,
     Outcome,
     SessionInfo,
     TargetFeatures,
     TargetInfo,
 )
 from specdec_core.interface.errors import (
-    ArgumentError,
     ConfigError,
     ModelError,
-    NumericsError,
     PluginError,
-    PluginWarning,
-    PromptError,
     SpecdecError,
-    is_failure,
-    reading,
-    shortened,
-    unknown_name,
 )
-from specdec_core.interface.files import check_output, writing_file, writing_folder
-from specdec_core.interface.inputs import input_path, open_input, open_text
-from specdec_core.interface.progress import NoProgress, Progress
-from specdec_core.interface.proposal import Candidates, Dense, Distribution, PointMass, Proposal, Sparse
-from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule, LosslessAt, RuleConfig, TokenRuleConfig
+from specdec_core.interface.progress import Progress
+from specdec_core.interface.proposal import Candidates, Dense, PointMass, Proposal, Sparse
+from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule, RuleConfig
 from specdec_core.interface.settings import (
-    GenerationOptions,
-    GenerationSettings,
     ModelSettings,
-    SamplingOptions,
-    SamplingSettings,
 )
-from specdec_core.interface.simple_drafters import AutoregressiveDrafter, DeterministicDrafter, draw_tree
+from specdec_core.interface.simple_drafters import AutoregressiveDrafter, DeterministicDrafter
 from specdec_core.interface.spec import (
     DrafterConfig,
     ModelsSpec,
@@ -64,18 +43,15 @@ from specdec_core.interface.spec import (
     NestedDrafter,
     NestedGamma,
     PluginConfig,
-    PluginKind,
     PluginSpec,
 )
 from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingReport
-from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree, TreeShape
+from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree
 
 __all__ = [
     "LAST_HIDDEN",
-    "MAX_GAMMA",
     "AcceptanceResult",
     "AcceptanceRule",
-    "ArgumentError",
     "AutoregressiveDrafter",
     "BatchInfo",
     "BestFirstTree",
@@ -83,69 +59,39 @@ __all__ = [
     "Candidates",
     "CompositeDrafter",
     "ConfigError",
-    "Constraint",
     "Dense",
     "DeterministicDrafter",
-    "Distribution",
     "DraftRequest",
     "DraftSession",
     "Drafter",
     "DrafterConfig",
-    "FixedGamma",
-    "FixedGammaConfig",
-    "FixedGammaSession",
     "GammaController",
     "GammaSession",
-    "GenerationOptions",
-    "GenerationSettings",
     "LenienceConfig",
     "LenienceController",
     "LenienceSession",
-    "LoopFactory",
-    "LosslessAt",
     "ModelError",
     "ModelSettings",
     "ModelsSpec",
     "Nested",
     "NestedDrafter",
     "NestedGamma",
-    "NoProgress",
-    "NumericsError",
     "Outcome",
     "PluginConfig",
     "PluginError",
-    "PluginKind",
     "PluginSpec",
-    "PluginWarning",
     "PointMass",
     "Progress",
-    "PromptError",
     "Proposal",
     "RuleConfig",
-    "SamplingOptions",
-    "SamplingSettings",
     "SessionInfo",
     "Sparse",
     "SpecdecError",
     "StepReport",
     "TargetFeatures",
     "TargetInfo",
-    "TokenOrigin",
-    "TokenRuleConfig",
     "TokenTree",
     "Trainer",
     "TrainerConfig",
     "TrainingReport",
-    "TreeShape",
-    "check_output",
-    "draw_tree",
-    "input_path",
-    "is_failure",
-    "open_input",
-    "open_text",
-    "reading",
-    "shortened",
-    "unknown_name",
-    "writing_file",
-    "writing_folder",
 ]

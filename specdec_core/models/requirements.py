@@ -22,7 +22,8 @@ from specdec_core.registry import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from specdec_core.interface import PluginConfig, PluginKind
+    from specdec_core.interface import PluginConfig
+    from specdec_core.interface.spec import PluginKind
 
 
 def unmet_requirements(

@@ -25,12 +25,12 @@ from specdec_core.interface import (
     LenienceConfig,
     ModelsSpec,
     PluginConfig,
-    PluginKind,
     PluginSpec,
     RuleConfig,
     TrainerConfig,
 )
 from specdec_core.interface.errors import exception_text, is_failure
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
 

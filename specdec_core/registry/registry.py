@@ -17,7 +17,6 @@ from specdec_core.interface import (
     LenienceController,
     ModelsSpec,
     PluginConfig,
-    PluginKind,
     PluginSpec,
     TargetInfo,
     Trainer,
@@ -30,6 +29,7 @@ from specdec_core.interface.errors import (
     is_failure,
     unknown_name,
 )
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.discovery import LoadedPlugin, Origin, discover
 from specdec_core.registry.hookspecs import KIND_LABELS
 from specdec_core.registry.requirements import check_requirements

@@ -20,7 +20,8 @@ from specdec_core.registry.validation_errors import describe
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from specdec_core.interface import PluginConfig, PluginKind, PluginSpec
+    from specdec_core.interface import PluginConfig, PluginSpec
+    from specdec_core.interface.spec import PluginKind
     from specdec_core.registry.registry import Registry
 
 _KINDS: tuple[PluginKind, ...] = ("drafter", "gamma", "lenience", "rule")

@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.proposer import Proposer
-from specdec_core.interface import (
-    BatchInfo,
-    ConfigError,
-    Drafter,
-    FixedGamma,
-    FixedGammaConfig,
-    PluginError,
-    SamplingSettings,
-    SessionInfo,
-    TargetInfo,
-)
+from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inference_only
 from specdec_core.models.locate import read_tokenizer
 from specdec_core.models.requirements import unmet_requirements

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar
 
-from specdec_core.interface import BatchInfo, GammaController, LenienceConfig, LenienceController, PluginKind
+from specdec_core.interface import BatchInfo, GammaController, LenienceConfig, LenienceController
+from specdec_core.interface.spec import PluginKind
 from specdec_core.testing.effort import Effort
 from specdec_core.testing.harness.scenarios import Scenario, scenario_of
 from specdec_core.testing.harness.simulated_batch import SimulatedBatch

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from specdec_core.interface import PluginKind
 from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.spec import PluginKind
 
 TIMEOUT = 60.0
 """Seconds that a check may compute."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from specdec_core.interface import AcceptanceRule, PluginKind, RuleConfig
+from specdec_core.interface import AcceptanceRule, RuleConfig
+from specdec_core.interface.spec import PluginKind
 from specdec_core.testing.effort import Effort
 from specdec_core.testing.registration import CheckFailure
 from specdec_core.testing.subject import Subject

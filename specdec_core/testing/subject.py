@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from specdec_core._time_limit import TimeLimitExceeded
-from specdec_core.interface import Drafter, DrafterConfig, PluginConfig, PluginKind, PluginSpec
+from specdec_core.interface import Drafter, DrafterConfig, PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError, PluginError, SpecdecError, is_failure
+from specdec_core.interface.spec import PluginKind
 from specdec_core.testing.causes import author_frame, root_of
 from specdec_core.testing.effort import Effort, visible_error
 from specdec_core.testing.registration import CheckFailure, format_error

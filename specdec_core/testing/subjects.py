@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError, create_model
 
-from specdec_core.interface import PluginConfig, PluginKind, TargetInfo
+from specdec_core.interface import PluginConfig, TargetInfo
 from specdec_core.interface.errors import ConfigError, unknown_name
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry import KIND_LABELS, default_registry
 from specdec_core.testing.controller_subject import GammaSubject, LenienceSubject
 from specdec_core.testing.rule_subject import RuleSubject

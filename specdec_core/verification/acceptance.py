@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal, TokenRuleConfig
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
+from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_places, density, residual

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Dense, Distribution, PointMass
+from specdec_core.interface import Dense, PointMass
+from specdec_core.interface.proposal import Distribution
 
 
 def density(q: Distribution, tokens: Tensor) -> Tensor:

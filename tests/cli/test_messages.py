@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from specdec_core import generate_with
 from specdec_core.cli.main import app
-from specdec_core.interface import ConfigError, SamplingSettings
+from specdec_core.interface import ConfigError
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.study import load_study
 from specdec_core.study.run.folder import exclusive_lock, exclusive_output
 from specdec_drafters.prompt_copy.config import PromptCopyConfig

@@ -7,16 +7,9 @@ import pytest
 import torch
 
 from specdec_core import Decoder, GenerationSettings, SamplingSettings, TraceObserver
-from specdec_core.interface import (
-    AcceptanceRule,
-    ArgumentError,
-    ConfigError,
-    GenerationOptions,
-    PluginError,
-    PromptError,
-    RuleConfig,
-    SamplingOptions,
-)
+from specdec_core.interface import AcceptanceRule, ConfigError, PluginError, RuleConfig
+from specdec_core.interface.errors import ArgumentError, PromptError
+from specdec_core.interface.settings import GenerationOptions, SamplingOptions
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Gamma
 from specdec_core.verification import SpeculativeSampling

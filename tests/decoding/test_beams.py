@@ -11,16 +11,14 @@ from transformers import LogitNormalization, LogitsProcessor, SequenceBiasLogits
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     LAST_HIDDEN,
-    ArgumentError,
     AutoregressiveDrafter,
     ConfigError,
     Drafter,
     DraftSession,
     ModelError,
-    NumericsError,
-    PluginWarning,
     Proposal,
 )
+from specdec_core.interface.errors import ArgumentError, NumericsError, PluginWarning
 from specdec_core.models import wrap_model
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
@@ -468,7 +466,7 @@ def catalogue(tmp_path_factory, device):
     return target, Catalogue(target, tmp_path_factory.mktemp("drafters"))
 
 
-@pytest.mark.filterwarnings("ignore:.*drafts lines only:specdec_core.interface.PluginWarning")
+@pytest.mark.filterwarnings("ignore:.*drafts lines only:specdec_core.PluginWarning")
 @pytest.mark.parametrize("who", DRAFTERS)
 def test_every_drafter_that_ships(catalogue, who):
     target, drafters = catalogue

@@ -16,18 +16,10 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import (
-    ArgumentError,
-    Candidates,
-    ConfigError,
-    Constraint,
-    DeterministicDrafter,
-    Drafter,
-    DraftSession,
-    GenerationSettings,
-    SamplingSettings,
-    TokenTree,
-)
+from specdec_core.interface import Candidates, ConfigError, DeterministicDrafter, Drafter, DraftSession, TokenTree
+from specdec_core.interface.constraint import Constraint
+from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.constraints import open_constraints
 from specdec_core.testing.harness.enumeration import adjusted

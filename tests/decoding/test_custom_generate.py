@@ -21,7 +21,9 @@ from specdec_core import generate_with
 from specdec_core.decoding import Metrics
 from specdec_core.decoding.custom_generate import function as custom_generate
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
-from specdec_core.interface import ConfigError, ModelError, PluginWarning, SamplingSettings, TokenTree
+from specdec_core.interface import ConfigError, ModelError, TokenTree
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.testing.harness.tiny_target import IDS, number_tokenizer, random_model, uncached_logits
 from tests.generation.families import build

@@ -17,15 +17,8 @@ from specdec_core.decoding.validation import (
     FINE,
     validate,
 )
-from specdec_core.interface import (
-    Candidates,
-    Dense,
-    PluginError,
-    PointMass,
-    Proposal,
-    SamplingSettings,
-    Sparse,
-)
+from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import dense, density

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import LAST_HIDDEN, GenerationSettings, ModelError, SamplingSettings
+from specdec_core.interface import LAST_HIDDEN, ModelError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import ModelSession, wrap_model
 from tests.catalogue import DRAFTERS, Catalogue
 from tests.lossless import VOCAB, enumerate_continuations, p_value

@@ -13,11 +13,11 @@ from specdec_core.interface import (
     DraftSession,
     GammaController,
     GammaSession,
-    GenerationSettings,
     LenienceController,
     LenienceSession,
     Proposal,
 )
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import wrap_model
 from tests.drafters.chains import chain
 from tests.drafters.hierarchies import hierarchy

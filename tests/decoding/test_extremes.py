@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, NumericsError
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import NumericsError
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, TableDrafter

@@ -19,19 +19,16 @@ from specdec_core.interface import (
     DeterministicDrafter,
     Drafter,
     DraftSession,
-    GenerationSettings,
-    NumericsError,
     PluginConfig,
     PluginError,
-    PluginWarning,
     PointMass,
-    PromptError,
     Proposal,
-    SamplingSettings,
     SessionInfo,
     TargetInfo,
     TokenTree,
 )
+from specdec_core.interface.errors import NumericsError, PluginWarning, PromptError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
 from tests.toys import CountingDrafter, Gamma, Lenience, TableDrafter

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import BestFirstTree, GenerationSettings, SamplingSettings, TokenTree
+from specdec_core.interface import BestFirstTree, TokenTree
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma, TableDrafter

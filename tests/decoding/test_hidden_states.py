@@ -6,16 +6,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    Drafter,
-    DraftSession,
-    GenerationSettings,
-    PluginConfig,
-    Proposal,
-    SamplingSettings,
-    TokenTree,
-)
+from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, PluginConfig, Proposal, TokenTree
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 from specdec_drafters.hierarchical.drafter import HierarchicalDrafter

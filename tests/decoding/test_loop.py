@@ -7,7 +7,8 @@ import torch
 
 from specdec_core.decoding import Decoder, Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings
+from specdec_core.interface import ConfigError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from tests.tiny import tiny_model

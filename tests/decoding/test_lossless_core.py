@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from tests.lossless import PROMPT, SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.tiny import FAMILIES
 from tests.toys import CandidatesDrafter, CountingDrafter, Gamma, SparseDrafter, TableDrafter

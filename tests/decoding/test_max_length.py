@@ -7,7 +7,9 @@ from collections import Counter
 import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import BestFirstTree, GenerationSettings, PluginWarning, SamplingSettings, TokenTree
+from specdec_core.interface import BestFirstTree, TokenTree
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.harness.toys import Hierarchy
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.chain.drafter import ChainDrafter

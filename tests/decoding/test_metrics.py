@@ -7,7 +7,8 @@ import pytest
 
 from specdec_core.decoding import Decoder, Metrics, TraceObserver
 from specdec_core.decoding.metrics import StepTimes, Tally
-from specdec_core.interface import GenerationSettings, Outcome, StepReport
+from specdec_core.interface import Outcome, StepReport
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import wrap_model
 from tests.tiny import tiny_model
 from tests.toys import Gamma, TableDrafter

@@ -8,15 +8,9 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import (
-    AcceptanceResult,
-    AcceptanceRule,
-    GenerationSettings,
-    PluginError,
-    PluginWarning,
-    RuleConfig,
-    SamplingSettings,
-)
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, RuleConfig
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.harness.enumeration import sampled
 from specdec_core.verification import accept, accept_greedy
 from tests.lossless import VOCAB, enumerate_continuations, p_value, small_target
@@ -124,7 +118,7 @@ class Editing(AcceptanceRule):
 
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
-@pytest.mark.filterwarnings("ignore::specdec_core.interface.PluginWarning")
+@pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
 def test_what_a_rule_writes_to_its_arguments_changes_nothing(target, sampling, raises):
     texts = [
         [row.tokens for row in decoder(target, rule, sampling).generate(PROMPTS, SETTINGS)]
@@ -141,7 +135,7 @@ def test_strict_raises(target, what):
 
 
 @pytest.mark.parametrize("what", ["raises", "too many"])
-@pytest.mark.filterwarnings("ignore::specdec_core.interface.PluginWarning")
+@pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
 def test_the_output_keeps_the_targets_distribution(target, what):
     class Always(Changed):
         def _changed(self, answer, proposal):

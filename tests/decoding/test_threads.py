@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import pack, wrap_model
 from tests.catalogue import FORGETFUL, REMEMBERING, Catalogue
 from tests.drafters.support import heads_for

@@ -12,7 +12,9 @@ import pytest
 
 from specdec_core import _time_limit
 from specdec_core.decoding import Decoder, watch
-from specdec_core.interface import ArgumentError, DeterministicDrafter, GenerationSettings, PluginError
+from specdec_core.interface import DeterministicDrafter, PluginError
+from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import wrap_model
 from tests.drafters.chains import chain
 from tests.tiny import tiny_model

@@ -7,13 +7,8 @@ import warnings
 import pytest
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import (
-    BestFirstTree,
-    DraftSession,
-    PluginWarning,
-    Proposal,
-    TokenTree,
-)
+from specdec_core.interface import BestFirstTree, DraftSession, Proposal, TokenTree
+from specdec_core.interface.errors import PluginWarning
 from tests.lossless import SETTINGS, VOCAB, doubled_p_value, enumerate_continuations, small_target
 from tests.toys import CountingDrafter, Gamma, TableDrafter
 

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 from pydantic import BaseModel
 
 from specdec_core import PluginConfig
-from specdec_core.interface import PromptError
+from specdec_core.interface.errors import PromptError
 from specdec_core.registry import default_registry
 from specdec_core.study import load_study, study_model
 from specdec_core.study.config.prompt_rows import Row

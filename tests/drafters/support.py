@@ -18,10 +18,10 @@ from specdec_core.interface import (
     DraftSession,
     Outcome,
     Proposal,
-    SamplingSettings,
     SessionInfo,
-    TreeShape,
 )
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

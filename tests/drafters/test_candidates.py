@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 from transformers.generation import candidate_generator as hf
 
 from specdec_core import Decoder, generate_with
-from specdec_core.interface import PluginWarning
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import wrap_model
 from specdec_drafters.candidates import CandidateDrafter
 from tests.docs.pages import ROOT

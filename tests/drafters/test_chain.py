@@ -15,17 +15,16 @@ from specdec_core.interface import (
     Dense,
     Drafter,
     DraftSession,
-    GenerationSettings,
     Outcome,
     PluginConfig,
     PluginError,
     PointMass,
     Proposal,
-    SamplingSettings,
     SessionInfo,
     Sparse,
     TargetInfo,
 )
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import dense, density

@@ -7,11 +7,8 @@ import pytest
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import (
-    GenerationSettings,
-    Outcome,
-    SamplingSettings,
-)
+from specdec_core.interface import Outcome
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_drafters.chain import drafter as chain_module

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, Outcome, SamplingSettings, TokenTree
+from specdec_core.interface import ModelError, Outcome, TokenTree
+from specdec_core.interface.settings import SamplingSettings
 from specdec_drafters.dflash.checkpoint import read_dflash
 from specdec_drafters.dflash.config import DFlashConfig
 from specdec_drafters.dflash.drafter import DFlashDrafter

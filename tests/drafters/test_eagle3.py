@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError, Outcome, TargetInfo, TokenTree
+from specdec_core.interface import ModelError, Outcome, TargetInfo, TokenTree
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.prompts import read_prompts

@@ -9,7 +9,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.interface import ConfigError, ModelError, PluginWarning
+from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import compile_model, first_layers, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_core.theory import walltime_improvement

@@ -15,15 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    ConfigError,
-    GenerationSettings,
-    ModelError,
-    SamplingSettings,
-    TargetInfo,
-    TokenTree,
-)
+from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, TargetInfo, TokenTree
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import inflate, load_model, wrap_model
 from specdec_core.study.config.prompts import read_prompts
 from specdec_core.study.config.schema import PromptsConfig

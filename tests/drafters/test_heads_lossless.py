@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings
+from specdec_core.interface.settings import GenerationSettings
 from tests.drafters.support import heads_for
 from tests.lossless import SETTINGS, doubled_p_value, enumerate_continuations, small_target
 from tests.pairwise import pairwise

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import BestFirstTree, Dense, PointMass, SamplingSettings, Sparse, TargetInfo
+from specdec_core.interface import BestFirstTree, Dense, PointMass, Sparse, TargetInfo
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification.distributions import dense

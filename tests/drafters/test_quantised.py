@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from torch import nn
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ModelError, SamplingSettings
+from specdec_core.interface import ModelError
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inflate, load_model, pack, wrap_model
 from specdec_core.testing.harness.state import changed_state, model_state
 from specdec_drafters.quantised.config import QuantisedConfig

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, GenerationSettings, ModelError
+from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
 from specdec_drafters.eagle3.checkpoint import read_eagle3
 from specdec_drafters.eagle3.config import Eagle3Config, Eagle3TrainerConfig

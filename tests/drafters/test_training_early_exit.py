@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError
+from specdec_core.interface import ModelError
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import first_layers, load_model
 from specdec_drafters.early_exit.config import EarlyExitConfig, EarlyExitTrainerConfig
 from specdec_drafters.early_exit.drafter import EarlyExitDrafter

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, GenerationSettings, ModelError
+from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
 from specdec_drafters.heads.config import HeadsConfig, HeadsTrainerConfig
 from specdec_drafters.heads.drafter import HeadsDrafter

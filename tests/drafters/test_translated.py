@@ -11,16 +11,8 @@ from tokenizers import decoders
 
 from specdec_core.decoding import Decoder, greedy_request
 from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.interface import (
-    Candidates,
-    Dense,
-    PluginError,
-    PointMass,
-    Proposal,
-    SamplingSettings,
-    Sparse,
-    TargetInfo,
-)
+from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse, TargetInfo
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

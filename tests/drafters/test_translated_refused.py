@@ -14,15 +14,9 @@ from transformers import PreTrainedTokenizerFast
 from specdec_core import default_registry
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.guard import PluginGuard
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    ConfigError,
-    ModelError,
-    PluginError,
-    PluginWarning,
-    SamplingSettings,
-    TargetInfo,
-)
+from specdec_core.interface import LAST_HIDDEN, ConfigError, ModelError, PluginError, TargetInfo
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_core.offline.replay.forced import ForcedContext
 from specdec_core.sampling.generators import RowGenerators

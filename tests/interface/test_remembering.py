@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, PluginConfig, SamplingSettings, TargetInfo
+from specdec_core.interface import PluginConfig, TargetInfo
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.measurement.synchronized import SynchronizedDrafter
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.toys import Hierarchy

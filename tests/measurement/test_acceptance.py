@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import DeterministicDrafter, GenerationSettings, SamplingSettings
+from specdec_core.interface import DeterministicDrafter
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.measurement.estimate import estimate
 from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_acceptance

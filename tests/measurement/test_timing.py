@@ -10,7 +10,8 @@ import pytest
 from specdec_core.costs import measured_costs
 from specdec_core.decoding import Decoder
 from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
-from specdec_core.interface import BatchInfo, GenerationSettings
+from specdec_core.interface import BatchInfo
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_times
 from specdec_core.measurement.synchronized import SynchronizedDrafter

@@ -9,7 +9,9 @@ import torch
 import transformers
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError, PromptError, SamplingSettings
+from specdec_core.interface import ModelError
+from specdec_core.interface.errors import PromptError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.testing.harness.tiny_target import random_model
 from specdec_drafters.transformer.config import TransformerConfig

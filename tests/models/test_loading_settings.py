@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError, ModelSettings, SamplingSettings
+from specdec_core.interface import ModelError, ModelSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model, load_vocabulary, probe, wrap_model
 from specdec_core.models.resolve import has_encoder
 from tests.tiny import FAMILIES, tiny_model

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
+from specdec_core.interface import ModelError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import inflate, load_model, pack, packing, wrap_model
 from specdec_core.models.device import available_memory

@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, ModelError, SamplingSettings
+from specdec_core.interface import ModelError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import TESTED_FAMILIES, ModelSession, wrap_model
 from specdec_core.testing.harness.tiny_target import random_model
 from tests.tiny import BOTH_SIDES, FAMILIES, tiny_model

@@ -13,14 +13,8 @@ from functools import cache
 
 import torch
 
-from specdec_core.interface import (
-    BatchInfo,
-    LenienceController,
-    LenienceSession,
-    Outcome,
-    SamplingSettings,
-    StepReport,
-)
+from specdec_core.interface import BatchInfo, LenienceController, LenienceSession, Outcome, StepReport
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from tests.lossless import EOS, PROMPT, VOCAB, next_token
 from tests.toys import TableDrafter

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.interface import BatchInfo, FixedGamma, FixedGammaConfig, Outcome, StepReport
+from specdec_core.interface import BatchInfo, Outcome, StepReport
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenienceConfig
 
 BATCH = BatchInfo(batch_size=2, max_gamma=7, room=(64, 64), greedy=False)

@@ -10,7 +10,8 @@ from functools import cache
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.interface import BatchInfo, FixedGamma, FixedGammaConfig, Outcome, StepReport
+from specdec_core.interface import BatchInfo, Outcome, StepReport
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_plugins.gamma.cost_aware import CostAwareGamma, CostAwareGammaConfig
 from specdec_plugins.gamma.cost_aware_estimates import AcceptanceByPosition, CostEstimates
 from tests.pairwise import pairwise

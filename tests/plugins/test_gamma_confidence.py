@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.chain.drafter import ChainDrafter
 from specdec_drafters.prompt_copy.config import PromptCopyConfig

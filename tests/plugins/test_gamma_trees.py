@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from specdec_core import Decoder, TraceObserver
 from specdec_core.cli.main import app
-from specdec_core.interface import BatchInfo, BestFirstTree, PluginWarning, TokenTree
+from specdec_core.interface import BatchInfo, BestFirstTree, TokenTree
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import wrap_model
 from specdec_plugins.gamma.optimal_tree import OptimalTreeGamma, OptimalTreeGammaConfig
 from specdec_plugins.gamma.tree import TreeGamma, TreeGammaConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder, Metrics
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_plugins.lenience.budgeted import BudgetedLenience, BudgetedLenienceConfig
 from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenienceConfig
 from specdec_plugins.lenience.greedy import GreedyLenience, GreedyLenienceConfig

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import PluginError, PointMass, Proposal, SamplingSettings
+from specdec_core.interface import PluginError, PointMass, Proposal
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.rule_law import FORMS, TOLERANCE, Models, law_of, models, replay_error, step_of
 from specdec_core.verification import SpeculativeSampling, accept_greedy
 from specdec_plugins.rules.block import BlockRule

@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from specdec_core.interface import NoProgress, SpecdecError
+from specdec_core.interface import SpecdecError
+from specdec_core.interface.progress import NoProgress
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.offline.record import Record, read_record

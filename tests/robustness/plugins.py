@@ -30,8 +30,8 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
     TargetInfo,
-    TreeShape,
 )
+from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel, wrap_model
 from tests.robustness.attack import BrokenError
 from tests.tiny import tiny_model

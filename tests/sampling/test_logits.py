@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from transformers.generation import logits_process as hf
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings
+from specdec_core.interface import ConfigError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.sampling.logits import LogitsToProbs, argmax
 from tests.tiny import tiny_model

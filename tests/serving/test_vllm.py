@@ -23,7 +23,8 @@ from specdec_core import (
 )
 from specdec_core.decoding.drafting import DraftRecorder
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.interface import ConfigError, DeterministicDrafter, PluginConfig, SamplingSettings, TargetInfo
+from specdec_core.interface import ConfigError, DeterministicDrafter, PluginConfig, TargetInfo
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import model_folder, wrap_model
 from specdec_core.offline.record import read_record
 from specdec_core.sampling.generators import RowGenerators

@@ -6,7 +6,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from specdec_core.interface import PromptError
+from specdec_core.interface.errors import PromptError
 from specdec_core.study.config.prompts import (
     PromptText,
     encode_prompts,

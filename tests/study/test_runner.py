@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, ModelError, PromptError
+from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface.errors import PromptError
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import load_model
 from specdec_core.study.report.quality import Output

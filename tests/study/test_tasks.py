@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from specdec_core.interface import ConfigError, PromptError
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import PromptError
 from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.results import first_outputs, output_lines
 from specdec_core.study.report.summary import summarise

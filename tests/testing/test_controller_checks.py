@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.interface import SamplingSettings
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing import CheckFailure, named, subject_of
 from specdec_core.testing.checks import controller_decoding as decoding
 from specdec_core.testing.harness.enumeration import continuations

@@ -11,7 +11,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from specdec_core.interface import Dense, PointMass, Proposal, SamplingSettings, Sparse
+from specdec_core.interface import Dense, PointMass, Proposal, Sparse
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing import CheckFailure
 from specdec_core.testing.harness import enumeration
 from specdec_core.testing.harness.enumeration import continuations, require_distribution

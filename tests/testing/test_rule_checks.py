@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from specdec_core import default_registry
-from specdec_core.interface import AcceptanceRule, RuleConfig, TokenRuleConfig
+from specdec_core.interface import AcceptanceRule, RuleConfig
+from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.testing import CheckFailure, RuleKit, checks_for, named, subject_of
 from specdec_core.verification import accept, accept_greedy, accept_greedy_allowed
 from tests.conformance import failures, outcomes

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from specdec_core import PluginSpec, hookimpl
-from specdec_core.interface import AcceptanceResult, AcceptanceRule, LosslessAt, Proposal, RuleConfig
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal, RuleConfig
+from specdec_core.interface.rules import LosslessAt
 
 if TYPE_CHECKING:
     from torch import Tensor

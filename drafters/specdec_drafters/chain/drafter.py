@@ -15,7 +15,6 @@ from specdec_core.decoding import check_form, failure_text
 from specdec_core.interface import (
     CompositeDrafter,
     Dense,
-    Distribution,
     Drafter,
     DraftRequest,
     DraftSession,
@@ -26,8 +25,9 @@ from specdec_core.interface import (
     SessionInfo,
     Sparse,
     TargetInfo,
-    is_failure,
 )
+from specdec_core.interface.errors import is_failure
+from specdec_core.interface.proposal import Distribution
 from specdec_core.verification import dense
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.common.loading import make_nested

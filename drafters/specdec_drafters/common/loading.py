@@ -9,7 +9,8 @@ from specdec_core.models import compile_model, load_model, vocabulary_mismatch
 from specdec_core.registry import encoder_mismatch
 
 if TYPE_CHECKING:
-    from specdec_core.interface import PluginKind, TargetInfo
+    from specdec_core.interface import TargetInfo
+    from specdec_core.interface.spec import PluginKind
     from specdec_core.models import LoadedModel
 
 

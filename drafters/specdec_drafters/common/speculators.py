@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.utils import cached_file
 
-from specdec_core.interface import ModelError, TargetInfo, open_input
+from specdec_core.interface import ModelError, TargetInfo
+from specdec_core.interface.inputs import open_input
 from specdec_core.models import model_folder
 from specdec_core.registry import shipped_file
 

@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specdec_core.interface import ConfigError, input_path, open_input, reading
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import reading
+from specdec_core.interface.inputs import input_path, open_input
 from specdec_core.registry import shipped_file
 from specdec_drafters.common import BUILTIN_STDLIB
 

@@ -8,11 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    ConfigError,
-    ModelError,
-    writing_folder,
-)
+from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel
 from specdec_core.registry import is_shipped
 from specdec_drafters.common.speculators import WEIGHTS, write_checkpoint

@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from specdec_core.interface import ConfigError, ModelError, NoProgress, PluginWarning, TargetInfo
+from specdec_core.interface import ConfigError, ModelError, TargetInfo
+from specdec_core.interface.errors import PluginWarning
+from specdec_core.interface.progress import NoProgress
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec_core.interface import writing_file
+from specdec_core.interface.files import writing_file
 from specdec_drafters.ngram.arpa import LN_10
 from specdec_drafters.ngram.tables import SPECIAL_WORDS
 

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
-from specdec_core.interface import ConfigError, writing_file
+from specdec_core.interface import ConfigError
+from specdec_core.interface.files import writing_file
 from specdec_drafters.training.optimisers import flatten, restore
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.sources import TrainingData

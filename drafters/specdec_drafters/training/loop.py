@@ -13,7 +13,8 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from specdec_core.interface import NumericsError, Progress
+from specdec_core.interface import Progress
+from specdec_core.interface.errors import NumericsError
 from specdec_drafters.training.checkpoints import TrainingFolder, TrainingState
 from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import Curve

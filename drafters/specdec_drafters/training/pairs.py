@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec_core.interface import ConfigError, input_path, open_text, reading
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import reading
+from specdec_core.interface.inputs import input_path, open_text
 from specdec_core.models import LoadedModel
 
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from specdec_core.interface import Progress, Trainer, TrainingReport, check_output, writing_file
+from specdec_core.interface import Progress, Trainer, TrainingReport
+from specdec_core.interface.files import check_output, writing_file
 from specdec_core.models import LoadedModel, load_model
 from specdec_drafters.training.config import TrainingConfig, usage
 from specdec_drafters.training.curve import write_points

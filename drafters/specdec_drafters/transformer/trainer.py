@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    ModelSettings,
-    writing_folder,
-)
+from specdec_core.interface import ModelSettings
+from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel, without_progress_bar
 from specdec_drafters.common.loading import load_draft_model
 from specdec_drafters.training.agreement import Agreement, agreement

@@ -19,11 +19,11 @@ from specdec_core.interface import (
     Outcome,
     PluginConfig,
     PluginError,
-    PluginWarning,
     Proposal,
     SessionInfo,
     TargetInfo,
 )
+from specdec_core.interface.errors import PluginWarning
 from specdec_core.models import load_outline
 from specdec_core.registry import nested_settings
 from specdec_drafters.common.loading import make_nested

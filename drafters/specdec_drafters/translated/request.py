@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from specdec_core.interface import Branches, Candidates, DraftRequest, PluginError, Proposal, TreeShape
+from specdec_core.interface import Branches, Candidates, DraftRequest, PluginError, Proposal
+from specdec_core.interface.tree import TreeShape
 from specdec_drafters.translated.shared import SharedTokens
 
 

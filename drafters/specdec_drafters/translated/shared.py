@@ -14,15 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    Candidates,
-    Dense,
-    Distribution,
-    PluginError,
-    PointMass,
-    Proposal,
-    Sparse,
-)
+from specdec_core.interface import Candidates, Dense, PluginError, PointMass, Proposal, Sparse
+from specdec_core.interface.proposal import Distribution
 from specdec_core.verification import dense
 from specdec_drafters.translated.spelling import Spelling
 

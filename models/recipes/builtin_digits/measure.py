@@ -27,7 +27,7 @@ from recipes.builtin_digits.data import CLASSES, LEVELS, PIXELS, VOCABULARY_SIZE
 from recipes.builtin_pair.architectures import count_parameters
 from recipes.builtin_pair.results import Agreement, print_results
 from specdec_core import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model
 from specdec_drafters.ngram.arpa import read_arpa
 

@@ -20,7 +20,8 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from recipes.builtin_digits.data import PIXELS, SHIFTS, VOCABULARY_SIZE, WORK, read_ids, shifted
-from specdec_core.interface import ConfigError, writing_folder
+from specdec_core.interface import ConfigError
+from specdec_core.interface.files import writing_folder
 from specdec_core.models import without_progress_bar
 from specdec_core.study.progress import TerminalProgress
 from specdec_drafters.training.checkpoints import TrainingFolder

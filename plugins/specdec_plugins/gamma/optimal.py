@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from specdec_core.costs import best_gamma, step_seconds
-from specdec_core.interface import (
-    BatchInfo,
-    FixedGammaSession,
-    GammaController,
-    GammaSession,
-    PluginConfig,
-)
+from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig
+from specdec_core.interface.controllers import FixedGammaSession
 from specdec_core.measurement import Measurement, Rate
 from specdec_plugins.gamma.config import Cost, Count, read_measured
 

@@ -9,14 +9,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from specdec_core.costs import interpolated
-from specdec_core.interface import (
-    BatchInfo,
-    ConfigError,
-    FixedGammaSession,
-    GammaController,
-    GammaSession,
-    PluginConfig,
-)
+from specdec_core.interface import BatchInfo, ConfigError, GammaController, GammaSession, PluginConfig
+from specdec_core.interface.controllers import FixedGammaSession
 from specdec_core.measurement import Measurement, Rate
 from specdec_core.theory import best_tree_at_cost
 from specdec_plugins.gamma.config import Cost, Count, read_measured

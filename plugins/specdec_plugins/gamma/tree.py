@@ -6,16 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from specdec_core.interface import (
-    BatchInfo,
-    BestFirstTree,
-    FixedGammaSession,
-    GammaController,
-    GammaSession,
-    PluginConfig,
-    TokenTree,
-    TreeShape,
-)
+from specdec_core.interface import BatchInfo, BestFirstTree, GammaController, GammaSession, PluginConfig, TokenTree
+from specdec_core.interface.controllers import FixedGammaSession
+from specdec_core.interface.tree import TreeShape
 from specdec_plugins.gamma.config import Count
 
 MAX_NODES = 1024

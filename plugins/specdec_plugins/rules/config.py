@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from specdec_core.interface import LosslessAt, RuleConfig
+from specdec_core.interface import RuleConfig
+from specdec_core.interface.rules import LosslessAt
 
 
 class BlockRuleConfig(RuleConfig):

@@ -15,7 +15,7 @@ from specdec_core.interface.errors import ConfigError, PluginError
 from specdec_core.registry import KIND_LABELS
 
 if TYPE_CHECKING:
-    from specdec_core.interface import PluginKind
+    from specdec_core.interface.spec import PluginKind
     from specdec_core.registry import Registry
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")

@@ -30,7 +30,8 @@ from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.tree_drafting import all_paths
-from specdec_core.interface import LAST_HIDDEN, NumericsError, Outcome, StepReport
+from specdec_core.interface import LAST_HIDDEN, Outcome, StepReport
+from specdec_core.interface.errors import NumericsError
 from specdec_core.models import ModelSession, inference_only
 from specdec_core.sampling.logits import LogitsToProbs
 

@@ -29,8 +29,8 @@ from specdec_core.interface import (
     PointMass,
     Proposal,
     StepReport,
-    TreeShape,
 )
+from specdec_core.interface.tree import TreeShape
 from specdec_core.sampling.logits import LogitsToProbs
 
 _NO_BEAM = -1e8

@@ -14,15 +14,8 @@ from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    BatchInfo,
-    Drafter,
-    GammaController,
-    GenerationSettings,
-    ModelError,
-    SessionInfo,
-)
+from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, GammaController, ModelError, SessionInfo
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import LoadedModel, open_session
 from specdec_core.sampling.logits import LogitsToProbs
 

@@ -37,7 +37,8 @@ from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.steps import steps_of
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.interface import ConfigError, Drafter, ModelError, SamplingSettings, SessionInfo
+from specdec_core.interface import ConfigError, Drafter, ModelError, SessionInfo
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, TemperatureLogitsWarper
 
-from specdec_core.interface import SamplingSettings
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.logits import LogitsToProbs, applied
 
 

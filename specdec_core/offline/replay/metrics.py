@@ -10,7 +10,8 @@ import numpy as np
 
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.metrics import Metrics, StepTimes
-from specdec_core.interface import AcceptanceRule, ConfigError, FixedGamma, GammaController
+from specdec_core.interface import AcceptanceRule, ConfigError, GammaController
+from specdec_core.interface.controllers import FixedGamma
 from specdec_core.offline.replay.acceptance import TextAcceptance
 from specdec_core.offline.replay.controllers import DrawnRun, draw_runs
 from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts

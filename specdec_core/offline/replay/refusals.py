@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from specdec_core.interface import (
-    AcceptanceRule,
-    ConfigError,
-    GenerationSettings,
-    LenienceConfig,
-    LenienceController,
-    RuleConfig,
-)
+from specdec_core.interface import AcceptanceRule, ConfigError, LenienceConfig, LenienceController, RuleConfig
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.offline.replay.acceptance import rule_name
 
 

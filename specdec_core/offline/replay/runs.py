@@ -22,7 +22,8 @@ from specdec_core.theory.intervals import ratio_interval
 
 if TYPE_CHECKING:
     from specdec_core.cluster import Pool
-    from specdec_core.interface import Drafter, GenerationSettings, Progress
+    from specdec_core.interface import Drafter, Progress
+    from specdec_core.interface.settings import GenerationSettings
     from specdec_core.models import LoadedModel
     from specdec_core.registry import Registry
     from specdec_core.study.config.study import Run

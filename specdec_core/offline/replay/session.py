@@ -31,9 +31,9 @@ from specdec_core.interface import (
     PluginError,
     PointMass,
     Proposal,
-    SamplingSettings,
     SessionInfo,
 )
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inference_only
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay.forced import ForcedContext, ForcedSampler

@@ -17,7 +17,8 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import Machine, StepCosts
-from specdec_core.interface import AcceptanceRule, FixedGamma, GammaController, Progress
+from specdec_core.interface import AcceptanceRule, GammaController, Progress
+from specdec_core.interface.controllers import FixedGamma
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record import Record, RecordPart

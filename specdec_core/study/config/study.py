@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from specdec_core.interface import PluginConfig, PluginKind, RuleConfig
+    from specdec_core.interface import PluginConfig, RuleConfig
     from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+    from specdec_core.interface.spec import PluginKind
     from specdec_core.interface.target import TargetConfig
     from specdec_core.registry import Registry
     from specdec_core.study.config.prompts import PromptText

@@ -22,8 +22,7 @@ from typing import IO, Any, NoReturn
 
 from specdec_core.cluster import LocalPool
 from specdec_core.cluster.pool import Failure
-from specdec_core.interface import PluginWarning
-from specdec_core.interface.errors import PluginError
+from specdec_core.interface.errors import PluginError, PluginWarning
 from specdec_core.study.progress import quiet_libraries
 from specdec_core.study.run.worker import worker
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from specdec_core.interface import PluginWarning, Progress
-from specdec_core.interface.errors import SpecdecError, raised_text, without_home
+from specdec_core.interface import Progress
+from specdec_core.interface.errors import PluginWarning, SpecdecError, raised_text, without_home
 from specdec_core.study.config.study import Run, Study, Task, with_task
 from specdec_core.study.run.folder import RESUMED, StorageError, exclusive_lock, when_stopped
 from specdec_core.study.run.journal import Journal

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from specdec_core.cluster import LocalPool, Pool
-from specdec_core.interface import NoProgress, Progress
+from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError
+from specdec_core.interface.progress import NoProgress
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.registry import Registry, default_registry

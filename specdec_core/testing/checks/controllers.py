@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
-from specdec_core.interface import PluginKind
+from specdec_core.interface.spec import PluginKind
 from specdec_core.testing.controller_subject import GammaSubject, LenienceSubject
 from specdec_core.testing.harness.scenarios import Scenario, ScenarioRow, scenario_of
 from specdec_core.testing.harness.simulated_batch import SimulatedBatch

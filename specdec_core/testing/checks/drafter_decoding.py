@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from specdec_core.decoding import BatchResult, Decoder
-from specdec_core.interface import Drafter, GammaController, TreeShape
+from specdec_core.interface import Drafter, GammaController
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 from specdec_core.testing.causes import what_failed
 from specdec_core.testing.checks.drafter_proposals import ROWS, no_trees

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from specdec_core.interface import PluginKind, PluginSpec
+from specdec_core.interface import PluginSpec
+from specdec_core.interface.spec import PluginKind
 from specdec_core.registry import default_registry
 from specdec_core.testing.registration import CheckFailure, check
 from specdec_core.testing.subject import Subject

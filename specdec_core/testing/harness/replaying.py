@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec_core.decoding import Decoder, TraceObserver
-from specdec_core.interface import AcceptanceRule, Drafter, FixedGamma, FixedGammaConfig
+from specdec_core.interface import AcceptanceRule, Drafter
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import LoadedModel

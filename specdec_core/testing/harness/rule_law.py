@@ -14,15 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec_core.interface import (
-    AcceptanceResult,
-    AcceptanceRule,
-    Dense,
-    Distribution,
-    PointMass,
-    Proposal,
-    Sparse,
-)
+from specdec_core.interface import AcceptanceResult, AcceptanceRule, Dense, PointMass, Proposal, Sparse
+from specdec_core.interface.proposal import Distribution
 from specdec_core.verification import dense
 
 TOLERANCE = 2e-3

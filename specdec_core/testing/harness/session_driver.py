@@ -17,17 +17,10 @@ from specdec_core.decoding.guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext
 from specdec_core.decoding.tokens import TokenView
 from specdec_core.decoding.validation import BAD_ID, FAULTS, check_form
-from specdec_core.interface import (
-    LAST_HIDDEN,
-    Drafter,
-    DraftSession,
-    Outcome,
-    Proposal,
-    SessionInfo,
-    TreeShape,
-)
+from specdec_core.interface import LAST_HIDDEN, Drafter, DraftSession, Outcome, Proposal, SessionInfo
 from specdec_core.interface.errors import PluginError, is_failure
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.tree import TreeShape
 from specdec_core.sampling.generators import RowGenerators, row_seed
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.testing.causes import drafting_advice, hidden_advice, what_failed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specdec_core.interface import SamplingSettings, TokenTree, TreeShape
+from specdec_core.interface import TokenTree
+from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.tree import TreeShape
 
 
 @dataclass(frozen=True)

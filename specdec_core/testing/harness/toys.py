@@ -19,8 +19,8 @@ from specdec_core.interface import (
     SessionInfo,
     TargetInfo,
     TokenTree,
-    TreeShape,
 )
+from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 
 

@@ -12,7 +12,8 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, GenerationSettings, SamplingSettings
+from specdec_core.interface import ConfigError
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import load_model, wrap_model
 from specdec_drafters.training import sources as module
 from specdec_drafters.training.pairs import read_pairs

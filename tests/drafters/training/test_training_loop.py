@@ -10,7 +10,8 @@ import torch
 from safetensors import safe_open
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from specdec_core.interface import ConfigError, NumericsError
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import NumericsError
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.loop import Objective, StepResult, train
 from specdec_drafters.training.optimisers import learning_rate_share

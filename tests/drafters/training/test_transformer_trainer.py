@@ -11,7 +11,9 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import ConfigError, FixedGamma, FixedGammaConfig, GenerationSettings, ModelError
+from specdec_core.interface import ConfigError, ModelError
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
+from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import load_model
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.forward import autocast_dtype, row_logits, same_width

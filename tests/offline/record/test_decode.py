@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import wrap_model
 from specdec_core.offline.record import decode
 from specdec_core.offline.record.decode import Kept, TextJob, forced_pass, record_texts

@@ -8,7 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from specdec_core.interface import ConfigError, PromptError
+from specdec_core.interface import ConfigError
+from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.interface.target import TargetConfig
 from specdec_core.models import load_model, model_folder

@@ -18,11 +18,11 @@ from specdec_core.interface import (
     DraftSession,
     PluginConfig,
     Proposal,
-    SamplingSettings,
     SessionInfo,
     Sparse,
     TargetInfo,
 )
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.testing.harness.tiny_target import uncached_logits
 from specdec_core.testing.harness.toys import Gamma, Hierarchy, TableDrafter

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from specdec_core.decoding.metrics import Metrics, Tally
-from specdec_core.interface import GenerationSettings, Outcome, SamplingSettings, StepReport
+from specdec_core.interface import Outcome, StepReport
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay import DrafterReplay, TextAcceptance, expected_metrics

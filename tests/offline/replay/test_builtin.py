@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.replay import DrafterReplay
 from specdec_core.testing.harness.replaying import decode_and_replay, memory_record
 from tests.catalogue import FORGETFUL, Catalogue

@@ -11,17 +11,15 @@ from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
 from specdec_core.interface import (
     ConfigError,
-    FixedGamma,
-    FixedGammaConfig,
     GammaController,
     GammaSession,
-    GenerationSettings,
     PluginConfig,
     PluginError,
-    SamplingSettings,
     StepReport,
     TokenTree,
 )
+from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.replay import expected_metrics
 from specdec_core.testing.harness.replaying import recorded_texts
 from specdec_core.testing.harness.toys import Gamma, TableDrafter

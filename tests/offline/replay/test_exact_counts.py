@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from specdec_core.interface import (
-    SamplingSettings,
-)
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import adjusted
 from specdec_core.testing.harness.toys import TableDrafter
 from tests.offline.replay.cases import (

@@ -9,7 +9,7 @@ import pytest
 
 from specdec_core.costs import StepCosts
 from specdec_core.decoding import Decoder
-from specdec_core.interface import GenerationSettings, SamplingSettings
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, expected_metrics
 from specdec_core.testing.harness.replaying import memory_record, recorded_texts

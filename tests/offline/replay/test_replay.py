@@ -21,16 +21,15 @@ from specdec_core.interface import (
     Drafter,
     DraftRequest,
     DraftSession,
-    GenerationSettings,
     Outcome,
     PluginConfig,
     PluginError,
     Proposal,
     RuleConfig,
-    SamplingSettings,
     SessionInfo,
     TargetInfo,
 )
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel, wrap_model
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import forced_pass

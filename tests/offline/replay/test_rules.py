@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 from specdec_core.decoding import make_rule
-from specdec_core.interface import (
-    AcceptanceRule,
-    ConfigError,
-    PluginError,
-    SamplingSettings,
-    TokenRuleConfig,
-)
+from specdec_core.interface import AcceptanceRule, ConfigError, PluginError
+from specdec_core.interface.rules import TokenRuleConfig
+from specdec_core.interface.settings import SamplingSettings
 from specdec_core.offline.record.format import RecordedText
 from specdec_core.offline.replay import TextAcceptance, expected_metrics
 from specdec_core.testing.harness.replaying import decode_and_replay

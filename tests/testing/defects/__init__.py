@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_core.interface import PluginKind
+from specdec_core.interface.spec import PluginKind
 from tests.testing.defects import (
     confidence,
     declared,

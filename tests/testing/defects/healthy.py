@@ -26,8 +26,8 @@ from specdec_core.interface import (
     SessionInfo,
     StepReport,
     TargetInfo,
-    draw_tree,
 )
+from specdec_core.interface.simple_drafters import draw_tree
 from tests.toys import RememberingDrafter
 
 
