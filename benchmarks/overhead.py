@@ -195,7 +195,7 @@ class Bench:
         if options.compile:
             # Imported here: the other checkout may be too old to have it.
             from specdec_core.models import compile_model
-            from specdec_core.models.static import CheckedPass
+            from specdec_core.models.fast.static import CheckedPass
 
             self.target = compile_model(self.target)
             self._drafter.loaded = compile_model(self._drafter.loaded)

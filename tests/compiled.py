@@ -9,10 +9,10 @@ import pytest
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from specdec_core.models import LoadedModel, ModelSession
-from specdec_core.models.compiling import passes_of, why_not
-from specdec_core.models.cuda_graphs import GraphPasses
-from specdec_core.models.inductor import InductorPasses
-from specdec_core.models.static import StaticPasses
+from specdec_core.models.fast.compiling import passes_of, why_not
+from specdec_core.models.fast.cuda_graphs import GraphPasses
+from specdec_core.models.fast.inductor import InductorPasses
+from specdec_core.models.fast.static import StaticPasses
 
 TOLERANCE = 1e-4
 

@@ -39,7 +39,7 @@ def _join_ranks() -> None:
     """Join the processes that torchrun started. Only rank 0 returns and runs the command."""
     if os.environ.get("RANK") != "0":
         _handle(signal.SIG_DFL)  # it waits in code that Python's handlers do not reach
-    from specdec_core.models.ranks import lead_or_follow
+    from specdec_core.models.fast.ranks import lead_or_follow
     from specdec_core.study.progress import quieten_libraries
 
     quieten_libraries()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Sparse
-from specdec_core.models.tree import lineage
+from specdec_core.models.run.tree import lineage
 from specdec_core.verification.distributions import density
 
 TOLERANCE = 1e-3

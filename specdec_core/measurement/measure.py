@@ -30,7 +30,7 @@ from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import take_samples
 from specdec_core.measurement.synchronized import synchronized
 from specdec_core.models import LoadedModel
-from specdec_core.models.packing import describe_hardware
+from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.registry import Registry
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.factory import ready_prompts

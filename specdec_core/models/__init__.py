@@ -8,22 +8,28 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from specdec_core.models.byte_level import bytes_of_characters
-    from specdec_core.models.checkpoint import without_progress_bar
-    from specdec_core.models.compiling import compile_model
     from specdec_core.models.device import inference_only
-    from specdec_core.models.encoder import Encoded
+    from specdec_core.models.fast.compiling import compile_model
+    from specdec_core.models.fast.packing import pack, unpack
+    from specdec_core.models.fast.parallel import open_session
     from specdec_core.models.inflation import inflate
-    from specdec_core.models.load import ModelOutline, load_model, load_outline, load_vocabulary, wrap_model
+    from specdec_core.models.load.byte_level import bytes_of_characters
+    from specdec_core.models.load.checkpoint import without_progress_bar
+    from specdec_core.models.load.loading import (
+        ModelOutline,
+        load_model,
+        load_outline,
+        load_vocabulary,
+        wrap_model,
+    )
+    from specdec_core.models.load.probe import TESTED_FAMILIES
+    from specdec_core.models.load.requirements import unmet_requirements
+    from specdec_core.models.load.resolve import model_folder
+    from specdec_core.models.load.vocabulary import vocabulary_mismatch
     from specdec_core.models.loaded import LoadedModel, inspect_family
-    from specdec_core.models.packing import pack, unpack
-    from specdec_core.models.parallel import open_session
-    from specdec_core.models.probe import TESTED_FAMILIES
-    from specdec_core.models.requirements import unmet_requirements
-    from specdec_core.models.resolve import model_folder
-    from specdec_core.models.session import ModelSession
+    from specdec_core.models.run.encoder import Encoded
+    from specdec_core.models.run.session import ModelSession
     from specdec_core.models.variants import first_layers, with_modules
-    from specdec_core.models.vocabulary import vocabulary_mismatch
 
 __all__ = [
     "TESTED_FAMILIES",
@@ -54,13 +60,13 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
-        "specdec_core.models.byte_level": ("bytes_of_characters",),
-        "specdec_core.models.checkpoint": ("without_progress_bar",),
-        "specdec_core.models.compiling": ("compile_model",),
+        "specdec_core.models.load.byte_level": ("bytes_of_characters",),
+        "specdec_core.models.load.checkpoint": ("without_progress_bar",),
+        "specdec_core.models.fast.compiling": ("compile_model",),
         "specdec_core.models.device": ("inference_only",),
-        "specdec_core.models.encoder": ("Encoded",),
+        "specdec_core.models.run.encoder": ("Encoded",),
         "specdec_core.models.inflation": ("inflate",),
-        "specdec_core.models.load": (
+        "specdec_core.models.load.loading": (
             "ModelOutline",
             "load_model",
             "load_outline",
@@ -68,13 +74,13 @@ lazy_attributes(
             "wrap_model",
         ),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
-        "specdec_core.models.packing": ("pack", "unpack"),
-        "specdec_core.models.parallel": ("open_session",),
-        "specdec_core.models.probe": ("TESTED_FAMILIES",),
-        "specdec_core.models.requirements": ("unmet_requirements",),
-        "specdec_core.models.resolve": ("model_folder",),
-        "specdec_core.models.session": ("ModelSession",),
+        "specdec_core.models.fast.packing": ("pack", "unpack"),
+        "specdec_core.models.fast.parallel": ("open_session",),
+        "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
+        "specdec_core.models.load.requirements": ("unmet_requirements",),
+        "specdec_core.models.load.resolve": ("model_folder",),
+        "specdec_core.models.run.session": ("ModelSession",),
         "specdec_core.models.variants": ("first_layers", "with_modules"),
-        "specdec_core.models.vocabulary": ("vocabulary_mismatch",),
+        "specdec_core.models.load.vocabulary": ("vocabulary_mismatch",),
     },
 )

@@ -13,12 +13,12 @@ import torch
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.target import TargetConfig
-from specdec_core.models.compiling import compile_as_set, compile_model
+from specdec_core.models.fast.compiling import compile_as_set, compile_model
+from specdec_core.models.fast.packing import is_packed, pack, pack_as_set, unpack
 from specdec_core.models.features import ModelFeatures
-from specdec_core.models.load import load_model, wrap_model
+from specdec_core.models.load.loading import load_model, wrap_model
+from specdec_core.models.load.probe import uncached_logits
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.packing import is_packed, pack, pack_as_set, unpack
-from specdec_core.models.probe import uncached_logits
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ import torch
 
 from specdec_core.interface import TargetInfo
 from specdec_core.interface.errors import ModelError
+from specdec_core.models.fast.ranks import Share
 from specdec_core.models.features import ModelFeatures
-from specdec_core.models.positions import position_patch
-from specdec_core.models.ranks import Share
+from specdec_core.models.run.positions import position_patch
 
 if TYPE_CHECKING:
-    from specdec_core.models.static import StaticPasses
+    from specdec_core.models.fast.static import StaticPasses
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 TESTED_ATTENTION = ("sdpa", "eager")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, ModelError
-from specdec_core.models.resolve import model_folder
+from specdec_core.models.load.resolve import model_folder
 from specdec_core.serving.generated import check_module, module_source, write_module
 
 _GENERATE = '''\

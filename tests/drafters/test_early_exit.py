@@ -256,7 +256,7 @@ def test_what_is_no_trained_exit_is_refused(tmp_path):
 @pytest.mark.slow
 def test_beside_a_compiled_target_it_is_compiled_too(monkeypatch):
     target = target_of()
-    monkeypatch.setattr("specdec_core.models.compiling.passes_of", symbolic)
+    monkeypatch.setattr("specdec_core.models.fast.compiling.passes_of", symbolic)
     assert drafter_for(target, layers=1).loaded.passes is None
     passes = drafter_for(compile_model(target), layers=1).loaded.passes
     assert passes is not None

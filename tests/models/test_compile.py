@@ -11,11 +11,12 @@ import torch
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.interface.target import TargetConfig
-from specdec_core.models import ModelSession, compiling, cuda_graphs, first_layers, load_model, pack, wrap_model
-from specdec_core.models.compiling import compile_as_set, compile_model, prove
-from specdec_core.models.cuda_graphs import IDLE, GraphPasses
-from specdec_core.models.inductor import InductorPasses
-from specdec_core.models.static import place
+from specdec_core.models import ModelSession, first_layers, load_model, pack, wrap_model
+from specdec_core.models.fast import compiling, cuda_graphs
+from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
+from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
+from specdec_core.models.fast.inductor import InductorPasses
+from specdec_core.models.fast.static import place
 from tests.compiled import TOLERANCE, compiled, fixed, traced
 from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
 
@@ -237,7 +238,7 @@ def test_load_model_compiles(monkeypatch, tmp_path):
     tiny_model("llama").save_pretrained(tmp_path)
     asked = []
     monkeypatch.setattr(
-        "specdec_core.models.load.compile_as_set", lambda loaded, setting: asked.append(setting) or loaded
+        "specdec_core.models.load.loading.compile_as_set", lambda loaded, setting: asked.append(setting) or loaded
     )
     load_model(tmp_path, compile=True)
     load_model(tmp_path)

@@ -57,8 +57,8 @@ def test_device_map_and_revision_are_passed_through(folder, monkeypatch):
         given.update(options)
         return tiny_model("llama"), dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
-    monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
-    monkeypatch.setattr("specdec_core.models.load.require", lambda *_: None)
+    monkeypatch.setattr("specdec_core.models.load.loading.AutoModelForCausalLM.from_pretrained", record)
+    monkeypatch.setattr("specdec_core.models.load.loading.require", lambda *_: None)
     load_model(folder / "llama", device_map="auto", revision="v1")
     assert given["device_map"] == "auto"
     assert given["revision"] == "v1"

@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError, ModelSettings
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.models import load_model, load_vocabulary, probe, wrap_model
-from specdec_core.models.resolve import has_encoder
+from specdec_core.models import load_model, load_vocabulary, wrap_model
+from specdec_core.models.load import probe
+from specdec_core.models.load.resolve import has_encoder
 from tests.tiny import FAMILIES, tiny_model
 from tests.toys import CountingDrafter, Gamma
 
@@ -95,7 +96,7 @@ def test_an_unknown_attention_has_near_misses(folder):
 
 def test_flash_attention_names_its_package(folder, absent, monkeypatch):
     absent("flash_attn")
-    monkeypatch.setattr("specdec_core.models.load.parse_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr("specdec_core.models.load.loading.parse_device", lambda _: torch.device("cuda"))
     with pytest.raises(
         ModelError, match=r"flash_attention_2 needs the package flash_attn.*pip install 'flash-attn"
     ):
@@ -179,7 +180,7 @@ def test_memory_limits_may_name_gpus_as_a_study_does(folder, monkeypatch):
         given.update(options)
         return tiny_model("llama"), dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 
-    monkeypatch.setattr("specdec_core.models.load.AutoModelForCausalLM.from_pretrained", record)
+    monkeypatch.setattr("specdec_core.models.load.loading.AutoModelForCausalLM.from_pretrained", record)
     load_model("llama", folder=folder, device_map="auto", max_memory={"0": "20GiB", "cpu": "60GiB"})
     assert given["max_memory"] == {0: "20GiB", "cpu": "60GiB"}
 
@@ -372,7 +373,7 @@ def test_adapters_need_peft_and_are_no_models(folder, tmp_path, absent, monkeypa
     absent("peft")
     with monkeypatch.context() as patch:
         patch.setattr(
-            "specdec_core.models.load.AutoModelForCausalLM", None
+            "specdec_core.models.load.loading.AutoModelForCausalLM", None
         )  # it is said before the model is loaded
         with pytest.raises(ModelError, match="needs the package peft"):
             load_model("llama", folder=folder, adapter="lora")

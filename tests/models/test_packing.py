@@ -11,9 +11,10 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
-from specdec_core.models import inflate, load_model, pack, packing, wrap_model
+from specdec_core.models import inflate, load_model, pack, wrap_model
 from specdec_core.models.device import available_memory
-from specdec_core.models.packing import PackedLinear, is_packed, pack_as_set, unpack
+from specdec_core.models.fast import packing
+from specdec_core.models.fast.packing import PackedLinear, is_packed, pack_as_set, unpack
 from specdec_core.study.run.factory import load_target
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 from tests.toys import Gamma, TableDrafter

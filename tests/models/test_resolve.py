@@ -8,7 +8,7 @@ import pytest
 
 from specdec_core.interface import ModelError
 from specdec_core.models import load_model
-from specdec_core.models.resolve import has_encoder, hub_options, model_folder
+from specdec_core.models.load.resolve import has_encoder, hub_options, model_folder
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec_core.models import ModelSession, wrap_model
-from specdec_core.models.probe import probe_model, uncached_logits
+from specdec_core.models.load.probe import probe_model, uncached_logits
 from tests.models.inputs import OTHERWISE, SOURCES, random_tokens
 from tests.tiny import ENCODER_DECODER, FAMILIES, tiny_model
 
@@ -115,7 +115,7 @@ def test_an_unknown_family_that_reads_a_tree_wrongly_takes_none(monkeypatch):
     assert probe_model(loaded).family.trees
     # As a model that sees all earlier tokens, whatever the mask says.
     monkeypatch.setattr(
-        "specdec_core.models.tree.CachedTree.visible",
+        "specdec_core.models.run.tree.CachedTree.visible",
         lambda tree, nodes, end: torch.ones(*nodes.shape, end, dtype=torch.bool),
     )
     probed = probe_model(loaded)

@@ -10,7 +10,7 @@ import torch
 
 from specdec_core.interface import ModelError
 from specdec_core.models import ModelSession, first_layers, load_model, pack, with_modules, wrap_model
-from specdec_core.models.packing import PackedLinear
+from specdec_core.models.fast.packing import PackedLinear
 from specdec_core.testing.harness.state import changed_state, model_state
 from tests.tiny import DECODER_ONLY, ENCODER_DECODER, tiny_model
 

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from specdec_core.interface import ConfigError
-from specdec_core.models.vocabulary import local_vocabulary
+from specdec_core.models.load.vocabulary import local_vocabulary
 from specdec_core.study import load_study
 
 

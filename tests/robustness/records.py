@@ -61,8 +61,11 @@ def records(random: Random, folder: Path) -> Iterator[str]:
     shutil.copytree(record(), path)
     act, refused = random.choice(_ACTS)
     yield act(random, path)
-    hub = patch("specdec_core.models.locate.hub_options", side_effect=BrokenError("the hub is asked"))
-    with hub, patch("specdec_core.models.adapter.hub_options", side_effect=BrokenError("the hub is asked")):
+    hub = patch("specdec_core.models.load.locate.hub_options", side_effect=BrokenError("the hub is asked"))
+    with (
+        hub,
+        patch("specdec_core.models.load.adapter.hub_options", side_effect=BrokenError("the hub is asked")),
+    ):
         message = _replayed(path, random.choice(["prompt-copy", "prompt-copy", "early-exit"]))
     if message is None:
         if refused:

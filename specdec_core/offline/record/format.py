@@ -20,7 +20,7 @@ from specdec_core.costs.step_costs import Seconds, Spread
 from specdec_core.interface.errors import ConfigError, differences
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.interface.target import TargetConfig
-from specdec_core.models.resolve import model_folder
+from specdec_core.models.load.resolve import model_folder
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,7 +14,7 @@ from specdec_core.decoding.timing import watch_steps
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import ModelError, PromptError
 from specdec_core.models import LoadedModel
-from specdec_core.models.packing import describe_hardware
+from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.offline.record.decode import HiddenType, Kept
 from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordHeader, VerifyTimes
 from specdec_core.offline.record.target import fingerprint_tokenizer, fingerprint_weights

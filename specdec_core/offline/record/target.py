@@ -18,7 +18,7 @@ from specdec_core.interface.files import writing_file, writing_folder
 from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
 from specdec_core.models.inflation import load_inflated
-from specdec_core.models.locate import read_tokenizer
+from specdec_core.models.load.locate import read_tokenizer
 from specdec_core.offline.record.checks import damaged, open_arrays
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.reader import FEATURES, TOKENIZER

@@ -21,7 +21,7 @@ from specdec_core.interface import (
     TargetInfo,
 )
 from specdec_core.models import LoadedModel
-from specdec_core.models.requirements import unmet_requirements
+from specdec_core.models.load.requirements import unmet_requirements
 from specdec_core.offline.record.decode import forced_pass
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText
 from specdec_core.offline.record.target import load_recorded, target_info

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from specdec_core.decoding import Metrics, PluginFailure, Prompt
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
-from specdec_core.models.packing import describe_hardware
+from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.registry import Registry
 from specdec_core.study.config.study import Run
 from specdec_core.study.report.quality import Output

@@ -21,12 +21,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.nn.functional import pad
 
-from specdec_core.models.cache import SlotCache
-from specdec_core.models.encoder import EncoderMemory
-from specdec_core.models.forward import Output
+from specdec_core.models.fast.packing import is_packed
+from specdec_core.models.fast.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.packing import is_packed
-from specdec_core.models.static import CAPTURING, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
+from specdec_core.models.run.cache import SlotCache
+from specdec_core.models.run.encoder import EncoderMemory
+from specdec_core.models.run.forward import Output
 
 _EXAMPLE = {"rows": 3, "width": 5, "keys": 11, "slots": 23, "source": 7}
 """Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are no 0 or 1,

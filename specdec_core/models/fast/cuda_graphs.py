@@ -13,12 +13,20 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from specdec_core.models.cache import SlotCache
 from specdec_core.models.device import inference_only
-from specdec_core.models.encoder import EncoderMemory
-from specdec_core.models.forward import Output
+from specdec_core.models.fast.static import (
+    CAPTURING,
+    WIDEST,
+    CheckedPass,
+    Outputs,
+    Rows,
+    StaticForward,
+    StaticPasses,
+)
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.static import CAPTURING, WIDEST, CheckedPass, Outputs, Rows, StaticForward, StaticPasses
+from specdec_core.models.run.cache import SlotCache
+from specdec_core.models.run.encoder import EncoderMemory
+from specdec_core.models.run.forward import Output
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, WIDEST)
 """Numbers of columns that are captured. A block is padded to the next."""

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.device import inference_only
+from specdec_core.models.fast.parallel import open_session
+from specdec_core.models.load.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
-from specdec_core.models.parallel import open_session
 
 TESTED_FAMILIES = frozenset({"gpt2", "llama", "qwen3", "mistral", "gemma3_text", "t5", "bart"})
 """Values of `model_type` that the test suite compares with uncached forward passes."""

@@ -17,9 +17,9 @@ from torch import Tensor
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
-from specdec_core.models.encoder import Encoded
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.session import ModelSession
+from specdec_core.models.run.encoder import Encoded
+from specdec_core.models.run.session import ModelSession
 
 
 def open_session(
@@ -120,7 +120,7 @@ class Follower:
 
     def load(self, model: int, settings: Mapping[str, Any]) -> None:
         """Load a share of a model. What cannot be loaded, rank 0 reports."""
-        from specdec_core.models.load import load_model
+        from specdec_core.models.load.loading import load_model
 
         try:
             self._models[model] = load_model(**settings)
@@ -160,7 +160,7 @@ class Follower:
 
     def uncached(self, model: int, tokens: Sequence[int], source: Sequence[int] | None) -> None:
         """Run a forward pass without a cache."""
-        from specdec_core.models.probe import uncached_logits
+        from specdec_core.models.load.probe import uncached_logits
 
         uncached_logits(self._models[model], tokens, source)
 

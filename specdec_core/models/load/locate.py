@@ -11,8 +11,8 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from specdec_core.interface.errors import ModelError, SpecdecError
-from specdec_core.models.adapter import refuse_adapter_folder
-from specdec_core.models.resolve import hub_options, model_folder
+from specdec_core.models.load.adapter import refuse_adapter_folder
+from specdec_core.models.load.resolve import hub_options, model_folder
 
 
 def locate(

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.cuda_graphs import GraphPasses
 from specdec_core.models.device import inference_only
+from specdec_core.models.fast.cuda_graphs import GraphPasses
+from specdec_core.models.fast.static import StaticError, StaticPasses
+from specdec_core.models.load.probe import relative_error, tolerance
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.probe import relative_error, tolerance
-from specdec_core.models.session import ModelSession
-from specdec_core.models.static import StaticError, StaticPasses
+from specdec_core.models.run.session import ModelSession
 
 _SCRIPT: Sequence[tuple[int, tuple[int, int], tuple[int, int]]] = (
     # columns of the draft, drafted tokens of each row, tokens of it that are kept
@@ -89,7 +89,7 @@ def passes_of(loaded: LoadedModel) -> StaticPasses:
     allowed = tolerance(loaded, loaded.model.dtype)
     if loaded.device.type == "cuda":
         return GraphPasses(loaded, allowed)
-    from specdec_core.models.inductor import InductorPasses  # which takes a second to import
+    from specdec_core.models.fast.inductor import InductorPasses  # which takes a second to import
 
     return InductorPasses(loaded, allowed)
 

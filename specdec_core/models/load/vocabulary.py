@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.resolve import model_folder
+from specdec_core.models.load.resolve import model_folder
 
 _SHOWN = 3
 """Differing entries listed in a message."""

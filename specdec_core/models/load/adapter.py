@@ -13,9 +13,9 @@ from typing import Any
 from safetensors import safe_open
 
 from specdec_core.interface.errors import ModelError, SpecdecError
-from specdec_core.models.checkpoint import find_file, listed
+from specdec_core.models.load.checkpoint import find_file, listed
+from specdec_core.models.load.resolve import hub_options, model_folder
 from specdec_core.models.packages import require
-from specdec_core.models.resolve import hub_options, model_folder
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specdec_core.models.cache import SlotCache, WritePlan
-from specdec_core.models.encoder import EncoderMemory
 from specdec_core.models.loaded import FULL, SLIDING, LoadedModel
-from specdec_core.models.positions import PositionPatch, position_patch
+from specdec_core.models.run.cache import SlotCache, WritePlan
+from specdec_core.models.run.encoder import EncoderMemory
+from specdec_core.models.run.positions import PositionPatch, position_patch
 
 
 class Output(NamedTuple):

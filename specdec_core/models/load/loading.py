@@ -26,29 +26,29 @@ from transformers.distributed import DistributedConfig
 from specdec_core.interface.errors import ModelError, shortened, unknown_name
 from specdec_core.interface.inputs import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
-from specdec_core.models.adapter import (
+from specdec_core.models.device import parse_device, parse_dtype
+from specdec_core.models.fast.compiling import compile_as_set
+from specdec_core.models.fast.packing import pack_as_set
+from specdec_core.models.fast.ranks import Share, check_sharing, sharing
+from specdec_core.models.features import features_of
+from specdec_core.models.load.adapter import (
     read_adapter,
     refuse_adapter_on_hub,
     with_adapter,
     without_wrapper,
 )
-from specdec_core.models.checkpoint import (
+from specdec_core.models.load.checkpoint import (
     check_complete,
     check_size,
     check_weight_files,
     quiet_loading,
     without_progress_bar,
 )
-from specdec_core.models.compiling import compile_as_set
-from specdec_core.models.device import parse_device, parse_dtype
-from specdec_core.models.features import features_of
+from specdec_core.models.load.locate import locate, read_tokenizer, reading_model
+from specdec_core.models.load.probe import probe_model
+from specdec_core.models.load.quantization import quantization_settings, require_packages
 from specdec_core.models.loaded import LoadedModel, inspect_family, length_limit
-from specdec_core.models.locate import locate, read_tokenizer, reading_model
 from specdec_core.models.packages import require
-from specdec_core.models.packing import pack_as_set
-from specdec_core.models.probe import probe_model
-from specdec_core.models.quantization import quantization_settings, require_packages
-from specdec_core.models.ranks import Share, check_sharing, sharing
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Packages of attention implementations that PyTorch does not have."""

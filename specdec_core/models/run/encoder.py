@@ -12,8 +12,8 @@ from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.cache import SlotCache
 from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.run.cache import SlotCache
 
 Encoded: TypeAlias = tuple[Tensor, Tensor | None]
 """The encoder's states `[B, S, D]` and their mask `[B, S]`, or None where nothing is masked."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from specdec_core.interface.errors import PluginError
 from specdec_core.interface.settings import ModelSettings
-from specdec_core.models.resolve import has_encoder, near_miss
-from specdec_core.models.vocabulary import local_vocabulary, vocabulary_mismatch
+from specdec_core.models.load.resolve import has_encoder, near_miss
+from specdec_core.models.load.vocabulary import local_vocabulary, vocabulary_mismatch
 from specdec_core.registry import (
     Keys,
     Registry,

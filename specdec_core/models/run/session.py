@@ -13,13 +13,13 @@ from torch.nn.functional import pad
 
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.cache import SlotCache, WritePlan
 from specdec_core.models.device import inference_only
-from specdec_core.models.encoder import Encoded, EncoderMemory
-from specdec_core.models.forward import ModelForward, Output
+from specdec_core.models.fast.static import WIDEST, place
 from specdec_core.models.loaded import LoadedModel
-from specdec_core.models.static import WIDEST, place
-from specdec_core.models.tree import CachedTree
+from specdec_core.models.run.cache import SlotCache, WritePlan
+from specdec_core.models.run.encoder import Encoded, EncoderMemory
+from specdec_core.models.run.forward import ModelForward, Output
+from specdec_core.models.run.tree import CachedTree
 
 
 class Block(NamedTuple):

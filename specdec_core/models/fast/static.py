@@ -18,10 +18,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from specdec_core.models.cache import SlotCache, WritePlan
-from specdec_core.models.encoder import EncoderMemory
-from specdec_core.models.forward import ModelForward, Output
 from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.run.cache import SlotCache, WritePlan
+from specdec_core.models.run.encoder import EncoderMemory
+from specdec_core.models.run.forward import ModelForward, Output
 
 WIDEST = 32
 """Number of columns up to which a pass is static. Wider ones, such as prompts, spend their time on products."""

@@ -1,0 +1,1 @@
+"""Faster forward passes: packed weights, compilation, CUDA graphs, several processes."""

@@ -1,0 +1,1 @@
+"""Loading a model: finding its files, reading them, and testing unknown families."""
