@@ -1,6 +1,5 @@
 """Decoding: the loop, its metrics, observers and result."""
 
-from specdec_core.decoding.argmax_request import greedy_request
 from specdec_core.decoding.arguments import (
     DrafterLike,
     GammaLike,
@@ -13,14 +12,15 @@ from specdec_core.decoding.arguments import (
 )
 from specdec_core.decoding.custom_generate.function import GenerateWith, generate_with
 from specdec_core.decoding.decoder import Decoder
-from specdec_core.decoding.guard import PluginFailure, failure_text
+from specdec_core.decoding.drafting.argmax_request import greedy_request
+from specdec_core.decoding.drafting.validation import check_form
+from specdec_core.decoding.guard.plugin_guard import PluginFailure, failure_text
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.observers import Observer, ProgressObserver, TraceObserver
 from specdec_core.decoding.prompt import Prompt, check_prompts
 from specdec_core.decoding.result import BatchResult, Generation
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.validation import check_form
 from specdec_core.sampling.generators import row_seed
 
 __all__ = [

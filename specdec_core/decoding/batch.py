@@ -8,12 +8,12 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
+from specdec_core.decoding.drafting.proposer import Proposer
+from specdec_core.decoding.drafting.validation import copied
 from specdec_core.decoding.metrics import Metrics, Tally
-from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.validation import copied
 from specdec_core.decoding.verifier import Verified, Verifier, cut
 from specdec_core.interface import LAST_HIDDEN, Outcome, Proposal, StepReport
 from specdec_core.models import ModelSession, inference_only

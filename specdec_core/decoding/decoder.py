@@ -28,7 +28,7 @@ from specdec_core.decoding.arguments import (
 from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.beams.batch import BeamBatch
 from specdec_core.decoding.beams.opening import open_beams
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.observers import Observer, OriginObserver
 from specdec_core.decoding.prompt import Prompt, as_prompts, check_batch, encode_prompt

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from specdec_core.decoding.batch import Batch
-from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.decoding.guard import PluginGuard
-from specdec_core.decoding.proposer import Proposer
+from specdec_core.decoding.drafting.proposer import Proposer
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import FinishReason, StopRule
 from specdec_core.decoding.verifier import Verifier

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeVar
 
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard.watch import watched
 from specdec_core.decoding.observers import Observer
-from specdec_core.decoding.watch import watched
 from specdec_core.interface import SessionInfo, StepReport
 
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.guard import PluginGuard, opened
-from specdec_core.decoding.guarded_rule import GuardedRule
+from specdec_core.decoding.drafting.tree import all_paths
+from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
+from specdec_core.decoding.guard.rule import GuardedRule
 from specdec_core.decoding.row import Row
-from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import (
     AcceptanceRule,
     BatchInfo,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.decoding.validation import (
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.drafting.validation import (
     BAD_ID,
     BAD_SUM,
     BAD_TOKEN,

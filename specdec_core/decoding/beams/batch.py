@@ -24,12 +24,12 @@ from specdec_core.decoding.beams.block import TreeBlock
 from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch, log_probs
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
-from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.drafting.proposer import Proposer
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.drafting.tree import all_paths
 from specdec_core.decoding.metrics import Metrics, Tally
-from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.tree_drafting import all_paths
 from specdec_core.interface import LAST_HIDDEN, Outcome, StepReport
 from specdec_core.interface.errors import NumericsError
 from specdec_core.models import ModelSession, inference_only

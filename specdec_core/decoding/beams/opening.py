@@ -9,9 +9,9 @@ from specdec_core.decoding.beams.batch import BeamBatch
 from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
-from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.drafting.proposer import Proposer
+from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.loop import LoopContext
-from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, GammaController, ModelError, SessionInfo

@@ -31,7 +31,7 @@ from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.custom_generate.call import Call, hidden_arguments, read_call
 from specdec_core.decoding.custom_generate.columns import Columns
 from specdec_core.decoding.custom_generate.processors import PreparedProcessors
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.row import Row

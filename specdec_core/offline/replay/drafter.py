@@ -15,7 +15,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from specdec_core.costs import StepCosts
-from specdec_core.decoding.watch import CallWatch, watched
+from specdec_core.decoding.guard.watch import CallWatch, watched
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress
 from specdec_core.interface.progress import NoProgress
 from specdec_core.interface.settings import SamplingSettings

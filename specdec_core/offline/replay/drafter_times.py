@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from specdec_core.costs.timed_steps import mean_seconds
-from specdec_core.decoding.watch import CallWatch
+from specdec_core.decoding.guard.watch import CallWatch
 from specdec_core.models.device import synchronize
 from specdec_core.offline.replay.acceptance import TextAcceptance
 from specdec_core.offline.replay.session import ForcedText, TextSession

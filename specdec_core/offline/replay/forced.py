@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.draft_sampler import DraftSampler
+from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.decoding.loop import InnerLoop, LoopContext
 from specdec_core.decoding.row import Row
 from specdec_core.interface import (

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec_core.decoding.drafting import DraftRecorder
-from specdec_core.decoding.guard import PluginGuard
+from specdec_core.decoding.drafting.proposer import Proposer
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.drafting.validation import BAD_TOKEN, FAULTS
+from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.guard.watch import CallWatch
 from specdec_core.decoding.loop import LoopContext
-from specdec_core.decoding.proposer import Proposer
 from specdec_core.decoding.tokens import TokenView
-from specdec_core.decoding.validation import BAD_TOKEN, FAULTS
-from specdec_core.decoding.watch import CallWatch
 from specdec_core.interface import (
     LAST_HIDDEN,
     BatchInfo,

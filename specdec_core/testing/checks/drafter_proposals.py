@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import torch
 
-from specdec_core.decoding.validation import BAD_SUM, BAD_TOKEN, FAULTS, TOLERANCE, validate
+from specdec_core.decoding.drafting.validation import BAD_SUM, BAD_TOKEN, FAULTS, TOLERANCE, validate
 from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.session_driver import CAPACITY, SessionDriver

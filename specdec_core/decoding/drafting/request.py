@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.draft_record import DraftRecord
-from specdec_core.decoding.draft_sampler import DraftSampler
-from specdec_core.decoding.tree_drafting import LevelDraft, TreeDraft
-from specdec_core.decoding.validation import FLOATS, as_tensor
+from specdec_core.decoding.drafting.record import DraftRecord
+from specdec_core.decoding.drafting.sampler import DraftSampler
+from specdec_core.decoding.drafting.tree import LevelDraft, TreeDraft
+from specdec_core.decoding.drafting.validation import FLOATS, as_tensor
 from specdec_core.interface import Branches, Candidates, PluginError, Proposal
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.validation import as_tensor, copied
+from specdec_core.decoding.drafting.validation import as_tensor, copied
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
 from specdec_core.verification import SpeculativeSampling
 
 if TYPE_CHECKING:
-    from specdec_core.decoding.guard import PluginGuard
+    from specdec_core.decoding.guard.plugin_guard import PluginGuard
 
 _RAISED = 2
 """Codes from here on stand in the place of `sound`, which a step fetches from the device anyway."""

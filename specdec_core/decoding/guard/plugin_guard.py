@@ -13,13 +13,15 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TypeVar
 
-from specdec_core.decoding.settings import OF_PROCESS, OF_THREAD, read, restore
-from specdec_core.decoding.watch import CallTimeExceeded, CallWatch
+from specdec_core.decoding.guard.settings import OF_PROCESS, OF_THREAD, read, restore
+from specdec_core.decoding.guard.watch import CallTimeExceeded, CallWatch
 from specdec_core.interface import Drafter, PluginError
 from specdec_core.interface.errors import PluginWarning, exception_text, is_failure
 
 T = TypeVar("T")
 
+_DECODING = __package__.rpartition(".")[0]
+"""The package whose frames call plugins."""
 _OF_DRAFTERS = (*OF_THREAD, *OF_PROCESS)
 
 
@@ -170,7 +172,7 @@ def _frames_within(plugin: object, frame: FrameType | None) -> list[tuple[FrameT
     """Return the frames of a call into a plugin with their lines, the outermost first, given the innermost."""
     frames: list[tuple[FrameType, int]] = []
     for one in traceback.walk_stack(frame) if frame is not None else ():
-        is_core = str(one[0].f_globals.get("__name__", "")).startswith(__package__)
+        is_core = str(one[0].f_globals.get("__name__", "")).startswith(_DECODING)
         if is_core and _own(plugin, frames):
             break  # who called the plugin
         frames.append(one)

@@ -10,9 +10,9 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.drafting import DraftRecorder, KeepDrafting
-from specdec_core.decoding.guard import PluginGuard, opened
-from specdec_core.decoding.validation import FAULTS, validate
+from specdec_core.decoding.drafting.request import DraftRecorder, KeepDrafting
+from specdec_core.decoding.drafting.validation import FAULTS, validate
+from specdec_core.decoding.guard.plugin_guard import PluginGuard, opened
 from specdec_core.interface import (
     BatchInfo,
     BestFirstTree,

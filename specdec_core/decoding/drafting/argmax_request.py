@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from specdec_core.decoding.draft_sampler import DraftSampler
-from specdec_core.decoding.drafting import DraftRecorder
+from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.drafting.sampler import DraftSampler
 from specdec_core.interface import DraftRequest
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.sampling.generators import RowGenerators

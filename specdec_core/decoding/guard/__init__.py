@@ -1,0 +1,1 @@
+"""Calls into plugins: what one does wrong costs speed, never a token."""
