@@ -68,7 +68,7 @@ def output_console(*, wide: bool = False) -> Console:
 def error_console() -> Console:
     """Return a console for progress and errors, on standard error.
 
-    If nothing can be written there, nothing is: the exit code still tells, and there is no other place.
+    If nothing can be written there, nothing is: only the exit code tells.
     """
     return PlainConsole(file=_Forgiving(sys.stderr), stderr=True)
 

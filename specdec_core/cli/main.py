@@ -54,9 +54,9 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Read the options of the command."""
         following = args[1:]
-        for place, arg in enumerate(args):
-            if arg == "--ray" and not any(map(_ADDRESS.fullmatch, following[place : place + 1])):
-                args = [*args[:place], "--ray=auto", *following[place:]]
+        for index, arg in enumerate(args):
+            if arg == "--ray" and not any(map(_ADDRESS.fullmatch, following[index : index + 1])):
+                args = [*args[:index], "--ray=auto", *following[index:]]
         return super().parse_args(ctx, args)
 
 

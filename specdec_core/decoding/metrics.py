@@ -279,4 +279,6 @@ def _total(counts: Mapping[int, int]) -> int:
 
 def _by_position(counts: Mapping[int, int]) -> tuple[int, ...]:
     """Return the number of drafts that reach each position, given the number of each length."""
-    return tuple(sum(n for length, n in counts.items() if length >= place) for place in range(1, _end(counts)))
+    return tuple(
+        sum(n for length, n in counts.items() if length >= position) for position in range(1, _end(counts))
+    )

@@ -84,6 +84,6 @@ def _spelled(one: Generation) -> Iterator[str]:
         text: str = one.tokenizer.decode(list(one.tokens[begin:end]), skip_special_tokens=True)
         return text if end == len(one.tokens) else text.rstrip("�")
 
-    for place in range(len(one.tokens)):
-        begin = max(0, place - _WINDOW)
-        yield decoded(begin, place + 1)[len(decoded(begin, place)) :]
+    for index in range(len(one.tokens)):
+        begin = max(0, index - _WINDOW)
+        yield decoded(begin, index + 1)[len(decoded(begin, index)) :]

@@ -21,11 +21,11 @@ class TokenView(Sequence[int]):
         self._tokens = tokens
 
     @overload
-    def __getitem__(self, place: int) -> int: ...
+    def __getitem__(self, index: int) -> int: ...
     @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        return self._tokens[place]
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._tokens[index]
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -41,7 +41,7 @@ class TokenView(Sequence[int]):
         return token in self._tokens
 
     def index(self, token: int, *between: int) -> int:
-        """Return the first place of a token; see `list.index`."""
+        """Return the first index of a token; see `list.index`."""
         return self._tokens.index(token, *between)
 
     def count(self, token: int) -> int:

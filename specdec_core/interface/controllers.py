@@ -56,7 +56,7 @@ class StepReport:
         deviation: Total variation from the target's distribution that lenience cost in each sequence, summed over
             the verified positions: sum_x min(p / l, q) - min(p, q); 0 where l = 1. For greedy decoding, the number
             of accepted tokens that are not the argmax.
-        forced: The places in each sequence's `outcome.committed` of the tokens that a constraint forced, which
+        forced: The positions in each sequence's `outcome.committed` of the tokens that a constraint forced, which
             nobody drafted; empty where there is no constraint.
     """
 
@@ -88,8 +88,8 @@ class StepReport:
             return origins
         forced: TokenOrigin = "forced"
         return tuple(
-            tuple(forced if place in places else origin for place, origin in enumerate(row))
-            for row, places in zip(origins, self.forced, strict=True)
+            tuple(forced if index in positions else origin for index, origin in enumerate(row))
+            for row, positions in zip(origins, self.forced, strict=True)
         )
 
     @property

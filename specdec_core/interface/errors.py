@@ -87,8 +87,8 @@ def exception_text(error: BaseException) -> str:
 def raised_text(error: BaseException) -> str:
     """Return `exception_text` with the file and the line that raised the exception."""
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{exception_text(error)}{place}"
+    location = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{exception_text(error)}{location}"
 
 
 def unknown_name(what: str, given: str, available: Iterable[str], hint: str = "") -> str:
@@ -148,7 +148,7 @@ def differences(before: Any, now: Any, where: str = "") -> list[str]:
         return [d for key in keys for d in differences(before.get(key), now.get(key), f"{inside}{key}")]
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         pairs = enumerate(zip(before, now, strict=True))
-        return [d for place, pair in pairs for d in differences(*pair, f"{where}[{place}]")]
+        return [d for index, pair in pairs for d in differences(*pair, f"{where}[{index}]")]
     if isinstance(before, list) and isinstance(now, list):
         return [f"{where}: {len(before)} entries there, {len(now)} now"]
     if before == now:

@@ -4,8 +4,8 @@ A trainer calls `check_output` before it starts and writes inside `writing_file`
 
     check_output(config.output, config.overwrite)
     ...  # the work
-    with writing_file(config.output) as place:
-        place.write_text(table)
+    with writing_file(config.output) as temporary:
+        temporary.write_text(table)
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _there(path: Path) -> str:
 def writing_file(path: Path, *, through_links: bool = True) -> Iterator[Path]:
     """Yield a path for a file that is moved to its final name when the block succeeds.
 
-    The place has the same file name, in a hidden folder beside `path`; folders above are made. What is at `path`
-    stays until it is replaced in one go. When anything is raised, Ctrl-C included, nothing is left behind.
+    The temporary file has the same name, in a hidden folder beside `path`; folders above are made. What is at
+    `path` stays until it is replaced in one go. When anything is raised, Ctrl-C included, nothing is left behind.
 
     Args:
         path: The file to write or replace.
@@ -98,10 +98,10 @@ def writing_file(path: Path, *, through_links: bool = True) -> Iterator[Path]:
         ConfigError: It cannot be written: what the system said, and what to do.
     """
     final = path.resolve() if through_links else path.parent.resolve() / path.name
-    with _beside(path, final) as place:
-        yield place
-        _open_up([place])
-        place.replace(final)
+    with _beside(path, final) as temporary:
+        yield temporary
+        _open_up([temporary])
+        temporary.replace(final)
 
 
 @contextmanager
@@ -118,16 +118,16 @@ def writing_folder(path: Path) -> Iterator[Path]:
         ConfigError: It cannot be written: what the system said, and what to do.
     """
     final = path.resolve()
-    with _beside(path, final) as place:
-        place.mkdir()
-        yield place
-        _open_up([file for file in place.rglob("*") if file.is_file()])
-        old = place.with_name("old") if place.name != "old" else place.with_name("older")
+    with _beside(path, final) as temporary:
+        temporary.mkdir()
+        yield temporary
+        _open_up([file for file in temporary.rglob("*") if file.is_file()])
+        old = temporary.with_name("old") if temporary.name != "old" else temporary.with_name("older")
         replaces = final.exists()
         if replaces:
             final.rename(old)
         try:
-            place.rename(final)
+            temporary.rename(final)
         except BaseException:
             if replaces:
                 old.rename(final)

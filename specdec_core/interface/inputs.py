@@ -35,7 +35,7 @@ _OTHERS = {
 
 
 def input_path(path: str | Path, folder: Path = Path(), error: type[SpecdecError] = ConfigError) -> Path:
-    """Return the place of a file or folder that a user names, which need not exist.
+    """Return the path of a file or folder that a user names, which need not exist.
 
     Args:
         path: As written; `~` is a home folder.
@@ -46,11 +46,11 @@ def input_path(path: str | Path, folder: Path = Path(), error: type[SpecdecError
         SpecdecError: There is no such home folder, no file can have such a name, or it may not be looked at.
     """
     try:
-        place = folder / Path(path).expanduser()
+        found = folder / Path(path).expanduser()
     except RuntimeError as cause:
         raise error(f"{path}: there is no home folder {Path(path).parts[0]}; write the path in full.") from cause
     try:
-        place.stat()
+        found.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
     except UnicodeEncodeError as cause:
@@ -59,7 +59,7 @@ def input_path(path: str | Path, folder: Path = Path(), error: type[SpecdecError
         raise error(f"{shortened(str(path))}: this is no path: it has a NUL character.") from cause
     except OSError as cause:
         raise error(f"{shortened(str(path))}: cannot be read: {cause.strerror or cause}.") from cause
-    return place
+    return found
 
 
 def open_input(path: Path, limit: int = MAX_BYTES) -> io.BufferedReader:

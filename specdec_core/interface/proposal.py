@@ -23,7 +23,7 @@ class Sparse:
     """q on a few ids, zero elsewhere.
 
     Attributes:
-        ids: `[B, K, S]` int64, no id twice at a position. Pad unused places with any listed id and probability 0.
+        ids: `[B, K, S]` int64, no id twice at a position. Pad unused entries with any listed id and probability 0.
         probabilities: `[B, K, S]` float, summing to 1 at each drafted position.
     """
 

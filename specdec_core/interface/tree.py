@@ -68,7 +68,7 @@ class TokenTree:
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
-        """The place of each node among its siblings, from 0."""
+        """The index of each node among its siblings, from 0."""
         seen: dict[int, int] = {}
         ranks = []
         for parent in self.parents:

@@ -71,15 +71,15 @@ def estimate(
         generator: Random generator for resampling.
     """
     beta, own = samples.beta[:, :, which], samples.own[:, :, which]
-    place = np.arange(beta.shape[1])
-    asked, there = samples.asked[:, None] > place, samples.drafted[:, None] > place
+    position = np.arange(beta.shape[1])
+    asked, there = samples.asked[:, None] > position, samples.drafted[:, None] > position
     reached = np.concatenate([np.ones((len(own), 1)), np.cumprod(own, axis=1)[:, :-1]], axis=1)  # w_i
     weight = reached * there
     rates = _ratio((weight * beta).sum(axis=0), weight.sum(axis=0))
     low, high, errors = _uncertainty(_blocks(samples.prompt), weight * beta, weight, generator)
     # A proposed position is never reached if a token before it is always rejected.
     known = int(np.argmin(np.append(weight.sum(axis=0) > 0, False)))
-    possible = reached * (asked & (samples.drafted[:, None] >= place))
+    possible = reached * (asked & (samples.drafted[:, None] >= position))
     alpha = float(rates[0])
     return Acceptance(
         temperature=temperature,
@@ -108,12 +108,12 @@ def _blocks(prompt: _Integers) -> _Integers:
         return number.astype(np.int64)
     longest = max(_MIN_BLOCK, len(prompt) // _MAX_BLOCKS)
     size = max(1, min(longest, len(prompt) // _MIN_BLOCKS))
-    place = np.empty(len(prompt), dtype=np.int64)
+    position = np.empty(len(prompt), dtype=np.int64)
     for n in range(len(names)):
         of_prompt = number == n
-        place[of_prompt] = np.arange(of_prompt.sum())
+        position[of_prompt] = np.arange(of_prompt.sum())
     # Renumbered without gaps.
-    return np.unique(np.stack([number, place // size]), axis=1, return_inverse=True)[1].astype(np.int64)
+    return np.unique(np.stack([number, position // size]), axis=1, return_inverse=True)[1].astype(np.int64)
 
 
 def _uncertainty(

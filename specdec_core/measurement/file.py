@@ -279,5 +279,5 @@ def read_measurement(path: Path) -> Measurement:
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
     """Write a measurement atomically."""
-    with writing_file(path) as place:
-        place.write_text(measurement.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    with writing_file(path) as temporary:
+        temporary.write_text(measurement.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -72,8 +72,8 @@ def _verified_positions(acceptance: Acceptance) -> int:
     """Return how many positions from the first were verified often enough for reliable errors."""
     proposed = acceptance.proposed or (1.0,) * len(acceptance.by_position)
     reached = float(acceptance.tokens)
-    for place, (rate, there) in enumerate(zip(acceptance.by_position, proposed, strict=False)):
+    for position, (rate, there) in enumerate(zip(acceptance.by_position, proposed, strict=False)):
         if reached * there < _MIN_VERIFIED:
-            return place
+            return position
         reached *= there * rate
     return len(acceptance.by_position)

@@ -61,9 +61,9 @@ class SampleRecorder:
 
     def _up_to_eos(self, report: StepReport, row: int) -> tuple[int, int]:
         """Return how many tokens were requested and drafted, without those after an end of sequence."""
-        for place, token in enumerate(report.draft_tokens[row], start=1):
+        for position, token in enumerate(report.draft_tokens[row], start=1):
             if token in self.eos_ids:
-                return place, place
+                return position, position
         return report.asked[row], report.outcome.drafted[row]
 
     def samples(self) -> Samples:

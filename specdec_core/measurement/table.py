@@ -100,7 +100,7 @@ def _ranks(acceptance: Sequence[Acceptance]) -> ReportTable:
 
 def _positions(acceptance: tuple[Acceptance, ...]) -> ReportTable:
     longest = max(len(one.by_position) for one in acceptance)
-    columns = map(Column, ("T", "lenience", *(str(place) for place in range(1, longest + 1))))
+    columns = map(Column, ("T", "lenience", *(str(position) for position in range(1, longest + 1))))
     rows = []
     for one in acceptance:
         rates = [*map(rate, one.by_position), *([UNKNOWN] * (longest - len(one.by_position)))]

@@ -94,8 +94,8 @@ class LoadedModel:
         if device.type != "meta":
             return device
         # The first weights are offloaded: they visit the first device of the map that computes.
-        places = getattr(self.model, "hf_device_map", {}).values()
-        return torch.device(next((place for place in places if place not in ("cpu", "disk")), "cpu"))
+        devices = getattr(self.model, "hf_device_map", {}).values()
+        return torch.device(next((mapped for mapped in devices if mapped not in ("cpu", "disk")), "cpu"))
 
     @property
     def quantized(self) -> bool:
@@ -107,8 +107,8 @@ class LoadedModel:
         """Whether its weights are on several devices, or offloaded to a disk."""
         if self.share is not None:
             return True
-        places = set(getattr(self.model, "hf_device_map", {}).values())
-        return len(places) > 1 or "disk" in places
+        devices = set(getattr(self.model, "hf_device_map", {}).values())
+        return len(devices) > 1 or "disk" in devices
 
     @property
     def max_positions(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Models made of a model in memory: with other modules in the place of some, or with its first layers only.
+"""Models made of a model in memory: with some modules replaced, or with its first layers only.
 
 They share everything else with it, which is not changed, but no passes that were compiled of it.
 """
@@ -38,7 +38,7 @@ def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None)
     Args:
         loaded: A model on one device.
         count: Number of the (decoder's) layers to keep, at least 1 and fewer than there are.
-        head: Takes the place of the output embedding.
+        head: Replaces the output embedding.
 
     Raises:
         ModelError: There are not that many layers, or they are not where transformers has them, or the model is

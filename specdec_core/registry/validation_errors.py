@@ -117,10 +117,10 @@ def _without_tags(loc: Sequence[str | int], data: Any, *, names_key: bool) -> tu
     """
     path: list[str | int] = []
     node: Any = data
-    for place, part in enumerate(loc):
+    for index, part in enumerate(loc):
         if not isinstance(node, (dict, list)):
             return tuple(path), False
-        last = names_key and place == len(loc) - 1
+        last = names_key and index == len(loc) - 1
         if isinstance(node, dict) and part not in node and node.get("name") == part and not last:
             continue
         path.append(part)

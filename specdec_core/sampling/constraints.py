@@ -55,11 +55,11 @@ class RowConstraint:
         """
         if not self._follow(prefix) or self._matcher.is_stopped():
             return None
-        place = len(self._read)
-        if place not in self._masks:
+        position = len(self._read)
+        if position not in self._masks:
             mask = self._matcher.compute_bitmask()
-            self._masks[place] = None if self._matcher.is_error() else mask
-        return self._masks[place]
+            self._masks[position] = None if self._matcher.is_error() else mask
+        return self._masks[position]
 
     def forced(self, prefix: Sequence[int]) -> int | None:
         """Return the only legal next token; None if there are several, or the text is complete."""
@@ -84,8 +84,8 @@ class RowConstraint:
                 f"constraint: no legal text begins with these {new} new tokens. Either the acceptance rule kept a "
                 "token that the constraint excludes, or the tokenizer cannot spell what the constraint asks for."
             )
-        for place in [place for place in self._masks if place < len(self._read)]:
-            del self._masks[place]
+        for position in [position for position in self._masks if position < len(self._read)]:
+            del self._masks[position]
         return None
 
     def _follow(self, prefix: Sequence[int]) -> bool:
@@ -97,8 +97,8 @@ class RowConstraint:
             self._matcher = self._fresh.deep_copy()
             self._matcher.consume_tokens(wanted[:kept])
         del self._read[kept:]
-        for place in [place for place in self._masks if place > kept]:
-            del self._masks[place]
+        for position in [position for position in self._masks if position > kept]:
+            del self._masks[position]
         more = wanted[kept:]
         taken = self._matcher.try_consume_tokens(more) if more else 0
         self._read += more[:taken]
@@ -220,7 +220,7 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     if one == other[: len(one)]:
         return len(one)
     pairs = zip([*one, None], [*other, None], strict=False)
-    return next(place for place, (mine, theirs) in enumerate(pairs) if mine != theirs)
+    return next(position for position, (mine, theirs) in enumerate(pairs) if mine != theirs)
 
 
 def _unpacked(packed: NDArray[np.uint8], count: int) -> NDArray[np.bool_]:

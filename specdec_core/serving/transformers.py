@@ -21,9 +21,9 @@ _LOG = logging.getLogger("uvicorn.error")
 class ServedGenerate:
     """The function `generate` of a folder that `specdec export --to transformers` wrote.
 
-    transformers puts it in the place of `model.generate` when it loads the folder with `trust_remote_code`, and
-    `transformers serve` calls it for every request. It decodes with the drafter, by the same law as plain
-    `generate`, and logs the figures of each call: what `transformers serve` answers has no place for them.
+    transformers replaces `model.generate` with it when it loads the folder with `trust_remote_code`, and
+    `transformers serve` calls it for every request. It decodes with the drafter, with the same distribution as
+    plain `generate`, and logs the figures of each call: the answers of `transformers serve` cannot carry them.
 
     Args:
         drafter: The drafter as in a study: its name, or a mapping with `name` and settings.

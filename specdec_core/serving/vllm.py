@@ -121,7 +121,7 @@ class VllmProposer:
         """
         rows = [row for row, new in enumerate(sampled_token_ids) if len(new)]
         texts = {row: token_ids_cpu[row, : num_tokens_no_spec[row]] for row in rows}
-        # The last place is for the target's own token.
+        # The last position is for the target's own token.
         room = {row: max(self._max_length - len(text) - 1, 0) for row, text in texts.items()}
         drafts = self._requests.draft(texts, room)
         self._guard.step += 1

@@ -40,15 +40,15 @@ _MUST_RETURN = {
 def cause_of(failure: BaseException) -> str:
     """Return a text that is equal for failures with the same cause, as far as the kit can tell.
 
-    An exception in the author's file is told by its type and place, one of the core by its message without the
+    An exception in the author's file is told by its type and line, one of the core by its message without the
     numbers, and what a check found by what it expected.
     """
     root = root_of(failure)
-    place = author_frame(root)
+    frame = author_frame(root)
     if isinstance(root, TimeLimitExceeded):
-        return f"no end in {place.name}, {place.filename}" if place else "no end"
-    if place is not None:
-        return f"{type(root).__name__} at {place.filename}:{place.lineno}"
+        return f"no end in {frame.name}, {frame.filename}" if frame else "no end"
+    if frame is not None:
+        return f"{type(root).__name__} at {frame.filename}:{frame.lineno}"
     if isinstance(root, CheckFailure):
         return _without_numbers(root.cause or f"{root.expected}\n{root.hint or ''}")
     return _without_numbers(str(root) if isinstance(root, PluginError) else f"{type(root).__name__}: {root}")

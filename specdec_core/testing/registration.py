@@ -184,7 +184,7 @@ def checks_for(kind: PluginKind) -> tuple[Check, ...]:
     modules = _MODULES[kind]
     for module in modules:
         importlib.import_module(module)
-    order = {module: place for place, module in enumerate(modules)}
+    order = {module: index for index, module in enumerate(modules)}
     return tuple(sorted(_CHECKS[kind].values(), key=lambda one: order.get(one.run.__module__, len(modules))))
 
 

@@ -85,9 +85,9 @@ def rejection_acceptance(p: Block, q: Block) -> Floats:
 def transport_bound(p: Block, q: Block) -> Floats:
     """Return the most that any lossless rule can accept: sum_x min(P(x_1 ... x_i), Q(x_1 ... x_i)).
 
-    P and Q are the laws of the first i tokens. A coupling of P and Q agrees on them with probability 1 - TV(P, Q)
-    at most. The optimal transport reaches that for all i at once, since prefixes form a tree; it takes a verifier
-    that also knows p and q after drafts that were not drawn. With one token, Algorithm 1 reaches it.
+    P and Q are the distributions of the first i tokens. A coupling of P and Q agrees on them with a probability of
+    1 - TV(P, Q) at most. The optimal transport reaches that for all i at once, since prefixes form a tree; it
+    takes a verifier that also knows p and q after undrawn drafts. With one token, Algorithm 1 reaches it.
 
     Args:
         p: The target's distributions.
@@ -155,11 +155,11 @@ def _checked(p: Block, q: Block) -> list[tuple[Floats, Floats]]:
     if not len(q) <= len(p):
         raise ValueError(f"p must have an array for each of q; given {len(p)} and {len(q)}")
     pairs = [distributions(p_i, q_i) for p_i, q_i in zip(p, q, strict=False)]
-    for place, (p_i, _) in enumerate(pairs):
+    for index, (p_i, _) in enumerate(pairs):
         vocab_size = pairs[0][0].shape[-1]
-        if p_i.shape != (vocab_size,) * (place + 1):
+        if p_i.shape != (vocab_size,) * (index + 1):
             raise ValueError(
-                f"p[{place}] and q[{place}] must have {place + 1} axes of {vocab_size} tokens each; given shape "
+                f"p[{index}] and q[{index}] must have {index + 1} axes of {vocab_size} tokens each; given shape "
                 f"{list(p_i.shape)}"
             )
     return pairs

@@ -277,5 +277,5 @@ def _lenience(given: ArrayLike, p: Floats) -> Floats:
 
 def _at(name: str, wrong: NDArray[np.bool_]) -> str:
     """Return the index of the first invalid entry in Python syntax."""
-    place = ", ".join(str(int(index)) for index in np.argwhere(wrong)[0])
-    return f"{name}[{place}]"
+    position = ", ".join(str(int(index)) for index in np.argwhere(wrong)[0])
+    return f"{name}[{position}]"

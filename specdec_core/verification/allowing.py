@@ -40,12 +40,12 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
     lengths = torch.tensor(proposal.lengths, device=p.device)
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
     accepted = count_accepted(passes, proposal.lengths, lengths)
-    place = accepted.clamp(max=width - 1)
-    p_next, x = at_places(p, accepted), at_places(proposal.tokens, place)
+    checked = accepted.clamp(max=width - 1)
+    p_next, x = at_places(p, accepted), at_places(proposal.tokens, checked)
     rejected = accepted < lengths
     # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
-    less = residual(p_next, proposal.q, x, place, rejected)
-    weights = torch.where(at_places(allowed, place) & rejected[:, None], less, p_next)
+    less = residual(p_next, proposal.q, x, checked, rejected)
+    weights = torch.where(at_places(allowed, checked) & rejected[:, None], less, p_next)
     token, sound = draw_next(weights, proposal, p, accepted, uniforms)
     # NaN in p is no matter of the rule: decoding reports it where a text gets there.
     deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)

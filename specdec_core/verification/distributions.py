@@ -49,16 +49,16 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, reject
     return p.scatter_add(1, at_places(q.ids, position), -share * q_at).clamp_(min=0)
 
 
-def at_places(values: Tensor, places: Tensor) -> Tensor:
-    """Return the values `[B, ...]` at one place of each sequence; may be a view.
+def at_places(values: Tensor, positions: Tensor) -> Tensor:
+    """Return the values `[B, ...]` at one position of each sequence; may be a view.
 
     Args:
         values: `[B, K, ...]`.
-        places: `[B]` int64, from 0 to K - 1.
+        positions: `[B]` int64, from 0 to K - 1.
     """
-    if len(places) == 1 and places.device.type == "cpu":
-        return values[:, int(places)]  # elsewhere, asking would wait for the device
-    return values[torch.arange(len(places), device=places.device), places]
+    if len(positions) == 1 and positions.device.type == "cpu":
+        return values[:, int(positions)]  # elsewhere, asking would wait for the device
+    return values[torch.arange(len(positions), device=positions.device), positions]
 
 
 def dense(q: Distribution, tokens: Tensor, vocab_size: int) -> Tensor:

@@ -97,8 +97,8 @@ class PairsTrainer(Trainer):
         followers: dict[int, Counter[int]] = {}
         for token, following in pairwise(tokens):
             followers.setdefault(token, Counter())[following] += 1
-        with writing_file(config.output) as place:
-            place.write_text(json.dumps(followers), encoding="utf-8")
+        with writing_file(config.output) as temporary:
+            temporary.write_text(json.dumps(followers), encoding="utf-8")
         usage = f"{{name: pairs, table: {json.dumps(str(config.output))}}}"
         return TrainingReport((config.output,), {"tokens": len(tokens)}, usage)
 

@@ -145,7 +145,7 @@ def head_of(
         make: Makes the head, with any weights.
         checkpoint: The checkpoint.
         draft_vocab_size: Number of tokens that it can draft.
-        target: The target, whose embeddings take the place of those that the checkpoint lacks.
+        target: The target, whose embeddings replace those that the checkpoint lacks.
         drafter: Name of the drafter, for error messages.
 
     Raises:
@@ -162,7 +162,7 @@ def head_of(
 def _with_target_weights(
     checkpoint: Checkpoint, draft_vocab_size: int, target: TargetInfo, features: TargetFeatures
 ) -> dict[str, Tensor]:
-    """Return the weights of a checkpoint, with the target's embeddings in the place of those that it lacks."""
+    """Return the weights of a checkpoint, with the target's embeddings for those that it lacks."""
     tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in _OF_TARGET}
     if "embed_tokens.weight" not in tensors:
         tensors["embed_tokens.weight"] = features.input_embeddings[: target.vocab_size]

@@ -88,8 +88,8 @@ class TokenIndex:
 
     def following(self, positions: NDArray[np.int64], width: int) -> NDArray[np.int32]:
         """Return the tokens from each position on, `[N, width]`; -1 after the last one of a text."""
-        places = positions[:, None] + np.arange(width)
-        found: NDArray[np.uint32] = self._tokens[np.minimum(places, len(self._tokens) - 1)]
+        indices = positions[:, None] + np.arange(width)
+        found: NDArray[np.uint32] = self._tokens[np.minimum(indices, len(self._tokens) - 1)]
         return found.astype(np.int32)
 
 

@@ -109,8 +109,8 @@ def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
         ModelError: It is not there, or no draft head in this format.
     """
     shipped = shipped_file(model, "draft head", "config.json", folder, fits=_is_no_model)
-    place = model_folder(model, folder) if shipped is None else shipped.parent
-    config = _read_json(_file(model, place, "config.json"))
+    found = model_folder(model, folder) if shipped is None else shipped.parent
+    config = _read_json(_file(model, found, "config.json"))
     if not isinstance(config.get("speculators_model_type"), str):
         kind = ", ".join(map(str, config.get("architectures") or [config.get("model_type")]))
         raise ModelError(
@@ -118,7 +118,7 @@ def read_checkpoint(model: str, folder: Path, drafter: str) -> Checkpoint:
             f"no speculators_model_type (it is a {kind}). Convert it with that package (`speculators convert`), "
             "or choose another checkpoint."
         )
-    return Checkpoint(model, config, _read_weights(model, place))
+    return Checkpoint(model, config, _read_weights(model, found))
 
 
 def _is_no_model(config: Path) -> bool:
@@ -180,11 +180,11 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], tensors: Mapping[s
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
-def _file(model: str, place: Path | None, name: str) -> Path:
+def _file(model: str, folder: Path | None, name: str) -> Path:
     """Return the path of a file of a checkpoint, from the hub where it is not in a folder."""
-    if place is not None:
-        if (place / name).is_file():
-            return place / name
+    if folder is not None:
+        if (folder / name).is_file():
+            return folder / name
         raise ModelError(f"{model}: the folder has no {name}. Give a folder or a hub name of a draft head.")
     try:
         found = cached_file(model, name)
@@ -208,8 +208,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return read
 
 
-def _read_weights(model: str, place: Path | None) -> dict[str, Tensor]:
-    path = _file(model, place, WEIGHTS)
+def _read_weights(model: str, folder: Path | None) -> dict[str, Tensor]:
+    path = _file(model, folder, WEIGHTS)
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except (SafetensorError, OSError) as error:

@@ -96,8 +96,8 @@ class WeightsFormat(Generic[C]):
         """
         tensors = {name: weight.detach().to(dtype).contiguous().cpu() for name, weight in weights.items()}
         self._check_finite(tensors, path)
-        with writing_file(path) as place:
-            save_file(tensors, place, metadata={self.key: card.model_dump_json()})
+        with writing_file(path) as temporary:
+            save_file(tensors, temporary, metadata={self.key: card.model_dump_json()})
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], C]:
         """Return the weights by name, on the CPU as they are stored, and the header.

@@ -21,9 +21,9 @@ class DFlashDrafter(Drafter):
     tokens, from the layers that the checkpoint names, and a block of x_n and masks. It predicts all masked tokens
     in one forward pass. It always reads a whole block, as in training, so that a draft does not depend on gamma.
 
-    q of a token is the head's distribution at its place, over its draft vocabulary, at the target's token ids,
+    q of a token is the head's distribution at its position, over its draft vocabulary, at the target's token ids,
     after the run's draft sampling settings. It does not depend on the other tokens of the draft. In a tree, all
-    nodes at a depth are drawn from one place.
+    nodes at a depth are drawn at one position.
 
     References:
         Chen et al. 2026 (arXiv 2602.06036).

@@ -37,11 +37,11 @@ class HeadShape:
             target's hidden states are of the size D too.
         draft_vocab_size: Number of tokens that it can draft.
         states: Number of the target's layers that it reads.
-        block_size: Number of places of a block. The first holds the last committed token, the others the mask.
+        block_size: Number of positions of a block. The first holds the last committed token, the others the mask.
         mask_token_id: The token that stands for one that is to be drafted.
-        sample_from_anchor: Whether each place predicts the token after it, the first one included. If not, each
-            masked place predicts its own token, and the first predicts nothing.
-        sliding_window_non_causal: Whether in layers with a sliding window, too, a place attends to those after it.
+        sample_from_anchor: Whether each position predicts the token after it, the first one included. If not, each
+            masked position predicts its own token, and the first predicts nothing.
+        sliding_window_non_causal: Whether a position attends to later ones in layers with a sliding window, too.
     """
 
     layer: Mapping[str, Any]
@@ -189,7 +189,7 @@ class DFlashHead(DraftVocabularyHead):
     def _mask(self, lengths: Tensor, slots: int, window: int | None) -> Tensor:
         """Return what the block attends to, `[B, 1, block_size, slots + block_size]` bool.
 
-        The window is counted from the first place of the block, for all its places.
+        The window is counted from the first position of the block, for all its positions.
         """
         slot, size = torch.arange(slots, device=lengths.device), self.shape.block_size
         seen = slot < lengths[:, None]

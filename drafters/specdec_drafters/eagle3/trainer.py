@@ -37,7 +37,7 @@ class Eagle3Trainer(WeightsTrainer["Distillation"]):
     """Trains an EAGLE-3 head. The target is frozen, and so are its embeddings, which the head reads.
 
     References:
-        Li et al. 2025 (arXiv 2503.01840). The loss is KL, then total variation, in place of cross-entropy.
+        Li et al. 2025 (arXiv 2503.01840). The loss is KL, then total variation, instead of cross-entropy.
     """
 
     config: Eagle3TrainerConfig
@@ -92,9 +92,9 @@ class Eagle3Trainer(WeightsTrainer["Distillation"]):
         }
         if head.shape.draft_vocab_size == target.vocab_size:
             tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
-        with writing_folder(config.output) as place:
-            write_checkpoint(place, keys, {name: tensor.cpu() for name, tensor in tensors.items()})
-            return write_curve(run.trained.curve, place)
+        with writing_folder(config.output) as temporary:
+            write_checkpoint(temporary, keys, {name: tensor.cpu() for name, tensor in tensors.items()})
+            return write_curve(run.trained.curve, temporary)
 
 
 def chosen_layers(config: Eagle3TrainerConfig, target: LoadedModel) -> tuple[int, ...]:
@@ -221,8 +221,8 @@ class Distillation(TargetDistillation):
         config, head = self._config, self.head
         rows = self._batches.at(step)
         positions = sum(one.positions for one in rows)
-        # Near the end of a sequence, the last places have nothing to predict.
-        scale = 1 / (positions * sum(config.decay**place for place in range(config.unrolled)))
+        # Near the end of a sequence, the last positions have nothing to predict.
+        scale = 1 / (positions * sum(config.decay**position for position in range(config.unrolled)))
         share = tv_share(config.loss, done)
         total = number = 0.0
         for part in (part for one in rows for part in one.split(self._part)):
@@ -236,11 +236,11 @@ class Distillation(TargetDistillation):
         return StepResult(total / max(number, 1), positions)
 
     def measure(self) -> dict[str, float]:
-        """Return the held-out acceptance rates, by place and for drafts as long as trained for."""
+        """Return the held-out acceptance rates, by draft position and for drafts as long as trained for."""
         scores = self.scores()
         point = {"alpha": scores.run_alpha, "block_efficiency": scores.block_efficiency}
         for name, values in (("alpha", scores.alpha), ("greedy_alpha", scores.greedy_alpha)):
-            point |= {f"{name}_{place}": value for place, value in enumerate(values, start=1)}
+            point |= {f"{name}_{position}": value for position, value in enumerate(values, start=1)}
         return point
 
     def scores(self) -> Scores:

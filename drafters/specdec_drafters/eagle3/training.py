@@ -58,7 +58,7 @@ def read_target(target: LoadedModel, rows: Rows, layers: Sequence[int], device: 
 
 @dataclass(frozen=True)
 class _Step:
-    """The drafts' tokens at one place.
+    """The drafts' tokens at one depth.
 
     Attributes:
         logits: `[N, draft vocabulary]`, of each draft that has a token to predict there.
@@ -74,10 +74,10 @@ class _Step:
 
 
 def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[_Step]:
-    """Draft `count` tokens of the text from every position; yield the places of the drafts in turn.
+    """Draft `count` tokens of the text from every position; yield the depths of the drafts in turn.
 
     The draft from position t begins with the entry of token t + 1, which reads the target's state of token t. Its
-    token at place s has an entry that reads the text's token there and the head's own state of the place before.
+    token at depth s has an entry that reads the text's token there and the head's own state of the depth before.
     That entry sees what it sees in decoding: the entries up to t that read the target's states, and those of its
     own draft.
 
@@ -93,12 +93,12 @@ def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[_
     positions = torch.arange(entries, device=device)
     # As in decoding: the first token that the target sampled is read, not drafted.
     begins = mask[:, 1:]
-    for place in range(min(count, entries - 1)):
-        read = torch.nn.functional.pad(tokens[:, 1 + place :], (0, place))
-        states, normed = head.read(read, states, cache, visible[None, None], positions[None] + place)
-        wanted = torch.nn.functional.pad(mask[:, 2 + place :], (0, place + 1)) & begins
+    for depth in range(min(count, entries - 1)):
+        read = torch.nn.functional.pad(tokens[:, 1 + depth :], (0, depth))
+        states, normed = head.read(read, states, cache, visible[None, None], positions[None] + depth)
+        wanted = torch.nn.functional.pad(mask[:, 2 + depth :], (0, depth + 1)) & begins
         rows, columns = wanted.nonzero(as_tuple=True)
-        ahead = columns + place + 2
+        ahead = columns + depth + 2
         yield _Step(
             head.lm_head(normed[rows, columns]), reading.logits[rows, ahead - 1], tokens[rows, ahead], wanted
         )
@@ -108,23 +108,23 @@ def unrolled(head: Eagle3Head, reading: TargetReading, count: int) -> Iterator[_
 def unrolled_loss(
     head: Eagle3Head, reading: TargetReading, count: int, decay: float, share: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted loss of drafts, summed over positions and places; and its unweighted sum of weights.
+    """Return the weighted loss of drafts, summed over positions and depths; and its unweighted sum of weights.
 
     Args:
         head: The head.
         reading: What the target says.
         count: Length of the drafts.
-        decay: Weight of a place, relative to the one before.
+        decay: Weight of a depth, relative to the one before.
         share: Share of total variation; see `training.losses.distillation`. Both p and q are normalised over the
             draft vocabulary.
         temperature: Temperature of both.
     """
     ids = head.token_ids
     total = weights = torch.zeros((), device=ids.device)
-    for place, step in enumerate(unrolled(head, reading, count)):
+    for depth, step in enumerate(unrolled(head, reading, count)):
         loss, _ = distillation(step.p_logits[:, ids], step.logits, share, temperature)
-        total = total + decay**place * loss
-        weights = weights + decay**place * len(step.logits)
+        total = total + decay**depth * loss
+        weights = weights + decay**depth * len(step.logits)
     return total, weights
 
 
@@ -132,20 +132,20 @@ def unrolled_loss(
 def unrolled_scores(head: Eagle3Head, reading: TargetReading, count: int, temperature: float) -> Scores:
     """Return the acceptance of drafts of `count` tokens on text that the target sampled.
 
-    A draft token x at a place is accepted with probability min(1, p(x) / q(x)), and q(x) min(1, p(x) / q(x)) =
-    p(x) min(1, q(x) / p(x)). So the product of min(1, q / p) of the text's tokens at the places before, times the
+    A draft token x at a depth is accepted with probability min(1, p(x) / q(x)), and q(x) min(1, p(x) / q(x)) =
+    p(x) min(1, q(x) / p(x)). So the product of min(1, q / p) of the text's tokens at the depths before, times the
     overlap of p and q at this one, has the probability that all of them are accepted as its mean.
     """
     ids, rows = head.token_ids, reading.rows
     reached = torch.ones(rows.tokens.shape[0], rows.tokens.shape[1] - 1, device=ids.device)
     sums = torch.zeros(4, count, dtype=torch.float64)
-    for place, step in enumerate(unrolled(head, reading, count)):
+    for depth, step in enumerate(unrolled(head, reading, count)):
         p = (step.p_logits / temperature).softmax(-1)
         q = torch.zeros_like(p).index_copy_(1, ids, (step.logits.float() / temperature).softmax(-1))
         overlap = torch.minimum(p, q).sum(-1)
         agreement = p.argmax(-1) == q.argmax(-1)
         seen = [torch.ones_like(overlap), overlap, agreement, reached[step.where] * overlap]
-        sums[:, place] = torch.stack([each.sum().double().cpu() for each in seen])
+        sums[:, depth] = torch.stack([each.sum().double().cpu() for each in seen])
         x = step.tokens[:, None]
         reached[step.where] *= (q.gather(1, x) / p.gather(1, x)).clamp(max=1)[:, 0]
     return Scores(*sums)

@@ -202,7 +202,7 @@ class HeadsLoss:
     def _loss(
         self, states: Tensor, positions: Positions, head: int, target: _Target | None, tv_share: float | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of one head at each place, `[N]`, and its gradient in the head's states, `[N, D]`.
+        """Return the loss of one head at each position, `[N]`, and its gradient in the head's states, `[N, D]`.
 
         The gradients in the logits are those of `training.losses`, computed here together with p, which all heads
         share, and without keeping anything of the size of the logits.

@@ -177,8 +177,8 @@ class Distillation(TargetDistillation):
         for part in (part for one in rows for part in one.split(self._part)):
             with autocast(self._dtype, self._target.device):
                 reading = read_rows(self._target, part.to(self._target.device))
-                losses, places = self._training.backward(reading, share, scale)
-            total, number = total + float(losses.sum()), number + float(places.sum())
+                losses, counts = self._training.backward(reading, share, scale)
+            total, number = total + float(losses.sum()), number + float(counts.sum())
         self._copy_gradients()
         return StepResult(total / max(number, 1), positions)
 

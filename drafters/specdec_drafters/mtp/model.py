@@ -29,7 +29,7 @@ class MtpHead(StateHead):
 
     References:
         Gloeckle et al. 2024 (arXiv 2404.19737); DeepSeek-AI 2024, section 2.2 (arXiv 2412.19437); Cui et al. 2025,
-        one layer for all places (arXiv 2509.18362). The modules are those of speculators 0.9.
+        one layer for all depths (arXiv 2509.18362). The modules are those of speculators 0.9.
     """
 
     def __init__(self, layer: Mapping[str, Any]) -> None:

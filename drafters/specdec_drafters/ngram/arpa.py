@@ -72,7 +72,7 @@ class _ArpaReader:
         self.known = np.zeros(vocab_size + len(SPECIAL_WORDS), dtype=bool)
         self._path = path
         self._vocab_size = vocab_size
-        self._special = {word: vocab_size + place for place, word in enumerate(SPECIAL_WORDS)}
+        self._special = {word: vocab_size + index for index, word in enumerate(SPECIAL_WORDS)}
         self._ids = {name.encode(): id_ for id_, name in enumerate([*map(str, range(vocab_size)), *SPECIAL_WORDS])}
         try:
             self._file = open_input(path, MAX_BYTES)
@@ -218,8 +218,8 @@ class _ArpaReader:
             if len(fields) == order + 2:
                 scores[:, 1] = list(map(float, fields[-1]))
             words = np.empty((count, order), dtype=np.int32)
-            for place in range(order):
-                words[:, place] = list(map(self._ids.__getitem__, fields[place + 1]))
+            for index in range(order):
+                words[:, index] = list(map(self._ids.__getitem__, fields[index + 1]))
             if not (np.abs(scores) <= MAX_LOG10).all() or scores[:, 0].max() > 0:
                 raise ValueError
         except (ValueError, KeyError):

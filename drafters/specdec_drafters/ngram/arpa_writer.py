@@ -49,7 +49,7 @@ def write_arpa(
     names = np.array([*map(str, range(len(known) - len(SPECIAL_WORDS))), *SPECIAL_WORDS], dtype=object)
     listed = [np.flatnonzero(known), *(np.arange(len(level.words)) for level in levels[1:])]
     done = 0
-    with writing_file(path) as place, place.open("w", encoding="ascii", newline="\n") as file:
+    with writing_file(path) as temporary, temporary.open("w", encoding="ascii", newline="\n") as file:
         counts = "".join(f"ngram {order}={len(entries)}\n" for order, entries in enumerate(listed, start=1))
         file.write(f"\\data\\\n{counts}\n")
         for order, entries in enumerate(listed, start=1):
@@ -90,7 +90,7 @@ def _decimal(logarithms: NDArray[np.float32]) -> list[float]:
 
 
 def _spell(levels: Sequence[Level], entries: NDArray[np.int64]) -> list[NDArray[np.int32]]:
-    """Return the words of n-grams of the highest order in `levels`: one array `[E]` for each place."""
+    """Return the words of n-grams of the highest order in `levels`: one array `[E]` for each position."""
     columns = []
     for level in reversed(levels):
         columns.append(level.words[entries])

@@ -125,11 +125,11 @@ def fit(
     probability = shares[0].own + shares[0].gamma[0] * uniform
     probability[vocab_size] = 1.0  # as `lmplz` writes for `<s>`
     levels: list[Level] = []
-    for place, level in enumerate(counted):
-        if place:
-            probability = shares[place].own + shares[place].gamma[level.contexts] * probability[level.shorter]
-        is_context = place + 1 < order
-        backoff = shares[place + 1].gamma if is_context else np.ones(len(level.words))
+    for index, level in enumerate(counted):
+        if index:
+            probability = shares[index].own + shares[index].gamma[level.contexts] * probability[level.shorter]
+        is_context = index + 1 < order
+        backoff = shares[index + 1].gamma if is_context else np.ones(len(level.words))
         levels.append(_level(level, probability, backoff))
     return KneserNeyModel(vocab_size, tuple(levels), known, discounts)
 
@@ -216,27 +216,27 @@ def _count(
     unigrams[vocab_size] = 0  # `<s>` is given, not foretold
     nothing = np.zeros(width, dtype=np.int64)
     levels = [_Counted(nothing, np.arange(width, dtype=np.int32), nothing, unigrams, unigrams, 1)]
-    entries = stream.astype(np.int64)  # which entry of the last level begins at each place
+    entries = stream.astype(np.int64)  # which entry of the last level begins at each position
     progress(1)
     for size in range(2, order + 1):
-        places = np.flatnonzero(remaining >= size)
+        positions = np.flatnonzero(remaining >= size)
         # An entry's number, not its words, is half of the key: 64 bits are enough for any order.
-        keys = entries[places] * width + stream[places + (size - 1)]
+        keys = entries[positions] * width + stream[positions + (size - 1)]
         distinct, found, counts = np.unique(keys, return_inverse=True, return_counts=True)
         shorter = np.empty(len(distinct), dtype=np.int64)
-        shorter[found] = entries[places + 1]
+        shorter[found] = entries[positions + 1]
         contexts, words = np.divmod(distinct, width)
         below = levels[-1]
         levels[-1] = _adjusted(below, shorter)
         levels.append(_Counted(contexts, words.astype(np.int32), shorter, counts, counts, len(below.words)))
         entries = np.full(len(stream), -1, dtype=np.int64)
-        entries[places] = found
+        entries[positions] = found
         progress(size)
     return levels
 
 
 def _sentences(documents: Sequence[NDArray[np.int32]], vocab_size: int) -> tuple[NDArray[np.int32], Integers]:
-    """Return all sentences in a row, `<s>` and `</s>` included, and how many words each place has to its end."""
+    """Return all sentences in a row, with `<s>` and `</s>`, and the words from each position to its end."""
     lengths = np.array([len(document) + 2 for document in documents])
     ends = np.cumsum(lengths)
     inside = np.ones(int(ends[-1]), dtype=bool)
@@ -249,10 +249,10 @@ def _sentences(documents: Sequence[NDArray[np.int32]], vocab_size: int) -> tuple
 
 def _first_seen(stream: NDArray[np.int32], vocab_size: int) -> Integers:
     """Return where each word is first seen, `[W]`; -1 for what is not seen and for the special words."""
-    places = np.full(vocab_size + len(SPECIAL_WORDS), -1, dtype=np.int64)
-    places[stream[::-1]] = np.arange(len(stream))[::-1]  # of several assignments the last one stays
-    places[vocab_size:] = -1
-    return places
+    positions = np.full(vocab_size + len(SPECIAL_WORDS), -1, dtype=np.int64)
+    positions[stream[::-1]] = np.arange(len(stream))[::-1]  # of several assignments the last one stays
+    positions[vocab_size:] = -1
+    return positions
 
 
 def _adjusted(level: _Counted, shorter_of_above: Integers) -> _Counted:
@@ -278,17 +278,17 @@ def _tallies(levels: Sequence[_Counted], first_seen: Integers) -> list[list[int]
     """
     tallies = [np.bincount(np.minimum(level.counts, 5), minlength=6) for level in levels]
     last = int(np.argmax(first_seen))
-    for place, level in enumerate(levels[:-1]):
-        if place:
+    for index, level in enumerate(levels[:-1]):
+        if index:
             longer = np.flatnonzero(level.shorter == last)
             if not len(longer):  # nothing stands before `<s>`
                 break
             first_words = longer
-            for between in reversed(levels[1 : place + 1]):
+            for between in reversed(levels[1 : index + 1]):
                 first_words = between.contexts[first_words]
             last = int(longer[np.argmax(first_seen[first_words])])
-        tallies[place][min(level.counts[last], 5)] -= 1
-        tallies[place][min(level.occurrences[last], 5)] += 1
+        tallies[index][min(level.counts[last], 5)] -= 1
+        tallies[index][min(level.occurrences[last], 5)] += 1
     return [tally[1:5].tolist() for tally in tallies]
 
 

@@ -68,9 +68,9 @@ def find_contexts(levels: Sequence[Level], words: NDArray[np.int32], width: int)
         parents = np.repeat(np.arange(len(level.first) - 1), np.diff(level.first))
         keys = parents * width + level.words
         wanted = np.where(entries < 0, -1, entries * width + words[:, depth])
-        places = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
-        found = keys[places] == wanted if len(keys) else np.zeros(len(wanted), dtype=bool)
-        entries = np.where(found, places, -1)
+        indices = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        found = keys[indices] == wanted if len(keys) else np.zeros(len(wanted), dtype=bool)
+        entries = np.where(found, indices, -1)
     return entries
 
 
@@ -184,8 +184,8 @@ class NgramTables:
         entry = words[0]
         for level, word in zip(self.levels[1:], words[1:], strict=False):
             start, end = level.first[entry], level.first[entry + 1]
-            place = int(start + np.searchsorted(level.words[start:end], word))
-            if place == end or level.words[place] != word:
+            index = int(start + np.searchsorted(level.words[start:end], word))
+            if index == end or level.words[index] != word:
                 return None
-            entry = place
+            entry = index
         return entry

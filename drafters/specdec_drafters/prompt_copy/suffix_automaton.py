@@ -111,7 +111,7 @@ class SuffixAutomaton(ABC):
         return split
 
     def _split(self, state: int, length: int) -> int:
-        """Give the parts of `state` of at most `length` tokens, which end at a new place, a state of their own."""
+        """Give the parts of `state` of at most `length` tokens, which end at a new position, their own state."""
         half = len(self._lengths)
         self._lengths.append(length)
         self._next.append(self._next[state].copy())
@@ -296,8 +296,8 @@ class LatestPlaces(SuffixAutomaton):
 
     def _revoke(self, token: int, window: int, replaced: list[int]) -> None:  # noqa: ARG002
         latest, links = self._notes[0], self._links
-        for place in replaced:
-            latest[window] = place
+        for position in replaced:
+            latest[window] = position
             window = links[window]
 
 

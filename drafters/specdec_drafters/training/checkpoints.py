@@ -119,8 +119,8 @@ class TrainingFolder:
         if device.type == "cuda":
             tensors["random.cuda"] = torch.cuda.get_rng_state(device)
         header = {"state": asdict(state), "numbers": numbers}
-        with writing_file(self._checkpoint) as place:
-            self._write(place, tensors, header)
+        with writing_file(self._checkpoint) as path:
+            self._write(path, tensors, header)
             if self._checkpoint.is_file():
                 self._checkpoint.replace(self._previous)
 
@@ -168,8 +168,8 @@ class TrainingFolder:
         for name, rows in {**pools, "held": data.held_out}.items():
             parts = ((part, getattr(rows, part)) for part in _ROW_PARTS)
             tensors |= {f"{name}.{part}": tensor for part, tensor in parts if tensor is not None}
-        with writing_file(self._rows) as place:
-            self._write(place, tensors, {})
+        with writing_file(self._rows) as path:
+            self._write(path, tensors, {})
 
     def load_rows(self) -> TrainingData:
         """Return the saved training data.
@@ -183,11 +183,11 @@ class TrainingFolder:
         names = sorted({name.rsplit(".", 1)[0] for name in tensors} - {"held"})
         return TrainingData(tuple(_rows(tensors, name) for name in names), _rows(tensors, "held"))
 
-    def _write(self, place: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    def _write(self, path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
         plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         text = json.dumps({"settings": self._settings, "tensors": sorted(plain), **header})
-        save_file(plain, place, metadata={"format": _FORMAT, "training": text})
-        with place.open("rb") as file:
+        save_file(plain, path, metadata={"format": _FORMAT, "training": text})
+        with path.open("rb") as file:
             os.fsync(file.fileno())
 
     def _latest(self) -> Path:

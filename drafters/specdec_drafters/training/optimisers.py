@@ -51,11 +51,11 @@ def flatten(optimisers: Sequence[Optimizer]) -> tuple[dict[str, Tensor], dict[st
     for index, optimiser in enumerate(optimisers):
         for weight, state in optimiser.state_dict()["state"].items():
             for name, value in state.items():
-                place = f"{index}.{weight}.{name}"
+                key = f"{index}.{weight}.{name}"
                 if isinstance(value, Tensor):
-                    tensors[place] = value
+                    tensors[key] = value
                 else:
-                    numbers[place] = value
+                    numbers[key] = value
     return tensors, numbers
 
 
@@ -66,8 +66,8 @@ def restore(optimisers: Sequence[Optimizer], tensors: Mapping[str, Tensor], numb
         ValueError: The state belongs to other optimisers.
     """
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimisers]
-    for place, value in {**tensors, **numbers}.items():
-        index, weight, name = place.split(".", 2)
+    for key, value in {**tensors, **numbers}.items():
+        index, weight, name = key.split(".", 2)
         if int(index) >= len(states):
             raise ValueError("it has the state of more optimisers")
         states[int(index)].setdefault(int(weight), {})[name] = value

@@ -55,8 +55,8 @@ class Rows:
         """Return the rows on a device."""
         if self.sources is None or self.source_mask is None:
             return Rows(self.tokens.to(device), self.mask.to(device))
-        places = (self.tokens, self.mask, self.sources, self.source_mask)
-        return Rows(*(tensor.to(device) for tensor in places))
+        tensors = (self.tokens, self.mask, self.sources, self.source_mask)
+        return Rows(*(tensor.to(device) for tensor in tensors))
 
 
 def pad_rows(

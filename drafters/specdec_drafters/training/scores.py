@@ -9,15 +9,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Scores:
-    """Acceptance at each place of a draft, summed over positions; the sums of several readings add up.
+    """Acceptance at each depth of a draft, summed over positions; the sums of several readings add up.
 
-    Place i is that of head i, or of the i-th token that a head drafts.
+    Depth i is that of head i, or of the i-th token that a head drafts.
 
     Attributes:
-        positions: `[k]`, number of positions at which there was a token to predict at each place.
+        positions: `[k]`, number of positions at which there was a token to predict at each depth.
         overlap: `[k]`, the sum of sum_x min(p(x), q_i(x)).
         agreement: `[k]`, how often p and q_i have the same argmax.
-        accepted: `[k]`, the sum of the probability that places 1 ... i are all accepted.
+        accepted: `[k]`, the sum of the probability that the tokens at depths 1 ... i are all accepted.
     """
 
     positions: Tensor
@@ -35,17 +35,17 @@ class Scores:
 
     @property
     def alpha(self) -> list[float]:
-        """Corollary 3.6 at each place: E(sum_x min(p, q_i)); of arXiv 2211.17192."""
+        """Corollary 3.6 at each depth: E(sum_x min(p, q_i)); of arXiv 2211.17192."""
         return (self.overlap / self.positions.clamp(min=1)).tolist()
 
     @property
     def greedy_alpha(self) -> list[float]:
-        """How often each place has the target's argmax."""
+        """How often the token at each depth is the target's argmax."""
         return (self.agreement / self.positions.clamp(min=1)).tolist()
 
     @property
     def acceptance_by_place(self) -> list[float]:
-        """The probability that places 1 ... i are all accepted, for each i."""
+        """The probability that the tokens at depths 1 ... i are all accepted, for each i."""
         return (self.accepted / self.positions.clamp(min=1)).tolist()
 
     @property
@@ -57,7 +57,7 @@ class Scores:
     def run_alpha(self) -> float:
         """The accepted share of the verified tokens with drafts of k tokens: the acceptance rate that a run shows.
 
-        Place i is verified if all places before it were accepted.
+        Depth i is verified if all depths before it were accepted.
         """
         accepted = self.acceptance_by_place
         return sum(accepted) / (1 + sum(accepted[:-1]))

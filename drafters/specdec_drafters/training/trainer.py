@@ -141,8 +141,8 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
         progress.stage(f"writing {self.result}")
         facts = self.write(made[0], target, run)
         if self.folder_with is None:
-            with writing_file(curve_path(config.output)) as place:
-                write_points(run.trained.curve, place)
+            with writing_file(curve_path(config.output)) as temporary:
+                write_points(run.trained.curve, temporary)
         run.folder.remove()
         return TrainingReport(tuple(outputs), facts, usage(self.drafter, "model", config.output))
 

@@ -71,11 +71,11 @@ class TransformerTrainer(WeightsTrainer["Distillation"]):
     def write(self, trained: Distillation, target: LoadedModel, run: TrainingRun) -> dict[str, str | int | float]:
         """Write the model folder with the tokenizer and the learning curve."""
         model = trained.drafter.model.eval()
-        with writing_folder(self.config.output) as place, without_progress_bar():
-            model.to(getattr(torch, self.config.saved_as)).save_pretrained(place)
+        with writing_folder(self.config.output) as temporary, without_progress_bar():
+            model.to(getattr(torch, self.config.saved_as)).save_pretrained(temporary)
             if target.tokenizer is not None:
-                target.tokenizer.save_pretrained(place)
-            curve = write_curve(run.trained.curve, place)
+                target.tokenizer.save_pretrained(temporary)
+            curve = write_curve(run.trained.curve, temporary)
         before, after = run.trained.curve[0], run.trained.curve[-1]
         return {
             **run.facts(sum(weight.numel() for weight in model.parameters())),

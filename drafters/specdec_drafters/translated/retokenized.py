@@ -34,14 +34,14 @@ class Retokenizer:
         if encoder_decoder:
             self.prefix = () if start is None else (start,)
 
-    def is_text(self, place: int, token: int) -> bool:
-        """Whether a token of the target is a part of the text, at its place in a sequence."""
-        return self.target.texts[token] is not None and not (self._decoder and place == 0)
+    def is_text(self, position: int, token: int) -> bool:
+        """Whether a token of the target is a part of the text, at its position in a sequence."""
+        return self.target.texts[token] is not None and not (self._decoder and position == 0)
 
-    def meaning(self, place: int, token: int) -> tuple[int, ...]:
+    def meaning(self, position: int, token: int) -> tuple[int, ...]:
         """Return what the drafter reads for a token that is not text: a token of its own, or nothing."""
         own = self.target.prefix
-        begins = place == 0 and bool(self.prefix) if self._decoder else own[place : place + 1] == (token,)
+        begins = position == 0 and bool(self.prefix) if self._decoder else own[position : position + 1] == (token,)
         return () if begins or token not in self.special else (self.special[token],)
 
     def source(self, tokens: Sequence[int]) -> list[int]:
@@ -68,8 +68,10 @@ class Retokenizer:
             new = new.removeprefix(b" ") if self.drafter.spaced else new
             new = b" " + new if self.target.spaced and not new.startswith(b" ") else new
         last = list(tokens[text.open_start :])
-        places = enumerate(last, start=text.open_start)
-        before = b"".join(self.target.texts[token] or b"" for place, token in places if self.is_text(place, token))
+        positioned = enumerate(last, start=text.open_start)
+        before = b"".join(
+            self.target.texts[token] or b"" for position, token in positioned if self.is_text(position, token)
+        )
         whole = before + new
         whole = whole[: len(whole) - incomplete(whole)]
         ids = self.target.encode(whole.decode("utf-8", "replace"))

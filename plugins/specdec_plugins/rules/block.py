@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 class BlockRule(AcceptanceRule):
-    """Verifies a draft jointly: never fewer tokens than Algorithm 1 in expectation, with the same output law.
+    """Verifies a draft jointly: in expectation no fewer tokens than Algorithm 1, with the same distribution.
 
-    Let c_0 = 1 and c_i = min(1, c_{i-1} p(x_i) / q(x_i)) along the draft x_1 ... x_gamma. Place i < gamma passes
-    with probability
+    Let c_0 = 1 and c_i = min(1, c_{i-1} p(x_i) / q(x_i)) along the draft x_1 ... x_gamma. Position i < gamma
+    passes with probability
 
         h_i = n_i / (n_i + 1 - c_i),  n_i = sum_x max(0, c_i p(x) - q(x)),
 
-    p and q being the distributions after x_i, and place gamma with h_gamma = c_gamma, independently of each other.
-    The last place tau that passes counts: x_1 ... x_tau are accepted, whatever was decided before tau. The next
+    where p and q are the distributions after x_i; position gamma passes with h_gamma = c_gamma, all independently.
+    The last position tau that passes counts: x_1 ... x_tau are accepted, whatever was decided before tau. The next
     token is drawn from norm(max(0, c_tau p - q)), and from p if tau = gamma.
 
     **Why it is exact.** Let A_i be the probability that tau >= i, given x_1 ... x_i. It is c_i: at the end by
@@ -45,7 +45,7 @@ class BlockRule(AcceptanceRule):
 
     References:
         Sun et al., Block Verification Accelerates Speculative Decoding, Theorems 1 and 2 (arXiv 2403.10444). The
-        proof above is by induction from the end of the draft; the paper compares the laws of whole blocks.
+        proof above is by induction from the end of the draft; the paper compares distributions of whole blocks.
     """
 
     def acceptance_given_text(
@@ -56,9 +56,9 @@ class BlockRule(AcceptanceRule):
         """Return R_i c_i / (R_{i-1} c_{i-1}) = min(1, r_i / c_{i-1}), with c_i = min(1, c_{i-1} / r_i)."""
         odds = np.empty_like(ratio)
         kept = np.ones(ratio.shape[:-1])
-        for place in range(ratio.shape[-1]):
-            own = ratio[..., place]
-            odds[..., place] = np.minimum(own, kept) / kept
+        for position in range(ratio.shape[-1]):
+            own = ratio[..., position]
+            odds[..., position] = np.minimum(own, kept) / kept
             kept = np.maximum(kept / np.maximum(own, kept), np.finfo(np.float64).tiny)
         return odds
 
@@ -69,9 +69,9 @@ class BlockRule(AcceptanceRule):
             return accept(proposal, p, None, uniforms)
         kept = _kept(proposal, p)
         lengths = torch.tensor(proposal.lengths, device=p.device)[:, None]
-        place = torch.arange(1, width + 1, device=p.device)
-        passes = (uniforms[:, :width] < _odds(proposal, p, kept, lengths)) & (place <= lengths)
-        accepted = (passes * place).amax(dim=1)  # the last place that passes; 0 if none does
+        position = torch.arange(1, width + 1, device=p.device)
+        passes = (uniforms[:, :width] < _odds(proposal, p, kept, lengths)) & (position <= lengths)
+        accepted = (passes * position).amax(dim=1)  # the last position that passes; 0 if none does
 
         rows = torch.arange(batch, device=p.device)
         at = accepted.clamp(max=width - 1)
@@ -99,16 +99,16 @@ def _odds(proposal: Proposal, p: Tensor, kept: Tensor, lengths: Tensor) -> Tenso
     """Return h_1 ... h_K, `[B, K]` float64; `lengths` is `[B, 1]`."""
     gain = _gain(proposal, p[:, :-1], kept[:, :-1])
     inner = gain / (gain + 1 - kept[:, :-1])
-    # 0 / 0 where p = q and c = 1, so that the next place passes anyway. NaN where p is NaN: c, as at the end of a
-    # draft, so that the text gets there and decoding reports it.
+    # 0 / 0 where p = q and c = 1, so that the next position passes anyway. NaN where p is NaN: c, as at the end of
+    # a draft, so that the text gets there and decoding reports it.
     inner = torch.where(inner.isfinite(), inner, kept[:, :-1])
     odds = torch.cat([inner, kept[:, -1:]], dim=1)
-    places = torch.arange(odds.shape[1], device=p.device)
-    return torch.where(places == lengths, kept, odds)[:, 1:]
+    positions = torch.arange(odds.shape[1], device=p.device)
+    return torch.where(positions == lengths, kept, odds)[:, 1:]
 
 
 def _gain(proposal: Proposal, p: Tensor, kept: Tensor) -> Tensor:
-    """Return n_i = sum_x max(0, c_i p(x) - q(x)) after each place before the last, `[B, K]` float64."""
+    """Return n_i = sum_x max(0, c_i p(x) - q(x)) after each position before the last, `[B, K]` float64."""
     if isinstance(proposal.q, PointMass):
         p_x = p.gather(2, proposal.tokens[..., None])[..., 0].double()
         return kept * (1 - p_x).clamp(min=0)

@@ -39,7 +39,7 @@ class ExactMatchRuleConfig(RuleConfig):
 
     @property
     def lossless_at(self) -> LosslessAt:
-        """In greedy decoding, the only place where it works."""
+        """Greedy decoding, which is all that the rule works in."""
         return "greedy"
 
 

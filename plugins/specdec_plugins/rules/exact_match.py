@@ -11,8 +11,8 @@ from specdec_core.verification import accept_greedy
 class ExactMatchRule(AcceptanceRule):
     """Accepts draft tokens while they equal the target's argmax.
 
-    In greedy decoding all lossless rules come to this. Where the target samples, the argmax alone would take the
-    place of p, so the rule is refused there when the config is read.
+    In greedy decoding all lossless rules come to this. Where the target samples, the argmax alone would
+    replace p, so the rule is refused there when the config is read.
 
     References:
         Stern et al. 2018, Blockwise Parallel Decoding, section 3 (arXiv 1811.03115).

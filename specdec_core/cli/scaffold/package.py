@@ -122,9 +122,9 @@ def write_package(folder: Path, files: Sequence[File]) -> None:
     """
     _check_empty(folder)
     check_output(folder, overwrite=False, folder_with="pyproject.toml")
-    with writing_folder(folder) as place:
+    with writing_folder(folder) as temporary:
         for file in files:
-            path = place / file.path
+            path = temporary / file.path
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(file.text, encoding="utf-8", newline="\n")
 

@@ -184,6 +184,6 @@ def figure(
 
     check_figure(number, output)
     check_output(output, overwrite)
-    with writing_file(output) as place:
-        draw_figure(number, place)
+    with writing_file(output) as temporary:
+        draw_figure(number, temporary)
     error_console().print(f"written: {output}", soft_wrap=True)

@@ -124,10 +124,10 @@ def _measured(
 def _times(text: str) -> dict[int, float]:
     """Return T(k) in units of T(0) from `1,1.1,1.3` or `0:45,3:80`."""
     known: dict[int, float] = {}
-    for place, part in enumerate(text.split(",")):
+    for index, part in enumerate(text.split(",")):
         tokens, colon, time = part.rpartition(":")
         try:
-            k = int(tokens) if colon else place
+            k = int(tokens) if colon else index
             value = float(time)
         except ValueError:
             raise ConfigError(

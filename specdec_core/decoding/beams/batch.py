@@ -354,4 +354,4 @@ def _levels(prompt: PromptBeams, drafts: dict[int, tuple[int, int]]) -> int:
 def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """Return the number of tokens with which both begin."""
     pairs = zip(one, other, strict=False)
-    return next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

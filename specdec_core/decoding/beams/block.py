@@ -14,7 +14,7 @@ from specdec_core.interface import Proposal
 
 @dataclass(frozen=True)
 class _Node:
-    """A node to be read: `source` is its place among the last tokens of beams and then all draft tokens.
+    """A node to be read: `source` is its index among the last tokens of beams and then all draft tokens.
 
     Its parent is `base`, or the parent that the draft says, `shift` later.
     """
@@ -86,8 +86,8 @@ class TreeBlock:
         """
         first = len(self._prompts[prompt].nodes)
         return {
-            first + place: (node.row, node.number)
-            for place, node in enumerate(self._nodes[prompt])
+            first + index: (node.row, node.number)
+            for index, node in enumerate(self._nodes[prompt])
             if node.row >= 0
         }
 
@@ -97,9 +97,9 @@ class TreeBlock:
         first = len(prompt.nodes)
         starts = [place.node for place in prompt.places]
         nodes = []
-        for place, beam in enumerate(beams):
-            nodes.append(_Node(before + place, 0, prompt.places[beam].node))
-            starts[beam] = first + place
+        for index, beam in enumerate(beams):
+            nodes.append(_Node(before + index, 0, prompt.places[beam].node))
+            starts[beam] = first + index
         width = self.proposal.tokens.shape[1]
         for start, row in zip(starts, rows, strict=True):
             shift = first + len(nodes)

@@ -216,12 +216,12 @@ class BeamDraft:
         Args:
             logits: `[R, P, V]`, the logits after each node of the level before.
         """
-        rows, places, vocab = logits.shape
+        rows, leaves, vocab = logits.shape
         beams, width = self._search.beams, self._search.width
         pairs = zip(self._paths, self._open(), strict=True)
-        nodes = [(row, place) for row, (paths, more) in enumerate(pairs) for place in range(len(paths)) if more]
-        before = [self._paths[row][place] for row, place in nodes]
-        core = [place in self._core[row] for row, place in nodes]
+        nodes = [(row, node) for row, (paths, more) in enumerate(pairs) for node in range(len(paths)) if more]
+        before = [self._paths[row][node] for row, node in nodes]
+        core = [node in self._core[row] for row, node in nodes]
         found = torch.tensor(nodes).to(logits.device, non_blocking=True)
         prefixes = self._node_texts(nodes) if self._to_probs.needs_prefix else None
         each = log_probs(self._to_probs, logits[found[:, 0], found[:, 1]], prefixes)
@@ -229,8 +229,8 @@ class BeamDraft:
         # No node has more than u children in a level of u.
         top = each.topk(min(width, vocab), dim=1)
         scores = top.values.nan_to_num(nan=-inf, posinf=-inf) + torch.tensor(before).to(each.device)[:, None]
-        shape = (rows // beams, beams * places * scores.shape[1])
-        flat = scores.new_full((rows, places, scores.shape[1]), -inf)
+        shape = (rows // beams, beams * leaves * scores.shape[1])
+        flat = scores.new_full((rows, leaves, scores.shape[1]), -inf)
         own, tokens = flat.clone(), top.indices.new_zeros(flat.shape)
         flat[found[:, 0], found[:, 1]] = scores
         own[found[:, 0], found[:, 1]] = scores.masked_fill(~torch.tensor(core).to(each.device)[:, None], -inf)
@@ -242,7 +242,7 @@ class BeamDraft:
         best, index = (torch.cat(pair, dim=1) for pair in zip(first, others, strict=True))
         chosen = tokens.gather(1, index)
         best_list, index_list, chosen_list = torch.stack([best.double(), index.double(), chosen.double()]).tolist()
-        return self._add(best_list, index_list, chosen_list, places * scores.shape[1], scores.shape[1])
+        return self._add(best_list, index_list, chosen_list, leaves * scores.shape[1], scores.shape[1])
 
     def _add(
         self,
@@ -256,7 +256,7 @@ class BeamDraft:
 
         Args:
             scores: Their scores; minus infinity where there are fewer.
-            index: Their places among the candidates of their prompt.
+            index: Their indices among the candidates of their prompt.
             tokens: Their tokens.
             of_row: Number of candidates of a row.
             of_node: Number of candidates of a node.
@@ -267,10 +267,10 @@ class BeamDraft:
         paths: list[list[float]] = [[] for _ in range(rows)]
         self._core = [set() for _ in range(rows)]
         for prompt, found in enumerate(zip(scores, index, tokens, strict=True)):
-            for rank, (score, place, token) in enumerate(zip(*found, strict=True)):
+            for rank, (score, candidate, token) in enumerate(zip(*found, strict=True)):
                 if score == -inf:
                     continue
-                row, rest = divmod(int(place), of_row)
+                row, rest = divmod(int(candidate), of_row)
                 row += prompt * self._search.beams
                 self._nodes[row].append((int(token), firsts[row] + rest // of_node))
                 if rank < self._search.beams:
@@ -292,6 +292,6 @@ class BeamDraft:
         return [most > levels and any(score > -inf for score in paths) for most, paths in pairs]
 
     def _node_texts(self, nodes: Sequence[tuple[int, int]]) -> list[list[int]]:
-        """Return the text before the continuations of some nodes of the last level, given as rows and places."""
+        """Return the text before the continuations of some nodes of the last level, given as row and index."""
         paths = [all_paths([token for token, _ in row], [parent for _, parent in row]) for row in self._nodes]
-        return [[*self._prefixes[row], *paths[row][place - len(self._paths[row])]] for row, place in nodes]
+        return [[*self._prefixes[row], *paths[row][node - len(self._paths[row])]] for row, node in nodes]

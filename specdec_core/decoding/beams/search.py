@@ -95,7 +95,7 @@ class BeamState:
     Attributes:
         beams: The new tokens of each running beam, the best beam first.
         scores: `[w]` float32, the log probability of each.
-        finished: The best finished hypotheses; None in places that none has taken.
+        finished: The best finished hypotheses; None where a slot is free.
         finished_scores: `[w]` float32, their scores.
         improvable: Whether a running beam may still become better than a finished one.
         done: Whether the search has ended.
@@ -192,7 +192,7 @@ def _finish(
     """Return the best w of the finished hypotheses and of those of the best w continuations that end now."""
     normalised = (scores / np.float32(length**rules.length_penalty)).astype(np.float32)
     closed = None not in state.finished and rules.early_stopping is True
-    out = np.array([reason is None or place >= rules.beams for place, reason in enumerate(reasons)])
+    out = np.array([reason is None or index >= rules.beams for index, reason in enumerate(reasons)])
     for excluded in (closed, not state.improvable, out):
         normalised = normalised + np.float32(excluded) * _EXCLUDED
     new = [
@@ -202,7 +202,7 @@ def _finish(
     merged = np.concatenate([state.finished_scores, normalised])
     order = _best(merged, rules.beams)
     either = [*state.finished, *new]
-    return tuple(either[place] for place in order), merged[order]
+    return tuple(either[index] for index in order), merged[order]
 
 
 def _may_improve(
@@ -216,5 +216,5 @@ def _may_improve(
 
 
 def _best(scores: Scores, count: int) -> NDArray[np.intp]:
-    """Return the places of the largest scores, the largest first; of equal ones, the first comes first."""
+    """Return the indices of the largest scores, the largest first; of equal ones, the first comes first."""
     return np.argsort(-scores, kind="stable")[:count]

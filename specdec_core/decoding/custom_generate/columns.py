@@ -73,11 +73,11 @@ class Columns:
         """Return the tokens of the next column; None if a row has not come so far."""
         column = []
         for row, live in zip(rows, self._live, strict=True):
-            place = row.begin + self._taken
+            index = row.begin + self._taken
             if not live and self._pad_id is not None:
                 column.append(self._pad_id)
-            elif place < len(row.tokens):
-                column.append(row.tokens[place])
+            elif index < len(row.tokens):
+                column.append(row.tokens[index])
             else:
                 return None
         return column
@@ -111,4 +111,4 @@ class Columns:
                 flat = found[name]
                 assert flat is not None
                 width = len(flat) // len(rows)
-                rows[row] += [flat[row * width + place].to(self.ids.device) for place in path[: len(new)]]
+                rows[row] += [flat[row * width + column].to(self.ids.device) for column in path[: len(new)]]

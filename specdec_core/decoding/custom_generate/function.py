@@ -59,7 +59,7 @@ def generate_with(
     """Return a callable for `model.generate(..., custom_generate=...)` that decodes with a drafter.
 
     `generate` prepares everything as ever: its `generation_config`, the logits processors, stopping criteria and
-    attention masks. Then this decodes, by the same law as plain `generate`, in fewer forward passes of the model.
+    attention masks. Then this decodes with the distribution of plain `generate`, in fewer forward passes.
 
     Args:
         drafter: Proposes tokens; see `Decoder`. None decodes one token a step.

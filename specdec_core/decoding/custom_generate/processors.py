@@ -2,7 +2,7 @@
 
 A processor of transformers takes ids `[B, L]`, in which all rows are of one length, with the padding on the left,
 and it may go by the number of the row. A step verifies several positions of each row, and rows accept different
-numbers of tokens. So the positions are put in groups of one length: in each, a row stands in its own place.
+numbers of tokens. So the positions are put in groups of one length: in each, a row keeps its own index.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ class _Written:
 
 
 # Rows that drew no token at a position have None.
-_Place: TypeAlias = "_Certain | _Written | list[TemperedCandidates | None]"
+_Source: TypeAlias = "_Certain | _Written | list[TemperedCandidates | None]"
 
 
 class DraftRecord:
@@ -51,7 +51,7 @@ class DraftRecord:
     def clear(self) -> None:
         """Discard the record; the buffer for dense q is reused."""
         self._lists: list[list[int] | None] = []  # of each position; None where its tokens are in the buffer
-        self._places: list[_Place] = []
+        self._sources: list[_Source] = []
         self._extension: list[list[int]] = []
         self._extended_q = False
 
@@ -61,7 +61,7 @@ class DraftRecord:
         return bool(self._extension)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._sources)
 
     @property
     def buffer(self) -> Tensor:
@@ -101,7 +101,7 @@ class DraftRecord:
             had.extend(new)
         self._extended_q = self._extended_q or q is not None
 
-    def _add(self, tokens: Tensor | list[int], place: _Place) -> None:
+    def _add(self, tokens: Tensor | list[int], source: _Source) -> None:
         if isinstance(tokens, Tensor) and tokens.device.type == "cpu":
             tokens = tokens.tolist()
         if isinstance(tokens, Tensor):
@@ -110,7 +110,7 @@ class DraftRecord:
             self._lists.append(None)
         else:
             self._lists.append(tokens)
-        self._places.append(place)
+        self._sources.append(source)
 
     def _column(self, number: int) -> Tensor:
         """Return the buffer for the tokens of a position, `[B]`."""
@@ -151,26 +151,26 @@ class DraftRecord:
 
     def q(self) -> Distribution:
         """Return q of all positions in the cheapest form, in memory that the next step overwrites."""
-        places = self._places
+        sources = self._sources
         if self._extended_q:
             return Dense(self.buffer[:, : max(map(len, self._extension))])
-        if all(isinstance(place, _Certain) for place in places):
+        if all(isinstance(source, _Certain) for source in sources):
             return PointMass()
-        candidates = [place for place in places if isinstance(place, list)]
-        if len(candidates) == len(places):
-            widest = max(len(row.ids) for place in candidates for row in place if row is not None)
+        candidates = [source for source in sources if isinstance(source, list)]
+        if len(candidates) == len(sources):
+            widest = max(len(row.ids) for source in candidates for row in source if row is not None)
             if 3 * widest <= self._shape[2]:  # an int64 and a float32 for each, against V of float32
                 return self._sparse(candidates, widest)
-        for number, place in enumerate(places):
-            self._write(number, place)
-        return Dense(self.buffer[:, : len(places)])
+        for number, source in enumerate(sources):
+            self._write(number, source)
+        return Dense(self.buffer[:, : len(sources)])
 
-    def _sparse(self, places: Sequence[list[TemperedCandidates | None]], widest: int) -> Sparse:
+    def _sparse(self, sources: Sequence[list[TemperedCandidates | None]], widest: int) -> Sparse:
         """Return the q of positions that were all drawn from candidates, at most `widest` of them."""
-        shape = self._batch, len(places), widest
+        shape = self._batch, len(sources), widest
         ids, probabilities = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-        for number, place in enumerate(places):
-            for index, row in enumerate(place):
+        for number, source in enumerate(sources):
+            for index, row in enumerate(source):
                 if row is not None:
                     count = len(row.ids)
                     ids[index, number, :count], ids[index, number, count:] = row.ids, row.ids[0]
@@ -178,13 +178,13 @@ class DraftRecord:
         parts = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in (ids, probabilities))
         return Sparse(*parts)
 
-    def _write(self, number: int, place: _Place) -> None:
+    def _write(self, number: int, source: _Source) -> None:
         """Write the q of a position to the buffer, unless it is there."""
-        if isinstance(place, _Certain):
+        if isinstance(source, _Certain):
             self.buffer[:, number].zero_().scatter_(1, self._columns[:, number, None], 1.0)
-        elif isinstance(place, list):
+        elif isinstance(source, list):
             written = np.zeros((self._batch, self._shape[2]), dtype=np.float32)
-            for out, row in zip(written, place, strict=True):
+            for out, row in zip(written, source, strict=True):
                 if row is not None:
                     out[row.ids] = row.probabilities
             self.buffer[:, number].copy_(torch.from_numpy(written), non_blocking=True)

@@ -150,9 +150,9 @@ class DraftRecorder:
         if tuple(values.shape) != expected:
             raise PluginError(f"logits of shape {tuple(values.shape)} were given; [B, P, V] is {expected} here.")
         drawn = self._tree.branch(values.to(self._device))
-        place = logits.device
+        device = logits.device
         # Copied, since the drafter may change what it gets.
-        return Branches(drawn.tokens.to(place, copy=True), drawn.parents.to(place, copy=True), drawn.lengths)
+        return Branches(drawn.tokens.to(device, copy=True), drawn.parents.to(device, copy=True), drawn.lengths)
 
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class DraftRecorder:
             return self._sample_dense(rows)
         if self._to_probs.greedy:
             return self._draw_best(rows)
-        place, numbers = len(self._record), self._take_numbers()
+        position, numbers = len(self._record), self._take_numbers()
         temperature = self._to_probs.settings.temperature
         tokens, confidence = [0] * len(rows), [1.0] * len(rows)
         drawn_from: list[TemperedCandidates | None] = [None] * len(rows)
@@ -196,7 +196,7 @@ class DraftRecorder:
             if row is not None and self._left[index]:
                 at = drawn_from[index] = tempered(row, temperature)
                 tokens[index], confidence[index] = self._sampler.draw_candidate(
-                    at, numbers[index][place], index, place
+                    at, numbers[index][position], index, position
                 )
         self._record.add_candidates(tokens, drawn_from)
         self._advance(confidence)
@@ -246,11 +246,11 @@ class DraftRecorder:
         kept = [list(row[:left]) for row, left in zip(tokens, self._left, strict=True)]
         left = [most - len(row) for most, row in zip(self._left, kept, strict=True)]
         if self._keep_drafting is not None:
-            for place in range(max(map(len, kept))):
-                on = self._keep_drafting(_extended_confidence(kept, q, place))
+            for position in range(max(map(len, kept))):
+                on = self._keep_drafting(_extended_confidence(kept, q, position))
                 for row, more in enumerate(on):
-                    if not more and place < len(kept[row]):
-                        del kept[row][place + 1 :]
+                    if not more and position < len(kept[row]):
+                        del kept[row][position + 1 :]
                         left[row] = 0
         self._record.extend(kept, q)
         self._lengths = [n + len(row) for n, row in zip(self._lengths, kept, strict=True)]
@@ -405,9 +405,9 @@ def _at(probabilities: Tensor, token: Tensor) -> Tensor:
     return probabilities.gather(1, token[:, None])[:, 0]
 
 
-def _extended_confidence(rows: Sequence[Sequence[int]], q: Tensor | None, place: int) -> list[float]:
+def _extended_confidence(rows: Sequence[Sequence[int]], q: Tensor | None, position: int) -> list[float]:
     """Return q of the tokens at a position: 1 where they were certain, NaN in rows that have none there."""
     return [
-        math.nan if place >= len(row) else 1.0 if q is None else float(q[index, place, row[place]])
+        math.nan if position >= len(row) else 1.0 if q is None else float(q[index, position, row[position]])
         for index, row in enumerate(rows)
     ]

@@ -97,16 +97,16 @@ class TreeDraft:
         Args:
             logits: `[B, P, V]`, the logits after each node of the level before.
         """
-        batch, places, vocab = logits.shape
+        batch, leaves, vocab = logits.shape
         counts = self._counts()
         width = max(counts)
-        flat = logits.reshape(batch * places, vocab)
-        prefixes = self._node_prefixes(places) if self._to_probs.needs_prefix else None
+        flat = logits.reshape(batch * leaves, vocab)
+        prefixes = self._node_prefixes(leaves) if self._to_probs.needs_prefix else None
         if self._to_probs.greedy:
-            scores = self._to_probs.scores(flat, prefixes).view(batch, places, vocab)
+            scores = self._to_probs.scores(flat, prefixes).view(batch, leaves, vocab)
             tokens, parents = self._best(scores, width)
         else:
-            q = self._to_probs(flat, prefixes).view(batch, places, vocab)
+            q = self._to_probs(flat, prefixes).view(batch, leaves, vocab)
             tokens, parents = self._sampled(q, width)
         self._record.write_columns(self._drawn, tokens)
         first = self._drawn - self._before  # the number of the first node of the level before
@@ -123,8 +123,8 @@ class TreeDraft:
         width = self._shape.widths[self._level]
         return tuple(min(width, max(most - self._drawn, 0)) for most in self._budget)
 
-    def _places(self, width: int) -> tuple[list[int], list[int]]:
-        """Return, for each node of the next level of a `TokenTree`, the place of its parent and its own rank."""
+    def _parents_and_ranks(self, width: int) -> tuple[list[int], list[int]]:
+        """Return, for each node of the next level of a `TokenTree`, the index of its parent and its own rank."""
         assert isinstance(self._shape, TokenTree)
         nodes = range(self._drawn, self._drawn + width)
         first = self._drawn - self._before
@@ -132,15 +132,15 @@ class TreeDraft:
         return parents, [self._shape.ranks[node] for node in nodes]
 
     def _best(self, scores: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens and the places of their parents, each `[B, M]`, for greedy drafts."""
-        batch, places, vocab = scores.shape
+        """Return the tokens and the indices of their parents, each `[B, M]`, for greedy drafts."""
+        batch, leaves, vocab = scores.shape
         if isinstance(self._shape, TokenTree):
-            parents, ranks = self._places(width)
+            parents, ranks = self._parents_and_ranks(width)
             best = scores.topk(min(max(ranks) + 1, vocab), dim=2).indices
             ranks = [min(rank, vocab - 1) for rank in ranks]
             return best[:, parents, ranks], torch.tensor(parents, device=scores.device).expand(batch, -1)
-        paths = torch.log_softmax(scores, dim=2) + self._path_weights(places, scores.device).log()[..., None]
-        weights, index = paths.view(batch, -1).topk(min(width, places * vocab), dim=1)
+        paths = torch.log_softmax(scores, dim=2) + self._path_weights(leaves, scores.device).log()[..., None]
+        weights, index = paths.view(batch, -1).topk(min(width, leaves * vocab), dim=1)
         if index.shape[1] < width:  # there are no more paths than that: repeat the last
             nodes = torch.arange(width, device=index.device).clamp(max=index.shape[1] - 1)
             weights, index = weights[:, nodes], index[:, nodes]
@@ -148,14 +148,14 @@ class TreeDraft:
         return index % vocab, index // vocab
 
     def _sampled(self, q: Tensor, width: int) -> tuple[Tensor, Tensor]:
-        """Return the tokens and the places of their parents, each `[B, M]`, drawn without replacement."""
+        """Return the tokens and the indices of their parents, each `[B, M]`, drawn without replacement."""
         batch, _, _ = q.shape
         left = q.clone()  # without the tokens that were drawn
         uniforms = self._uniforms()[:, self._drawn : self._drawn + width]
         tokens = torch.zeros(batch, width, dtype=torch.long, device=q.device)
         rows = torch.arange(batch, device=q.device)[:, None]
         if isinstance(self._shape, TokenTree):
-            parents, ranks = self._places(width)
+            parents, ranks = self._parents_and_ranks(width)
             for rank in range(max(ranks) + 1):
                 nodes = [node for node, own in enumerate(ranks) if own == rank]
                 at = torch.tensor([[parents[node] for node in nodes]], device=q.device).expand(batch, -1)
@@ -174,7 +174,7 @@ class TreeDraft:
     def _draw(
         self, q: Tensor, left: Tensor, rows: Tensor, at: Tensor, uniforms: Tensor, nodes: Sequence[int]
     ) -> Tensor:
-        """Draw one child `[B, C]` of each of some places `[B, C]`; record its q, and take it out of `left`."""
+        """Draw one child `[B, C]` of each of some nodes `[B, C]`; record its q, and take it out of `left`."""
         weights = left[rows, at]
         total = weights.sum(dim=2, keepdim=True)
         chances = torch.where(total > 0, weights / total, q[rows, at])
@@ -183,21 +183,21 @@ class TreeDraft:
         left[rows, at, tokens] = 0
         return tokens
 
-    def _path_weights(self, places: int, device: torch.device) -> Tensor:
+    def _path_weights(self, leaves: int, device: torch.device) -> Tensor:
         """Return the probability of the path to each node of the level before, `[B, P]`; 0 where there is none."""
         if self._weights is None:
-            return torch.ones(len(self._budget), places, device=device)
+            return torch.ones(len(self._budget), leaves, device=device)
         last = torch.tensor(self._last).to(device, non_blocking=True)[:, None]
-        return self._weights * (torch.arange(places, device=device) < last)
+        return self._weights * (torch.arange(leaves, device=device) < last)
 
-    def _node_prefixes(self, places: int) -> list[list[int]]:
+    def _node_prefixes(self, leaves: int) -> list[list[int]]:
         """Return the text before the continuations of each node of the level before, row by row."""
         if not self._level:
             return [list(row) for row in self._prefixes]
         tokens = self._record.columns(self._drawn).tolist()
         parents = torch.cat(self._parents, dim=1).tolist()
         trees = zip(self._prefixes, tokens, parents, strict=True)
-        return [[*row, *path] for row, *tree in trees for path in all_paths(*tree)[-places:]]
+        return [[*row, *path] for row, *tree in trees for path in all_paths(*tree)[-leaves:]]
 
 
 def all_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[list[int]]:

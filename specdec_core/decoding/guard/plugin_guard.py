@@ -45,9 +45,9 @@ class PluginFailure:
     times: int = 1
 
     def __str__(self) -> str:
-        place = f" ({self.where})" if self.where else ""
+        location = f" ({self.where})" if self.where else ""
         again = f"; {self.times} times" if self.times > 1 else ""
-        return f"{self.plugin} failed at step {self.step}{place}: {self.message}{again}"
+        return f"{self.plugin} failed at step {self.step}{location}: {self.message}{again}"
 
 
 class PluginGuard:
@@ -134,8 +134,8 @@ class PluginGuard:
         message = failure_text(error)
         where = _where(plugin, traceback.walk_tb(error.__traceback__))
         if self._strict:
-            place = f" ({where})" if where else ""
-            raise PluginError(f"{name} failed at step {self.step}{place}: {message}") from error
+            location = f" ({where})" if where else ""
+            raise PluginError(f"{name} failed at step {self.step}{location}: {message}") from error
         # A controller may fail in the same way in every step, with other numbers. That is one failure, so that the
         # record does not grow with the steps.
         kind = name, re.sub(r"[-+.\d]+", "#", message)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specdec_core.decoding.guard.plugin_guard import PluginGuard
 
 _RAISED = 2
-"""Codes from here on stand in the place of `sound`, which a step fetches from the device anyway."""
+"""Codes from here on replace `sound`, which a step fetches from the device anyway."""
 REFUSALS = {
     _RAISED: "",  # recorded when it happened
     3: "it accepted more tokens than were drafted, or a negative number. Algorithm 1 takes its place.",
@@ -34,7 +34,7 @@ class GuardedRule:
     """Calls a rule and checks its answers; where the rule fails, Algorithm 1 takes its place for the batch.
 
     The core's own rule, Algorithm 1, is called as it is. Others get copies: whatever a rule does to what it was
-    given, Algorithm 1 verifies the same draft with the same random numbers if it takes the rule's place.
+    given, Algorithm 1 verifies the same draft with the same random numbers if it replaces the rule.
 
     Args:
         rule: The acceptance rule.
@@ -74,7 +74,7 @@ class GuardedRule:
         return _refused(proposal)
 
     def instead(self, sound: Sequence[int], finished: Sequence[bool]) -> AcceptanceResult | None:
-        """Return Algorithm 1's answer if the rule's last one is to be discarded; it has then taken its place.
+        """Return Algorithm 1's answer if the rule's last one is to be discarded; it has then replaced the rule.
 
         Args:
             sound: The field of the answer, fetched from the device.
@@ -102,7 +102,7 @@ def _clone(lenience: Tensor | None) -> Tensor | None:
 
 
 def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceResult:
-    """Return a rule's answer with what is wrong with its values, one of `REFUSALS`, in the place of `sound`.
+    """Return a rule's answer with what is wrong with its values, one of `REFUSALS`, instead of `sound`.
 
     Args:
         proposal: The draft `[B, K]` that was verified.
@@ -143,7 +143,7 @@ def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceRes
 
 
 def _refused(proposal: Proposal) -> AcceptanceResult:
-    """Return the answer in the place of one that there is not."""
+    """Return an answer that stands for a missing one."""
     nothing = torch.zeros(len(proposal.lengths), dtype=torch.long, device=proposal.tokens.device)
     return AcceptanceResult(nothing, nothing, nothing + _RAISED)
 

@@ -1,8 +1,8 @@
 """A forward pass of fixed shape, which can be captured once and replayed.
 
 Capturing records what a function does to tensors, and nothing else: numbers and branches of Python are decided
-when it is captured. So all that differs from pass to pass is in tensors here. A pass reads tokens, the place of
-each row and the positions of the keys, and writes keys and values by index.
+when it is captured. So all that differs from pass to pass is in tensors here. A pass reads tokens, the layout
+of each row and the positions of the keys, and writes keys and values by index.
 """
 
 from __future__ import annotations

@@ -48,11 +48,11 @@ def read_adapter(name: str, folder: Path = Path()) -> Adapter:
     require("peft", "an adapter", "specdec-core[peft]")
     from peft import PeftConfig
 
-    place = adapter_folder(name, folder)
+    path = adapter_folder(name, folder)
     with _loading(name):
-        config = PeftConfig.from_pretrained(str(place))
+        config = PeftConfig.from_pretrained(str(path))
     _check_kind(name, config)
-    return Adapter(name, place, config)
+    return Adapter(name, path, config)
 
 
 def without_wrapper(model: Any) -> Any:
@@ -146,24 +146,24 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
     Raises:
         ModelError: There is no such folder, or it holds no adapter, or no safetensors.
     """
-    place = model_folder(adapter, folder)
-    if place is None:
+    path = model_folder(adapter, folder)
+    if path is None:
         from huggingface_hub import snapshot_download
 
         try:
-            place = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter)))
+            path = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter)))
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"{adapter}: there is no such folder, and loading this adapter from the hub failed: "
                 f"{str(error).splitlines()[0]} Check the name and the network (HF_HUB_OFFLINE?)."
             ) from error
     for name in (_CONFIG, _WEIGHTS):
-        if not (place / name).is_file():
+        if not (path / name).is_file():
             raise ModelError(
                 f"{adapter}: this adapter has no {name}. Pass what PeftModel.save_pretrained() wrote; weights are "
                 "read from safetensors only."
             )
-    return place
+    return path
 
 
 def refuse_adapter_on_hub(model: str, options: Mapping[str, Any]) -> None:
@@ -178,16 +178,16 @@ def refuse_adapter_on_hub(model: str, options: Mapping[str, Any]) -> None:
         refuse_adapter_folder(model, found.parent)
 
 
-def refuse_adapter_folder(model: str, place: Path) -> None:
+def refuse_adapter_folder(model: str, path: Path) -> None:
     """Refuse a folder that is named as a model but holds an adapter, with what to write instead.
 
     Raises:
         ModelError: The folder has an `adapter_config.json`.
     """
-    if not (place / _CONFIG).is_file():
+    if not (path / _CONFIG).is_file():
         return
     try:
-        base = json.loads((place / _CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+        base = json.loads((path / _CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError):
         base = None
     whose = f" ({base})" if base else ""

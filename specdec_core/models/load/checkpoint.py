@@ -91,8 +91,8 @@ def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | No
     Raises:
         OSError: The hub cannot be reached.
     """
-    places = {key: options[key] for key in ("revision", "subfolder") if key in options}
-    path = cached_file(location, name, **places, _raise_exceptions_for_missing_entries=False)
+    source = {key: options[key] for key in ("revision", "subfolder") if key in options}
+    path = cached_file(location, name, **source, _raise_exceptions_for_missing_entries=False)
     return None if path is None else Path(path)
 
 

@@ -25,15 +25,15 @@ def locate(
     if location is None:
         options |= hub_options(model)
         return model, options if subfolder is None else {**options, "subfolder": subfolder}
-    place = location / (subfolder or "")
-    refuse_adapter_folder(model, place)
-    if not (place / "config.json").is_file():
+    path = location / (subfolder or "")
+    refuse_adapter_folder(model, path)
+    if not (path / "config.json").is_file():
         within = f" {subfolder!r}" if subfolder else ""
         raise ModelError(
             f"{model}: the folder{within} has no config.json. Pass a folder written by save_pretrained(), with "
             f"config.json, model.safetensors and the tokenizer's files.{_near(location)}"
         )
-    return str(place), options
+    return str(path), options
 
 
 def _near(location: Path) -> str:

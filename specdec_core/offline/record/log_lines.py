@@ -44,7 +44,7 @@ _MUST_BE_OFF: Mapping[str, tuple[Any, ...]] = {
     "response_format": (None, {"type": "text"}),
     "structured_outputs": (None,),
 }
-"""Settings of a request that have no place among `SamplingSettings`, and the values with which they do nothing."""
+"""Settings of a request that `SamplingSettings` lacks, and the values with which they do nothing."""
 
 
 @dataclass(frozen=True)
@@ -164,20 +164,20 @@ def _offline(output: Mapping[str, Any]) -> tuple[tuple[int | str, ...], tuple[fl
     return tokens, _numbers(values, "logprobs"), output.get("finish_reason")
 
 
-def _prompt(*places: Mapping[str, Any]) -> str | tuple[int, ...] | tuple[Mapping[str, Any], ...]:
+def _prompt(*mappings: Mapping[str, Any]) -> str | tuple[int, ...] | tuple[Mapping[str, Any], ...]:
     """Return the prompt: token ids where there are any, else the text or the chat."""
-    for place in places:
-        if place.get("prompt_token_ids") is not None:
-            return _ids(place["prompt_token_ids"], "prompt_token_ids")
-    for place in places:
-        prompt = place.get("prompt")
+    for data in mappings:
+        if data.get("prompt_token_ids") is not None:
+            return _ids(data["prompt_token_ids"], "prompt_token_ids")
+    for data in mappings:
+        prompt = data.get("prompt")
         if isinstance(prompt, str) and prompt:
             _check_characters(prompt, "prompt")
             return prompt
         if prompt is not None:
             return _ids(prompt, "prompt")
-        if place.get("messages") is not None:
-            messages = _list(place["messages"], "messages")
+        if data.get("messages") is not None:
+            messages = _list(data["messages"], "messages")
             _check_characters(messages, "messages")
             return tuple(_mapping(message, "messages") for message in messages)
     raise LineError(

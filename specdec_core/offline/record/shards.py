@@ -92,7 +92,7 @@ def write_shard(
     )
     # One value: safetensors writes several in a random order, and equal shards are equal files.
     data = save(dict(arrays), {_METADATA: json.dumps(about.model_dump())})
-    with writing_file(path) as place, place.open("wb") as file:
+    with writing_file(path) as temporary, temporary.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -186,12 +186,12 @@ def _texts(arrays: Arrays) -> Iterator[RecordedText]:
     total = len(tokens)
     probabilities = arrays.get("probabilities", np.ones(total, np.float32))
     top = arrays.get("top_tokens")
-    place, prompt = -1, ()
+    prompt_index, prompt = -1, ()
     for index, (number, end) in enumerate(zip(numbers, ends, strict=True)):
         if not index or numbers[index - 1] != number:
-            place += 1
-            begin = prompt_ends[place - 1] if place else 0
-            prompt = tuple(arrays["prompts"][begin : prompt_ends[place]].tolist())
+            prompt_index += 1
+            begin = prompt_ends[prompt_index - 1] if prompt_index else 0
+            prompt = tuple(arrays["prompts"][begin : prompt_ends[prompt_index]].tolist())
         span = slice(ends[index - 1] if index else 0, end)
         yield RecordedText(
             prompt=prompt,

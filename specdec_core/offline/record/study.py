@@ -176,8 +176,8 @@ def _jobs(part: Part, rows: int, start: int) -> Iterator[TextJob]:
     A batch has prompts on one side of the target's rotary switch, as its forward pass has one set of frequencies.
     """
     count = len(part.prompts)
-    places = (divmod(text, part.samples) for text in range(start, part.texts))
-    for _, same in groupby(places, key=lambda place: part.begins_long[place[0]]):
+    pairs = (divmod(text, part.samples) for text in range(start, part.texts))
+    for _, same in groupby(pairs, key=lambda pair: part.begins_long[pair[0]]):
         alike = list(same)
         for first in range(0, len(alike), rows):
             batch = alike[first : first + rows]
@@ -198,7 +198,7 @@ def time_record(
     timings: int = 20,
     named: TargetConfig | None = None,
 ) -> Record:
-    """Add T(k) of this machine to a record, in the place of what is there.
+    """Add T(k) of this machine to a record, replacing any that is there.
 
     Args:
         output: Folder of the record.

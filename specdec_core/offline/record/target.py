@@ -166,24 +166,24 @@ def recorded_tokenizer(record: Record) -> Any:
     if header.tokenizer is None:
         return None
     model = header.target.model
-    place: str | Path = record.path / TOKENIZER
+    source: str | Path = record.path / TOKENIZER
     if is_shipped(model):
-        place = model
+        source = model
     elif not (record.path / TOKENIZER).is_dir():
         raise ConfigError(f"{record.path} has lost its folder `{TOKENIZER}`. Copy the record again.")
-    tokenizer = _load(place)
+    tokenizer = _load(source)
     if tokenizer is None or fingerprint_tokenizer(tokenizer) != header.tokenizer:
         raise ConfigError(
-            f"{record.path}: the tokenizer in {place} is not the one of the recorded texts; copy the record "
+            f"{record.path}: the tokenizer in {source} is not the one of the recorded texts; copy the record "
             "again, or record the target anew."
         )
     return tokenizer
 
 
-def _load(place: str | Path) -> Any:
-    if isinstance(place, str):
-        return load_vocabulary(place)[0]
-    return read_tokenizer(str(place), {"local_files_only": True, "trust_remote_code": False})
+def _load(source: str | Path) -> Any:
+    if isinstance(source, str):
+        return load_vocabulary(source)[0]
+    return read_tokenizer(str(source), {"local_files_only": True, "trust_remote_code": False})
 
 
 def fingerprint_tokenizer(tokenizer: Any) -> str:
@@ -203,8 +203,8 @@ def save_tokenizer(path: Path, model: str, tokenizer: Any) -> None:
     """
     if tokenizer is None or is_shipped(model) or (path / TOKENIZER).is_dir():
         return
-    with writing_folder(path / TOKENIZER) as place:
-        tokenizer.save_pretrained(place)
+    with writing_folder(path / TOKENIZER) as temporary:
+        tokenizer.save_pretrained(temporary)
 
 
 def save_features(path: Path, target: LoadedModel, fingerprint: str | None) -> None:
@@ -219,5 +219,5 @@ def save_features(path: Path, target: LoadedModel, fingerprint: str | None) -> N
     tied = output.shape == read.shape and output.data_ptr() == read.data_ptr()
     stored = {_OUTPUT: output} if tied else {_OUTPUT: output, _INPUT: read}
     metadata = {} if fingerprint is None else {"fingerprint": fingerprint}
-    with writing_file(path / FEATURES) as place:
-        save_file({name: weight.cpu().contiguous() for name, weight in stored.items()}, place, metadata)
+    with writing_file(path / FEATURES) as temporary:
+        save_file({name: weight.cpu().contiguous() for name, weight in stored.items()}, temporary, metadata)

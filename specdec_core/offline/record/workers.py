@@ -41,8 +41,8 @@ class RecordedTarget:
     def save_features(self, path: Path, header: RecordHeader) -> None:
         """Write the target's embeddings into the folder of a record."""
         content: bytes = self._jobs.ask(_features, header)
-        with writing_file(path / FEATURES) as place:
-            place.write_bytes(content)
+        with writing_file(path / FEATURES) as temporary:
+            temporary.write_bytes(content)
 
     def texts(
         self, task: Task, kept: Kept, jobs: Sequence[TextJob], advance: Callable[[float], None]
@@ -76,9 +76,9 @@ def _outline(target: TargetJob, tasks: Sequence[Task], options: RecordOptions) -
 
 
 def _features(target: TargetJob, header: RecordHeader) -> bytes:
-    with TemporaryDirectory() as place:
-        save_features(Path(place), worker().target(target), header.fingerprint)
-        return (Path(place) / FEATURES).read_bytes()
+    with TemporaryDirectory() as temporary:
+        save_features(Path(temporary), worker().target(target), header.fingerprint)
+        return (Path(temporary) / FEATURES).read_bytes()
 
 
 def _texts(

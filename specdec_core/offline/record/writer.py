@@ -95,7 +95,7 @@ class RecordWriter:
         self._done[part] += len(texts)
 
     def add_times(self, times: VerifyTimes) -> None:
-        """Store T(k), in the place of what is there."""
+        """Store T(k), replacing any that is there."""
         self.header = self.header.model_copy(update={"times": times})
         _write_header(self.path, self.header)
 
@@ -137,7 +137,7 @@ def _compared(header: RecordHeader) -> dict[str, Any]:
 
 
 def _write_header(path: Path, header: RecordHeader) -> None:
-    with writing_file(path / HEADER) as place, place.open("w", encoding="utf-8") as file:
+    with writing_file(path / HEADER) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(header.model_dump_json(indent=2) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -30,7 +30,7 @@ class TextAcceptance:
         tokens: `[L]` int64, the text.
         limit: The most tokens that the text could have had.
         reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
-            place is for the target's own token, or what the drafter's `max_length` leaves of it.
+            position is for the target's own token, or what the drafter's `max_length` leaves of it.
         number: Number of the prompt.
         sample: Number of the text of this prompt.
         by_budget: The same for budgets of 1, 2, ... K tokens, for drafters whose drafts depend on it; else empty.

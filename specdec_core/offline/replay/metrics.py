@@ -143,8 +143,8 @@ def _times(counts: ExpectedCounts, costs: StepCosts) -> tuple[NDArray[np.float64
 
 def _trimmed(values: NDArray[np.float64]) -> tuple[float, ...]:
     """Return values without zeros at the end."""
-    places = np.flatnonzero(values)
-    return tuple(map(float, values[: places[-1] + 1])) if len(places) else ()
+    indices = np.flatnonzero(values)
+    return tuple(map(float, values[: indices[-1] + 1])) if len(indices) else ()
 
 
 def _drawn(runs: DrawnRun, tokens: NDArray[np.int64], timed: bool) -> Replayed:

@@ -58,7 +58,7 @@ class ForcedText:
         begin: The tokens before it: the prompt, or the start token where there is an encoder.
         limit: The most tokens that the text could have had.
         reach: The most tokens that the text and a draft may have together: one less than the limit, since the last
-            place is for the target's own token, or what the drafter's `max_length` leaves of it.
+            position is for the target's own token, or what the drafter's `max_length` leaves of it.
         hidden: `[L, D]` float, what each token was predicted from; None if no drafter needs it.
         all_p: Tokens `[L, k]` int64 and their p `[L, k]` float32, if they are all tokens that p does not exclude;
             None where the record does not say so.
@@ -338,9 +338,9 @@ class TextSession:
         rows = {layer: [one.hidden_states[layer] for one in self._sequences] for layer in layers}
         return {layer: pad_sequence(states, batch_first=True).to(self.device) for layer, states in rows.items()}
 
-    def _refuse_own(self, certain: Tensor, place: int) -> None:
+    def _refuse_own(self, certain: Tensor, index: int) -> None:
         """Refuse a token that differs from the text's, unless it was certain, as a copied one is."""
-        if not float(certain[place]) >= _CERTAIN:
+        if not float(certain[index]) >= _CERTAIN:
             raise OwnTokensError(
                 f"{type(self._drafter).__name__} draws its tokens itself, and returned others than the request's "
                 "methods did. A replay needs q of the text's tokens: draw with the request's sample(), draw() or "

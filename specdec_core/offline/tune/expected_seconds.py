@@ -57,7 +57,7 @@ class ExpectedSeconds:
     def __call__(self, names: Sequence[str], texts: Sequence[int]) -> Mapping[str, NDArray[np.float64] | str]:
         """Return the seconds of each candidate in each text; or why it cannot be replayed."""
         ascending = sorted(texts)
-        places = np.argsort(np.argsort(texts))  # of each text among the sorted ones
+        ranks = np.argsort(np.argsort(texts))  # of each text among the sorted ones
         found: dict[str, NDArray[np.float64] | str] = dict(self._refused)
         done = 0
         asked = [
@@ -70,7 +70,7 @@ class ExpectedSeconds:
             found |= self._of_drafter(drafter, wanted, replay)
             done += len(wanted)
         return {
-            name: value if isinstance(value, str) else value[places]
+            name: value if isinstance(value, str) else value[ranks]
             for name, value in found.items()
             if name in names
         }

@@ -238,11 +238,11 @@ def _slower(ratio: Ratio | None) -> tuple[str, str]:
 
 
 def _ordered(tuned: TunedTask) -> Sequence[Tried]:
-    places = {name: place for place, name in enumerate(tuned.race.finalists)}
+    ranks = {name: index for index, name in enumerate(tuned.race.finalists)}
 
     def rank(one: Tried) -> tuple[bool, int, int, float]:
         speed = 0.0 if one.speed is None else one.speed.value
-        return one.name != tuned.choice.run, places.get(one.name, len(places)), -one.rounds, -speed
+        return one.name != tuned.choice.run, ranks.get(one.name, len(ranks)), -one.rounds, -speed
 
     return sorted(tuned.race.tried, key=rank)
 

@@ -309,8 +309,8 @@ class _Job:
             return done
         write_study(output, best, done.comment())
         everything = self.folder / "tune.json"
-        with writing_file(everything) as place:
-            place.write_text(json.dumps(done.to_dict(), indent=2) + "\n", encoding="utf-8")
+        with writing_file(everything) as temporary:
+            temporary.write_text(json.dumps(done.to_dict(), indent=2) + "\n", encoding="utf-8")
         return replace(done, files=(output, everything))
 
 

@@ -70,8 +70,8 @@ def write_study(path: Path, data: Mapping[str, Any], comment: Sequence[str]) -> 
     """
     lines = [line for text in comment for line in textwrap.wrap(text, _COMMENT, break_on_hyphens=False)]
     head = "".join(f"# {line}\n" for line in lines)
-    with writing_file(path) as place:
-        place.write_text(head + written_yaml(data), encoding="utf-8")
+    with writing_file(path) as temporary:
+        temporary.write_text(head + written_yaml(data), encoding="utf-8")
     load_study(path)
 
 

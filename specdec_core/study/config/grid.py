@@ -41,8 +41,8 @@ class Expanded:
         Args:
             path: The keys of the setting, relative to the entry.
         """
-        for key, place in self.places.items():
-            if path[: len(place)] == place:
+        for key, keys in self.places.items():
+            if path[: len(keys)] == keys:
                 return (self.section, self.index, "grid", key)
         return (self.section, self.index, *path)
 
@@ -113,14 +113,14 @@ def _choices(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
 def _choose(document: Document, whole: Expanded, choices: dict[str, Any]) -> Expanded:
     data = copy.deepcopy({key: value for key, value in whole.data.items() if key != "grid"})
-    places = {}
+    resolved = {}
     for key, value in choices.items():
         try:
-            places[key] = set_dotted(data, key, copy.deepcopy(value))
+            resolved[key] = set_dotted(data, key, copy.deepcopy(value))
         except ConfigError as error:
             where = document.where(whole.written(("grid", key)), key=True)
             raise ConfigError(f"{where}: {error}") from error
-    return Expanded(whole.section, data, whole.index, choices, places)
+    return Expanded(whole.section, data, whole.index, choices, resolved)
 
 
 def _label(value: Any) -> str:

@@ -167,9 +167,9 @@ class _Loader:
     def _missing(self, data: Mapping[str, Any]) -> Iterator[str]:
         """Yield a message for each key that neither a task nor the study gives."""
         tasks = data.get("tasks")
-        places: list[Keys] = [("tasks", place) for place in range(len(tasks))] if isinstance(tasks, list) else [()]
+        paths: list[Keys] = [("tasks", index) for index in range(len(tasks))] if isinstance(tasks, list) else [()]
         for key in ("target", "prompts"):
-            for path in places if data.get(key) is None else ():
+            for path in paths if data.get(key) is None else ():
                 entry = data["tasks"][path[1]] if path else data
                 if isinstance(entry, Mapping) and entry.get(key) is None:
                     inside = f"{dotted(self._written(path))}: " if path else ""
@@ -217,9 +217,9 @@ class _Loader:
         chosen = self._chosen(config, names)
         return [
             self._task(
-                name, ("tasks", place), config, task, [r for r, of in zip(runs, chosen, strict=True) if name in of]
+                name, ("tasks", index), config, task, [r for r, of in zip(runs, chosen, strict=True) if name in of]
             )
-            for place, (name, task) in enumerate(zip(names, config.tasks, strict=True))
+            for index, (name, task) in enumerate(zip(names, config.tasks, strict=True))
         ]
 
     def _task(
@@ -270,10 +270,10 @@ class _Loader:
             return config.generation
 
     def _check_names(self, section: str, names: list[str]) -> None:
-        places: dict[str, list[int]] = {}
-        for place, name in enumerate(names):
-            places.setdefault(name, []).append(place)
-        for name, found in places.items():
+        indices: dict[str, list[int]] = {}
+        for index, name in enumerate(names):
+            indices.setdefault(name, []).append(index)
+        for name, found in indices.items():
             if name == BASELINE and section == "runs":
                 self._note(
                     (section, found[0], "name"),
@@ -285,17 +285,17 @@ class _Loader:
 
     def _chosen(self, config: StudyConfig, names: Sequence[str]) -> list[frozenset[str]]:
         """Return the tasks of each run; report tasks that runs name but do not exist, and tasks without a run."""
-        chosen = [self._tasks_of(place, run, names) for place, run in enumerate(config.runs)]
+        chosen = [self._tasks_of(index, run, names) for index, run in enumerate(config.runs)]
         count = sum(map(len, chosen))
         if count > self._max_runs:
             where = self._where(("tasks",), key=True)
             raise ConfigError(f"{where}: the tasks together have {count:,} runs; {too_many(self._max_runs)}")
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             if chosen and not any(name in tasks for tasks in chosen):
-                self._note(("tasks", place), f"task {name!r} has no runs: the `tasks` of every run exclude it.")
+                self._note(("tasks", index), f"task {name!r} has no runs: the `tasks` of every run exclude it.")
         return chosen
 
-    def _tasks_of(self, run_place: int, run: RunConfig, names: Sequence[str]) -> frozenset[str]:
+    def _tasks_of(self, run_index: int, run: RunConfig, names: Sequence[str]) -> frozenset[str]:
         if run.tasks is None:
             return frozenset(names)
         found: set[str] = set()
@@ -304,7 +304,7 @@ class _Loader:
             matches = fnmatch.filter(names, pattern.replace("[", "[[]").replace("?", "[?]"))
             if not matches:
                 missing = unknown_name("task", pattern, names) if names else "this study has no `tasks`."
-                self._note(("runs", run_place, "tasks", number), missing)
+                self._note(("runs", run_index, "tasks", number), missing)
             found.update(matches)
         return frozenset(found)
 
@@ -323,7 +323,7 @@ class _Loader:
             task.name: local_vocabulary(task.target.model, self._folder, task.target.subfolder) for task in tasks
         }
         names = {task.name: {run.name for run in task.runs} for task in tasks}
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             selected = [task.name for task in tasks if run.name in names[task.name]]
             found: dict[tuple[Keys, str], list[str | None]] = {}
             for name in selected:
@@ -338,12 +338,12 @@ class _Loader:
                     found.setdefault((keys, str(error)), []).append(name)
             for (keys, problem), affected in found.items():
                 where = "" if affected == selected else f"in task {', '.join(map(repr, affected))}: "
-                self._note(("runs", place, "drafter", *keys), where + problem)
+                self._note(("runs", index, "drafter", *keys), where + problem)
 
     def _check_rules(self, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         """Report acceptance rules that work neither at a task's temperature nor with a run's lenience."""
         of_run = _tasks_by_run(tasks)
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             config = cast("RuleConfig | None", run.rule)
             if config is None:
                 continue
@@ -351,18 +351,18 @@ class _Loader:
             name = str(run.labels.rule)
             for setting, problem in rule_problems(config, name, greedy=not sampled, lenient=run.lenient):
                 where = _in_tasks(sampled) if setting == "temperature" else ""
-                self._note(("runs", place, "rule"), where + problem)
+                self._note(("runs", index, "rule"), where + problem)
 
     def _check_beams(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         """Report settings that do not go together with a task's number of beams."""
-        for place, task in enumerate(tasks):
+        for index, task in enumerate(tasks):
             for name, problem in task.generation.beam_problems(task.sampling):
                 part = "sampling" if name == "temperature" else "generation"
-                written = config.tasks is not None and getattr(config.tasks[place], part) is not None
-                keys: Keys = ("tasks", place, part, name) if written else (part, name)
+                written = config.tasks is not None and getattr(config.tasks[index], part) is not None
+                keys: Keys = ("tasks", index, part, name) if written else (part, name)
                 self._note(keys, problem, f"{_in_tasks([task])}{part}.{name}: ")
         of_run = _tasks_by_run(tasks)
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             given = {
                 "draft_beams": run.draft_beams,
                 "lenience": run.lenience if run.lenient else None,
@@ -372,23 +372,23 @@ class _Loader:
             for task in of_run.get(run.name, ()):
                 for name, problem in task.generation.beam_problems(task.sampling, **given):
                     if name in given:
-                        self._note(("runs", place, name), problem, f"{_in_tasks([task])}{name}: ")
+                        self._note(("runs", index, name), problem, f"{_in_tasks([task])}{name}: ")
 
     def _check_lossless(self, config: StudyConfig, runs: Sequence[Run], tasks: Sequence[Task]) -> None:
         if not config.lossless:
             return
         of_run = _tasks_by_run(tasks)
-        for place, run in enumerate(runs):
+        for index, run in enumerate(runs):
             lossy = [task for task in of_run.get(run.name, ()) if not run.lossless_for(task.sampling)]
             if run.lenient:
                 self._note(
-                    ("runs", place, "lenience"),
+                    ("runs", index, "lenience"),
                     f"the lenience of run {run.name!r} may be below 1, but the study requires `lossless: true`; "
                     "remove the lenience, or set `lossless: false`.",
                 )
             elif lossy:
                 self._note(
-                    ("runs", place, "rule"),
+                    ("runs", index, "rule"),
                     f"{_in_tasks(lossy)}the rule {run.labels.rule!r} of run {run.name!r} is lossy, but the study "
                     "requires `lossless: true`; choose a lossless rule such as 'token', or set `lossless: false`.",
                 )

@@ -64,13 +64,13 @@ class _Assignment:
         """Set the value; return the keys that lead to it."""
         node: Any = data
         path: list[str | int] = []
-        for place, part in enumerate(self._parts):
-            step = self._step(node, part, self._parts[:place])
+        for index, part in enumerate(self._parts):
+            step = self._step(node, part, self._parts[:index])
             path.append(step)
-            if place == len(self._parts) - 1:
+            if index == len(self._parts) - 1:
                 node[step] = value
             elif isinstance(node, dict):
-                node[step] = self._expanded(str(step), node.get(str(step)), self._parts[place + 1])
+                node[step] = self._expanded(str(step), node.get(str(step)), self._parts[index + 1])
                 node = node[step]
             else:
                 node[step] = self._entry(node[step])

@@ -93,7 +93,7 @@ def _value(row: Row, column: str) -> Any:
 def _inside(node: Any) -> Mapping[str, Any]:
     """Return the parts of an object or a list by the names that they have in a column's."""
     if isinstance(node, list):
-        return {str(place): value for place, value in enumerate(node)}
+        return {str(index): value for index, value in enumerate(node)}
     return node if isinstance(node, Mapping) else {}
 
 

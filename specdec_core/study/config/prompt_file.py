@@ -49,7 +49,7 @@ def read_rows(rows: Iterable[Row], columns: Columns, limit: int | None = None) -
 
     Raises:
         PromptError: If rows are invalid, with one line for each of the first problems, beginning with the row's
-            place; or if only some prompts have a reference.
+            location; or if only some prompts have a reference.
     """
     found: list[tuple[Row, PromptText]] = []
     problems: list[str] = []
@@ -102,7 +102,7 @@ class _Entry:
         self._entry = {} if self.problems else dict(columns.pick(row))
 
     def problem(self, text: str) -> None:
-        """Record a problem; the caller prefixes the place."""
+        """Record a problem; the caller prefixes the location."""
         self.problems.append(f": {text}")
 
     def prompt(self) -> PromptText:

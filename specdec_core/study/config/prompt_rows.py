@@ -25,7 +25,7 @@ class Row:
     """One row of a file or dataset, not checked yet.
 
     Attributes:
-        where: Its place in messages, such as `prompts.jsonl:3`.
+        where: Its location in messages, such as `prompts.jsonl:3`.
         number: Line or row number, from 1.
         values: Its values by column, or by key of a JSON object.
         problem: Why it could not be read, to be put after `where`.
@@ -58,7 +58,7 @@ def file_rows(path: Path, shuffle: int | None = None) -> Iterator[Row]:
         yield from rows
         return
     every = list(rows)
-    yield from (every[place] for place in shuffled(len(every), shuffle))
+    yield from (every[index] for index in shuffled(len(every), shuffle))
 
 
 def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
@@ -76,16 +76,16 @@ def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
     except ImportError as error:
         raise PromptError(f"`dataset` needs the package datasets, which cannot be imported: {INSTALL}.") from error
     name = str(config.dataset)
-    place = input_path(name, folder, PromptError)
-    if not place.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise PromptError(f"{name}: there is no such folder ({place}). Give a folder, or a dataset of the hub.")
-    source = str(place.resolve()) if place.is_dir() else name
+    path = input_path(name, folder, PromptError)
+    if not path.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise PromptError(f"{name}: there is no such folder ({path}). Give a folder, or a dataset of the hub.")
+    source = str(path.resolve()) if path.is_dir() else name
     with _without_progress_bars(datasets):
         try:
             found = datasets.load_dataset(source, config.name, split=config.split, revision=config.revision)
         except Exception as error:  # many kinds, of several libraries
             reason = " ".join(str(error).split()) or type(error).__name__
-            advice = "" if place.is_dir() else " Check the name and the network (HF_HUB_OFFLINE?)."
+            advice = "" if path.is_dir() else " Check the name and the network (HF_HUB_OFFLINE?)."
             raise PromptError(f"{name}: this dataset cannot be loaded: {reason}{advice}") from error
     if isinstance(found, dict):
         if len(found) > 1:

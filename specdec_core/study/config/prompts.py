@@ -200,9 +200,9 @@ def _chat(prompt: PromptText, tokenizer: Any, model: str, template: str | None) 
         raise PromptError(f"{name}: {whose} does not end: {error}. Provide another template.") from error
     except Exception as error:  # a template is a program and may raise anything
         line = getattr(error, "lineno", None)
-        place = "" if line is None else f" (line {line} of the template)"
+        index = "" if line is None else f" (line {line} of the template)"
         raise PromptError(
-            f"{name}: {whose} refuses it: {error}{place}. Change the messages to what the template accepts, "
+            f"{name}: {whose} refuses it: {error}{index}. Change the messages to what the template accepts, "
             "or provide another template."
         ) from error
     if len(text) > _MAX_RENDERED:
@@ -241,7 +241,7 @@ def _file(given: str | Path, folder: Path) -> Path:
 
 def _from_list(texts: Sequence[str], config: PromptsConfig) -> list[PromptText]:
     order = shuffled(len(texts), config.shuffle)[: config.limit]
-    for place in order:
-        if not texts[place].strip():
-            raise PromptError(f"prompt {place + 1} of {len(texts)} is empty; write a text or remove it.")
-    return [PromptText(str(place + 1), texts[place]) for place in order]
+    for index in order:
+        if not texts[index].strip():
+            raise PromptError(f"prompt {index + 1} of {len(texts)} is empty; write a text or remove it.")
+    return [PromptText(str(index + 1), texts[index]) for index in order]

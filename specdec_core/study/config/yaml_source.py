@@ -56,7 +56,7 @@ class Document:
 
     def where(self, path: Keys, *, key: bool = False) -> str:
         """Return `file:line:column` of a value (or its key), or of the closest part that contains it."""
-        below = [text for place, text in self.overrides.items() if place[: len(path)] == path]
+        below = [text for keys, text in self.overrides.items() if keys[: len(path)] == path]
         if below and path not in self.values:
             return f"--set {below[0]}"
         parts = [path[:length] for length in range(len(path), -1, -1)]
@@ -67,9 +67,9 @@ class Document:
             if part in self.options:
                 return self.options[part]
         for part in parts:
-            places = self.keys if key and part == path else self.values
-            if part in places:
-                line, column = places[part]
+            locations = self.keys if key and part == path else self.values
+            if part in locations:
+                line, column = locations[part]
                 return f"{self.name}:{line}:{column}"
         return f"{self.name}:1:1" if self.located else self.name
 
@@ -151,11 +151,11 @@ def _load(text: str, name: str) -> Any:
         return YAML(typ="rt").load(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        location = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         reason = error.problem or error.context
         if "'\\t'" in str(reason):
             reason = f"{reason}: this is a tab; indent with spaces"
-        raise ConfigError(f"{name}{place}: invalid YAML: {reason}.") from error
+        raise ConfigError(f"{name}{location}: invalid YAML: {reason}.") from error
     except (YAMLError, ValueError) as error:
         if (number := _LONG_NUMBER.search(text)) is not None:
             line = text.count("\n", 0, number.start()) + 1
@@ -233,27 +233,27 @@ class _Reader:
 
     def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
         result = {}
-        places = self._places(node)
+        marks = self._places(node)
         for key, value in node.items():
             if not isinstance(key, str):
                 where = self._document.where(path)
                 raise ConfigError(f"{where}: the key {_shown(key)} is not a string; quote it if it is a name.")
             here = (*path, str(key))
             # Keys from a merge (<<) have no location of their own.
-            place = places.get(key)
-            if place is not None:
-                self._document.keys[here] = (place[0] + 1, place[1] + 1)
-                self._document.values[here] = (place[2] + 1, place[3] + 1)
+            mark = marks.get(key)
+            if mark is not None:
+                self._document.keys[here] = (mark[0] + 1, mark[1] + 1)
+                self._document.values[here] = (mark[2] + 1, mark[3] + 1)
             result[str(key)] = self.plain(value, here)
         return result
 
     def _sequence(self, node: Any, path: Keys) -> list[Any]:
         result = []
-        places = self._places(node)
+        marks = self._places(node)
         for index, value in enumerate(node):
-            place = places.get(index)
-            if place is not None:
-                self._document.values[*path, index] = (place[0] + 1, place[1] + 1)
+            mark = marks.get(index)
+            if mark is not None:
+                self._document.values[*path, index] = (mark[0] + 1, mark[1] + 1)
             result.append(self.plain(value, (*path, index)))
         return result
 

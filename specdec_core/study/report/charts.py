@@ -279,9 +279,12 @@ def alpha_curve(one: RunSummary) -> Curve | None:
     count = len(rates)
     measured = list(zip(range(1, count + 1), rates, verified, strict=True))
     points = [
-        Point(_across(place, 1, count), _up(rate, 1.0), n < MIN_COUNT * one.repeats) for place, rate, n in measured
+        Point(_across(position, 1, count), _up(rate, 1.0), n < MIN_COUNT * one.repeats)
+        for position, rate, n in measured
     ]
-    words = "; ".join(f"position {place}: {formats.rate(rate)} of {n:.0f} verified" for place, rate, n in measured)
+    words = "; ".join(
+        f"position {position}: {formats.rate(rate)} of {n:.0f} verified" for position, rate, n in measured
+    )
     up = tuple(Tick(label, _up(value, 1.0)) for label, value in (("0", 0.0), ("0.5", 0.5), ("1", 1.0)))
     return Curve(tuple(points), _whole_ticks(1, count), up, f"{one.name}, acceptance rate by position: {words}.")
 

@@ -40,7 +40,7 @@ _SPELLED = str.maketrans(
 
 
 def number(value: float | None, digits: int, unit: str = "") -> str:
-    """Return a number with some decimal places; one that would round to zero is `<0.01`, none is `UNKNOWN`."""
+    """Return a number with some decimals; one that would round to zero is `<0.01`, none is `UNKNOWN`."""
     if value is None:
         return UNKNOWN
     if value == 0:
@@ -127,4 +127,4 @@ def _escape(found: re.Match[str]) -> str:
 
 def _escape_utf16(found: re.Match[str]) -> str:
     code = found[0].encode("utf-16-be", "surrogatepass").hex()
-    return "".join(f"\\u{code[place : place + 4]}" for place in range(0, len(code), 4))
+    return "".join(f"\\u{code[begin : begin + 4]}" for begin in range(0, len(code), 4))

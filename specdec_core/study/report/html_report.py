@@ -218,14 +218,14 @@ class _Section:
         runs = [one.config["run"] for one in self.runs if one.name != BASELINE]
         return json.dumps(runs, indent=2, ensure_ascii=False)
 
-    def drawn(self, run: RunSummary, place: int) -> list[Picture]:
+    def drawn(self, run: RunSummary, index: int) -> list[Picture]:
         """Return the pictures that a run drew for a prompt; none if it did not finish it.
 
         Args:
             run: The run.
-            place: Number of the prompt, from 0.
+            index: Number of the prompt, from 0.
         """
-        baseline, own = (self._written[name][place : place + 1] for name in (BASELINE, run.name))
+        baseline, own = (self._written[name][index : index + 1] for name in (BASELINE, run.name))
         if self._images is None or not own:
             return []
         found = list(pictures(own[0].tokens, self._images))
@@ -233,11 +233,11 @@ class _Section:
             return found
         return [replace(one, words=f"{one.words}; the baseline's picture") for one in found]
 
-    def outputs(self, place: int) -> Iterator[tuple[str, bool, str, str]]:
+    def outputs(self, index: int) -> Iterator[tuple[str, bool, str, str]]:
         """Yield the outputs for a prompt, the baseline first; runs that did not finish it are left out.
 
         Args:
-            place: Number of the prompt, from 0.
+            index: Number of the prompt, from 0.
 
         Yields:
             The name of the run; whether its tokens are those of the baseline; the text, of a greedy run that
@@ -245,9 +245,9 @@ class _Section:
         """
         baseline: Output | None = None
         for run in self.runs:
-            if place >= len(self._written[run.name]):
+            if index >= len(self._written[run.name]):
                 continue
-            output = self._written[run.name][place]
+            output = self._written[run.name][index]
             same, text, rest = baseline is not None and output.tokens == baseline.tokens, _text(output), ""
             if run.name == BASELINE:
                 baseline = output

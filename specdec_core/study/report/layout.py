@@ -84,10 +84,10 @@ class ReportTable:
 
     def without(self, column: Column) -> ReportTable:
         """Return the table without a column."""
-        kept = [place for place, one in enumerate(self.columns) if one is not column]
+        kept = [index for index, one in enumerate(self.columns) if one is not column]
         return ReportTable(
-            tuple(self.columns[place] for place in kept),
-            tuple(Row(tuple(row.cells[place] for place in kept), row.style) for row in self.rows),
+            tuple(self.columns[index] for index in kept),
+            tuple(Row(tuple(row.cells[index] for index in kept), row.style) for row in self.rows),
             self.notes,
             self.title,
             self.unknown,
@@ -98,8 +98,8 @@ class ReportTable:
         first, *others = self.columns
         headings = (first.name, *(visible_line(row.cells[0]) for row in self.rows))
         rows = [
-            Row((column.name, *(row.cells[place] for row in self.rows)))
-            for place, column in enumerate(others, start=1)
+            Row((column.name, *(row.cells[index] for row in self.rows)))
+            for index, column in enumerate(others, start=1)
         ]
         return ReportTable(tuple(map(Column, headings)), tuple(rows), self.notes, self.title, self.unknown)
 
@@ -186,9 +186,9 @@ def _grid(table: ReportTable, options: ConsoleOptions, padding: int) -> tuple[Ta
         return Text(printable(visible_line(cell), options.encoding))
 
     width = len(table.columns) * (1 + padding) + 1
-    for place, column in enumerate(table.columns):
+    for index, column in enumerate(table.columns):
         heading = Text(printable(visible(column.heading), options.encoding))
-        cells = max((text(row.cells[place]).cell_len for row in table.rows), default=0)
+        cells = max((text(row.cells[index]).cell_len for row in table.rows), default=0)
         least = max(heading.cell_len if "\n" not in heading.plain else 0, min(cells, _MIN_TEXT))
         if not column.wraps:
             least = max(cells, *(line.cell_len for line in heading.split()))

@@ -56,7 +56,7 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
         baseline = outputs.get((task.name, BASELINE), ())
         for run in task.runs:
             written = outputs.get((task.name, run.name), ())
-            for place, (prompt, output) in enumerate(zip(task.prompts, written, strict=False)):
+            for index, (prompt, output) in enumerate(zip(task.prompts, written, strict=False)):
                 yield {
                     "task": task.name,
                     "run": run.name,
@@ -64,7 +64,7 @@ def output_lines(study: Study, outputs: Outputs) -> Iterator[dict[str, Any]]:
                     "source": prompt.source,
                     "text": output.text,
                     "references": list(prompt.references),
-                    "same_as_baseline": place < len(baseline) and output.tokens == baseline[place].tokens,
+                    "same_as_baseline": index < len(baseline) and output.tokens == baseline[index].tokens,
                     "tokens": list(output.tokens),
                 }
 
@@ -109,8 +109,8 @@ def write_results(
 def _write(path: Path, content: Callable[[], Iterable[str]]) -> None:
     # What UTF-8 cannot express, the halves of surrogate pairs, becomes `\\ud800`: in JSON, that is their escape.
     with (
-        writing_file(path, through_links=False) as place,
-        place.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
+        writing_file(path, through_links=False) as index,
+        index.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.writelines(content())
 

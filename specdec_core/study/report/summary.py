@@ -109,7 +109,7 @@ class RunSummary:
         return "plugin-failure" if self.failures else "ok"
 
     def flat(self) -> dict[str, Any]:
-        """Return the line of `results.jsonl`: all fields, with those of the groups in their place."""
+        """Return the line of `results.jsonl`: all fields, with the fields of a group instead of the group."""
         fields: dict[str, Any] = {}
         for name, value in asdict(self).items():
             if name == "error":

@@ -117,14 +117,14 @@ def _causes(one: RunSummary) -> list[str]:
     """Return how the plugins of a run failed, each way once."""
     found = []
     for (plugin, where, message), times in _grouped(one.failures).items():
-        place = f" at {where}" if where else ""
+        location = f" at {where}" if where else ""
         often = "" if times == 1 else f" ({times} times)"
-        found.append(f"{plugin}{place}{often}: {message} No token was lost, but the run is not compared.")
+        found.append(f"{plugin}{location}{often}: {message} No token was lost, but the run is not compared.")
     return found
 
 
 def _grouped(failures: Sequence[Mapping[str, object]]) -> dict[tuple[str, str, str], int]:
-    """Return how often a plugin failed in the same way, by its class, place and message."""
+    """Return how often a plugin failed in the same way, by its class, location and message."""
     times: dict[tuple[str, str, str], int] = {}
     for one in failures:
         key = (str(one["plugin"]), str(one["where"]), _sentence(str(one["message"])))

@@ -130,7 +130,7 @@ def exclusive_output(path: Path, what: str) -> Iterator[None]:
 
 
 def _beside(path: Path, after: ExitStack) -> Path:
-    """Return the place of a lock beside an output, in a folder that exists."""
+    """Return the path of a lock beside an output, in a folder that exists."""
     final = path.resolve()
     missing = [parent for parent in final.parents if not parent.exists()]
     for parent in reversed(missing):

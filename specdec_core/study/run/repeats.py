@@ -29,8 +29,8 @@ class Repeat:
         failures: Plugin failures, none of which cost a token.
         outputs: The output for each prompt.
         device: Device of the target; None in journals that do not record it.
-        turn: Its place in the order in which the runs of its repeat were timed, from 1; None in journals that do
-            not record it.
+        turn: Its position in the order in which the runs of its repeat were timed, from 1; None in journals that
+            do not record it.
         cpu_seconds: CPU time of the decoding thread, to compare with the wall time; None unless the target is on
             a CPU.
         notes: Where plugins were overruled; see `BatchResult`.

@@ -128,12 +128,12 @@ def _require_equal(did: str, text: int, once: TextAcceptance, always: TextAccept
         count = min(offered[0], len(once) - position)
         one, other = (np.cumprod(acceptance.accept()[position, :count]) for acceptance in (once, always))
         if count and np.abs(one - other).max() > _TOLERANCE:
-            place = int(np.abs(one - other).argmax())
+            index = int(np.abs(one - other).argmax())
             raise CheckFailure(
                 did,
-                f"a draft from position {position} of text {text} is accepted up to token {place} with "
-                f"probability {other[place]:.4f}",
-                f"{one[place]:.4f}, as in drafts that began earlier",
+                f"a draft from position {position} of text {text} is accepted up to token {index} with "
+                f"probability {other[index]:.4f}",
+                f"{one[index]:.4f}, as in drafts that began earlier",
                 hint,
             )
 

@@ -59,12 +59,12 @@ def require_same_drafts(
 
 def _difference(used: Draft, fresh: Draft) -> str | None:
     """Return how two drafts differ other than by chance; None where they do not."""
-    for place, (one, other) in enumerate(zip(used.q, fresh.q, strict=False)):
+    for position, (one, other) in enumerate(zip(used.q, fresh.q, strict=False)):
         if not torch.allclose(one, other, atol=ATOL, rtol=1e-3):
-            return f"q at position {place} is {_short(one)}, not {_short(other)}"
-        if used.tokens[place] != fresh.tokens[place]:
+            return f"q at position {position} is {_short(one)}, not {_short(other)}"
+        if used.tokens[position] != fresh.tokens[position]:
             return None
-        if (used.parents and used.parents[place]) != (fresh.parents and fresh.parents[place]):
+        if (used.parents and used.parents[position]) != (fresh.parents and fresh.parents[position]):
             return f"its parents are {used.parents}, not {fresh.parents}"
     if len(used.tokens) != len(fresh.tokens):
         return f"it has {len(used.tokens)} tokens, not {len(fresh.tokens)}"

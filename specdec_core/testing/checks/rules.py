@@ -34,7 +34,7 @@ from specdec_core.verification import accept_greedy
 SIZES = ((4, 0), (4, 1), (4, 2), (3, 3), (3, 2))
 """Vocabulary and gamma of the models that are enumerated."""
 FEW = 64
-"""Points for checks that need no law."""
+"""Points for checks that measure no distribution."""
 _SAMPLED = SamplingSettings(temperature=0.8)
 
 
@@ -99,11 +99,11 @@ def is_lossless(subject: RuleSubject) -> None:
     rule = subject.fresh()
     for step in _steps(subject):
         found = law_of(step, _answer(subject, rule, step))
-        place = int(found.measured.argmax())
-        if found.measured[place] > TOLERANCE:
+        index = int(found.measured.argmax())
+        if found.measured[index] > TOLERANCE:
             raise CheckFailure(
                 _did(step),
-                f"a total variation of {found.measured[place]:.4f} from the target at position {place + 1}",
+                f"a total variation of {found.measured[index]:.4f} from the target at position {index + 1}",
                 f"none: `config.lossless` is True (up to {TOLERANCE:g}, the precision of the enumeration)",
                 "The token after them must make up for what they take: norm(max(0, p - q)) in Algorithm 1.",
             )
@@ -116,10 +116,10 @@ def replay_as_declared(subject: RuleSubject) -> None:
     for step in _steps(subject):
         found = replay_error(step, _answer(subject, rule, step), rule)
         if not bool((found <= TOLERANCE).all()):
-            place = int(found.nan_to_num(nan=torch.inf).argmax())
+            index = int(found.nan_to_num(nan=torch.inf).argmax())
             raise CheckFailure(
                 f"{_did(step)}, and asked for the acceptance given each text",
-                f"at position {place + 1} it is {found[place]:.4f} from what was accepted",
+                f"at position {index + 1} it is {found[index]:.4f} from what was accepted",
                 f"no difference (up to {TOLERANCE:g}, the precision of the enumeration)",
                 "It is P(accepted and y emitted) / P(y emitted), given that the tokens before y were accepted.",
             )
@@ -327,14 +327,14 @@ def _did(step: Step) -> str:
     return f"verified every draft of {gamma} tokens from {vocab}, q {kind}"
 
 
-def _require_declared(step: Step, law: Law) -> None:
-    excess = law.measured - law.declared
-    place = int(excess.argmax())
-    if excess[place] > TOLERANCE:
+def _require_declared(step: Step, found: Law) -> None:
+    excess = found.measured - found.declared
+    index = int(excess.argmax())
+    if excess[index] > TOLERANCE:
         raise CheckFailure(
             _did(step),
-            f"a total variation of {law.measured[place]:.4f} from the target at position {place + 1}, and a "
-            f"reported deviation of {law.declared[place]:.4f}",
+            f"a total variation of {found.measured[index]:.4f} from the target at position {index + 1}, and a "
+            f"reported deviation of {found.declared[index]:.4f}",
             "no more than the reported deviation",
             "`accept_allowed` computes it for rules that accept a set of tokens.",
         )

@@ -1,7 +1,7 @@
 """What one step of an acceptance rule does, worked out on a small vocabulary.
 
 Every draft is enumerated with its probability. The random numbers of a step are integrated over a Sobol sequence,
-which is deterministic and much more even than random numbers: a law is known to about `TOLERANCE`.
+which is deterministic and much more even than random numbers: a distribution is known to about `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def models(vocab_size: int, gamma: int, seed: int, name: str = "") -> Models:
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def level(place: int, like: Tensor | None = None) -> Tensor:
-        shape = (vocab_size**place, vocab_size)
+    def level(position: int, like: Tensor | None = None) -> Tensor:
+        shape = (vocab_size**position, vocab_size)
         weights = torch.rand(shape, generator=generator, dtype=torch.float64) ** 2 + 1e-3
         weights = (
             weights
@@ -78,12 +78,12 @@ def models(vocab_size: int, gamma: int, seed: int, name: str = "") -> Models:
             else weights / weights.sum(dim=1, keepdim=True) + like.double() * (seed % 3) / 2
         )
         excluded = torch.rand(shape, generator=generator) < 0.15
-        excluded[:, (seed + place) % vocab_size] = False  # one token is always left
+        excluded[:, (seed + position) % vocab_size] = False  # one token is always left
         weights = weights.masked_fill(excluded, 0)
         return (weights / weights.sum(dim=1, keepdim=True)).float()
 
-    p = tuple(level(place) for place in range(gamma + 1))
-    q = tuple(level(place, p[place]) for place in range(gamma))
+    p = tuple(level(position) for position in range(gamma + 1))
+    q = tuple(level(position, p[position]) for position in range(gamma))
     return Models(p, q, name or f"random models (seed {seed})")
 
 
@@ -112,11 +112,11 @@ def step_of(pair: Models, form: str, points: int = POINTS) -> Step:
     """Return all drafts of two models, with q in one of the `FORMS`; with a point mass, each draft is certain."""
     drafts = pair.drafts()
     prefix = _prefixes(drafts, pair.vocab_size)
-    q = [pair.q[place][prefix[:, place]] for place in range(pair.gamma)]
-    p = torch.stack([pair.p[place][prefix[:, place]] for place in range(pair.gamma + 1)], dim=1)
+    q = [pair.q[position][prefix[:, position]] for position in range(pair.gamma)]
+    p = torch.stack([pair.p[position][prefix[:, position]] for position in range(pair.gamma + 1)], dim=1)
     weights = torch.ones(len(drafts), dtype=torch.float64)
-    for place, one in enumerate(q) if form != "point" else ():
-        weights = weights * one.gather(1, drafts[:, place, None])[:, 0].double()
+    for position, one in enumerate(q) if form != "point" else ():
+        weights = weights * one.gather(1, drafts[:, position, None])[:, 0].double()
     kept = weights > 0  # a drafter draws nothing that its q excludes
     drafts, p, weights = drafts[kept], p[kept], weights[kept]
 
@@ -181,16 +181,18 @@ class Following:
         return mass.view(self.groups, vocab_size)
 
 
-def following(step: Step, answer: AcceptanceResult, place: int) -> Following:
-    """Return what follows the first `place` draft tokens where they are all accepted."""
+def following(step: Step, answer: AcceptanceResult, position: int) -> Following:
+    """Return what follows the first `position` draft tokens where they are all accepted."""
     pair, drafts, n = step.models, step.proposal.tokens, answer.accepted
-    own = drafts[:, min(place, max(pair.gamma - 1, 0))] if pair.gamma else answer.token
-    token = torch.where(n > place, own, answer.token)
+    own = drafts[:, min(position, max(pair.gamma - 1, 0))] if pair.gamma else answer.token
+    token = torch.where(n > position, own, answer.token)
     if step.form != "point":
-        return Following(_prefixes(drafts, pair.vocab_size)[:, place], token, n >= place, pair.vocab_size**place)
+        return Following(
+            _prefixes(drafts, pair.vocab_size)[:, position], token, n >= position, pair.vocab_size**position
+        )
     # With a point mass each draft stands for itself, and weighs 1.
     groups = pair.vocab_size**pair.gamma
-    return Following(torch.arange(len(n)) // (len(n) // groups), token, n >= place, groups)
+    return Following(torch.arange(len(n)) // (len(n) // groups), token, n >= position, groups)
 
 
 def law_of(step: Step, answer: AcceptanceResult) -> Law:
@@ -204,17 +206,17 @@ def law_of(step: Step, answer: AcceptanceResult) -> Law:
     prefix = _prefixes(step.proposal.tokens, vocab_size)
     deviation = answer.deviation
     measured, declared = [], []
-    for place in range(pair.gamma + 1):
-        found = following(step, answer, place)
+    for position in range(pair.gamma + 1):
+        found = following(step, answer, position)
         group, groups, reached = found.group, found.groups, found.reached
         mass = found.mass(step.weights, vocab_size)
-        after = torch.zeros(groups, dtype=torch.long).index_copy_(0, group, prefix[:, place])
-        expected = mass.sum(dim=1, keepdim=True) * pair.p[place][after].double()
+        after = torch.zeros(groups, dtype=torch.long).index_copy_(0, group, prefix[:, position])
+        expected = mass.sum(dim=1, keepdim=True) * pair.p[position][after].double()
         apart = (mass - expected).abs().sum(dim=1) / 2
         measured.append(apart.max() if certain else apart.sum())
         cost = torch.zeros(groups, dtype=torch.float64)
-        if deviation is not None and place < pair.gamma:
-            cost.index_add_(0, group, step.weights * reached * deviation[:, place].double())
+        if deviation is not None and position < pair.gamma:
+            cost.index_add_(0, group, step.weights * reached * deviation[:, position].double())
         declared.append(cost[apart.argmax()] if certain else cost.sum())
     accepted = float((step.weights * n).sum() / step.weights.sum())
     return Law(torch.stack(measured), torch.stack(declared), accepted)
@@ -238,17 +240,17 @@ def replay_error(step: Step, answer: AcceptanceResult, rule: AcceptanceRule) -> 
     least = by_token.where(p > 0, torch.inf).amin(dim=2)
     along = by_token.gather(2, drafts[..., None])[..., 0]
     errors = []
-    for place in range(gamma):
-        found = following(step, answer, place)
+    for position in range(gamma):
+        found = following(step, answer, position)
         every = found.mass(step.weights, vocab_size)
-        kept = replace(found, reached=answer.accepted > place).mass(step.weights, vocab_size)
+        kept = replace(found, reached=answer.accepted > position).mass(step.weights, vocab_size)
         row = torch.zeros(found.groups, dtype=torch.long).index_copy_(0, found.group, torch.arange(len(drafts)))
-        # Along the prefix of each group, then each token: [G, V, place + 1].
-        before = along[row, None, :place].expand(-1, vocab_size, -1)
-        ratio = torch.cat([before, by_token[row, place, :, None]], dim=2).numpy()
-        smallest = least[row, None, : place + 1].expand(-1, vocab_size, -1).numpy()
+        # Along the prefix of each group, then each token: [G, V, position + 1].
+        before = along[row, None, :position].expand(-1, vocab_size, -1)
+        ratio = torch.cat([before, by_token[row, position, :, None]], dim=2).numpy()
+        smallest = least[row, None, : position + 1].expand(-1, vocab_size, -1).numpy()
         own = rule.acceptance_given_text(ratio, smallest if rule.config.replays_from == "all" else None)
-        apart = (kept - every * torch.from_numpy(own[..., place])).abs().sum(dim=1)
+        apart = (kept - every * torch.from_numpy(own[..., position])).abs().sum(dim=1)
         errors.append(apart.max() if certain else apart.sum())
     return torch.stack(errors) if errors else torch.zeros(0, dtype=torch.float64)
 

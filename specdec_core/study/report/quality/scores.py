@@ -202,7 +202,7 @@ def first_difference(
     for index, (ours, theirs) in enumerate(zip(outputs, baseline, strict=True)):
         if list(ours) != list(theirs):
             pairs = enumerate(zip(ours, theirs, strict=False))
-            return index, next((place for place, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+            return index, next((position for position, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
     return None
 
 
