@@ -1,4 +1,4 @@
-"""Time limits: who is waited for is named, and what does not end is interrupted. Imports no torch."""
+"""Time limits: a plugin that takes long is named, and one that does not end is interrupted. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed version of specdec-core, and of what works with it. Importing this imports no torch."""
+"""The installed version of specdec-core, and of packages that work with it. Importing this imports no torch."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, version

@@ -1,4 +1,4 @@
-"""Registers the drafters and their trainers with specdec. Importing this imports no torch."""
+"""The registration of the drafters and their trainers with specdec. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registers the controllers and acceptance rules with specdec. Importing this imports no torch."""
+"""The registration of the controllers and acceptance rules with specdec. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The consoles of the commands: what they print is shown as it is, and nothing in it is obeyed."""
+"""The consoles of the commands, which show text as it is and obey nothing in it."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`specdec record`: keep what a target says, with the probability of each token."""
+"""`specdec record`: keep a target's texts, with the probability of each token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`specdec replay`: what drafters would have done on a record, without the target."""
+"""`specdec replay`: the expected results of drafters on a record, without the target."""
 
 from pathlib import Path
 from typing import Annotated, Any

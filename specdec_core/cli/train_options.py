@@ -1,4 +1,4 @@
-"""Create the options of a trainer's command from the fields of its config model."""
+"""The options of a trainer's command, created from the fields of its config model."""
 
 import inspect
 from collections.abc import Callable, Mapping

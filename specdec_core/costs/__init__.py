@@ -1,4 +1,4 @@
-"""What steps cost, and the speed-up that follows: T(k), D(k) and the overhead, measured, interpolated, forecast.
+"""Costs of steps, and the speed-up that follows: T(k), D(k) and the overhead, measured, interpolated, forecast.
 
 Importing this imports neither torch nor numpy.
 """

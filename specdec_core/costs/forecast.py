@@ -1,4 +1,4 @@
-"""The speed-up to expect, and the best gamma: Theorem 3.8, and what measured costs make of it.
+"""The speed-up to expect, and the best gamma: Theorem 3.8, also with measured costs.
 
 Theorem 3.8 (`specdec_core.theory.walltime_improvement`) assumes that the target verifies gamma + 1 positions in
 the time of one, T(k) = T(0), that every draft token is accepted with the same probability, and that nothing but

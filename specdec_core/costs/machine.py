@@ -1,4 +1,4 @@
-"""A machine, as expectations see it: what steps cost on it, with each drafter."""
+"""A machine, as expectations see it: the costs of its steps with each drafter."""
 
 from __future__ import annotations
 

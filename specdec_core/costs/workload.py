@@ -1,4 +1,4 @@
-"""How long a finite amount of decoding takes, from acceptance by position and the seconds of measured steps.
+"""The time of a finite amount of decoding, from acceptance by position and the seconds of measured steps.
 
 Section 3 describes steps in the limit: it ignores prompts, the last step of a sequence, and drafts that are
 shorter than requested. A benchmark meets all three. With none of them, `Workload.seconds` gives

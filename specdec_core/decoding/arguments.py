@@ -1,4 +1,4 @@
-"""What users pass to a decoder, made into what it works with: plugins by name, settings as keywords."""
+"""The arguments of a decoder, resolved: plugins by name, settings as keywords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decoding returns: tokens, text, metrics and plugin failures."""
+"""The result of decoding: tokens, text, metrics and plugin failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a sequence ends: end-of-sequence ids and stop strings."""
+"""The ends of sequences: end-of-sequence ids and stop strings."""
 
 from __future__ import annotations
 

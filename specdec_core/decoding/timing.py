@@ -1,4 +1,4 @@
-"""Time the steps of a decoder by the length of their draft."""
+"""Times of a decoder's steps by the length of their draft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured output: what a generated text must be. Importing this imports no torch."""
+"""Structured output: constraints on a generated text. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a file or folder completely or not at all. Importing this imports no torch.
+"""Files and folders that are written completely or not at all. Importing this imports no torch.
 
 A trainer calls `check_output` before it starts and writes inside `writing_file` or `writing_folder`::
 

@@ -1,4 +1,4 @@
-"""Find and open files that users name. Importing this imports no torch.
+"""Finding and opening files that users name. Importing this imports no torch.
 
 What a path leads to may be anything: a device that never ends, a pipe that nobody writes to, a file larger than
 the memory. `open_input` and `open_text` read files only, up to a size, and say otherwise what is there::

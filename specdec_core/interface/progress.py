@@ -1,4 +1,4 @@
-"""Progress: what work that takes long reports while it runs."""
+"""Progress: reports of work that takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drafter returns: draft tokens and the distribution q that each was drawn from."""
+"""Proposals of drafters: draft tokens and the distribution q that each was drawn from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainers: what `specdec train NAME` runs to make the weights or tables of a drafter."""
+"""Trainers, which `specdec train NAME` runs to make the weights or tables of a drafter."""
 
 from __future__ import annotations
 

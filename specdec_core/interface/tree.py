@@ -1,4 +1,4 @@
-"""The shape of a draft that is a token tree: what a gamma controller asks for, and a drafter fills."""
+"""The shape of a draft that is a token tree: a gamma controller asks for it, and a drafter fills it."""
 
 from __future__ import annotations
 

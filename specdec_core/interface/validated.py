@@ -1,4 +1,4 @@
-"""The base of settings: what is wrong with them is said in the same words in Python as in a study."""
+"""The base of settings, with the same error messages in Python as in a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measuring the acceptance rate, c and T(k) of drafters: what `specdec measure` runs and writes.
+"""Measuring the acceptance rate, c and T(k) of drafters, for `specdec measure`.
 
 Importing this imports no torch.
 """

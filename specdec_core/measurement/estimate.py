@@ -1,4 +1,4 @@
-"""Estimate alpha and acceptance by position from samples, with their uncertainty. Imports no torch.
+"""Estimates of alpha and acceptance by position from samples, with their uncertainty. Imports no torch.
 
 Each sample is a draft x_1 ... x_K with, at each position i, beta_i = sum_x min(p_i / l, q_i) and the acceptance
 probability of its own token, a_i = min(1, p_i(x_i) / (l q_i(x_i))). Position i is verified if those before it were

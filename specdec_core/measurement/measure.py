@@ -1,4 +1,4 @@
-"""Measure drafters: acceptance over the target's own text, and the times of steps."""
+"""Measuring drafters: acceptance over the target's own text, and the times of steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the positions of a draft are alike, as equation (1) assumes. Importing this imports no torch.
+"""A test of whether the positions of a draft are alike, as equation (1) assumes. Importing this imports no torch.
 
 References:
     Leviathan et al. 2023, section 3.1 (arXiv 2211.17192).

@@ -1,4 +1,4 @@
-"""Collect samples of acceptance: the target generates text, and every token has a draft that is never accepted."""
+"""Samples of acceptance: the target generates text, and every token has a draft that is never accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `specdec measure` prints for a drafter. Importing this imports no torch."""
+"""The table that `specdec measure` prints for a drafter. Importing this imports no torch."""
 
 from __future__ import annotations
 

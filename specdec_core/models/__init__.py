@@ -1,4 +1,4 @@
-"""Load models and run them with a key-value cache that rolls back.
+"""Models: loading them, and running them with a key-value cache that rolls back.
 
 Importing this package does not import torch; the names below are imported on first use.
 """

@@ -1,4 +1,4 @@
-"""Make a model slower without changing its output, to study speculative decoding with larger targets."""
+"""Models made slower without changing their output, to study speculative decoding with larger targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loaded model and what its family supports: attention masks, ragged batches, maximum length."""
+"""A loaded model and the support of its family: attention masks, ragged batches, maximum length."""
 
 from __future__ import annotations
 

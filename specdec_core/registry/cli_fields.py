@@ -1,4 +1,4 @@
-"""Turn the fields of a flat config model into command-line options."""
+"""Command-line options from the fields of a flat config model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find and load plugins.
+"""Finding and loading of plugins.
 
 Entry points are loaded one by one, because pluggy's own loader stops at the first that fails to import. Here a
 broken plugin is recorded with its error, and the others still load.

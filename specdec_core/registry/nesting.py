@@ -1,4 +1,4 @@
-"""Find plugins that are nested in the settings of other plugins."""
+"""Plugins that are nested in the settings of other plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a plugin's declared requirements against the target and the batch, before anything is loaded."""
+"""Checks of a plugin's declared requirements against the target and the batch, before anything is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the files that installed distributions ship: `NAME:ITEM`. Importing this imports no torch.
+"""Files that installed distributions ship: `NAME:ITEM`. Importing this imports no torch.
 
 NAME is a collection of models, registered by the hook `specdec_models`; ITEM is a file in it, or the folder that
 holds the file. What a reference means depends on what it is asked for::

@@ -1,4 +1,4 @@
-"""Draw from a few candidate tokens without a row of V numbers.
+"""Draws from a few candidate tokens without a row of V numbers.
 
 What is computed from a row is cached with it, so that drawing from a row that recurs costs a binary search.
 Probabilities are kept in float32, as they are recorded, and summed in float64.

@@ -1,1 +1,1 @@
-"""Drafters in the servers of others: what `specdec export` writes, and what runs there."""
+"""Drafters in the servers of others: the files that `specdec export` writes, and the code that runs there."""

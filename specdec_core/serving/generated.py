@@ -1,4 +1,4 @@
-"""Write the modules that `specdec export` generates. Importing this imports no torch."""
+"""Modules that `specdec export` generates. Importing this imports no torch."""
 
 from __future__ import annotations
 

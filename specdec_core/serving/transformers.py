@@ -1,4 +1,4 @@
-"""A drafter in transformers: what the `custom_generate/generate.py` of an exported folder calls."""
+"""A drafter in transformers: the function that the `custom_generate/generate.py` of an exported folder calls."""
 
 from __future__ import annotations
 

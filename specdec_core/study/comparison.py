@@ -1,4 +1,4 @@
-"""A study from Python: run it, and hold what it found. Importing this imports no torch."""
+"""A study from Python: running it, and its findings. Importing this imports no torch."""
 
 from __future__ import annotations
 

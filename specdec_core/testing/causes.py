@@ -1,4 +1,4 @@
-"""Why checks fail: which failures have one cause, and which function of the author must change."""
+"""Causes of failed checks: which failures have one cause, and which function of the author must change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a check tries: fewer texts and samples where a plugin is slow, or where a few seconds must do."""
+"""The effort of a check: fewer texts and samples where a plugin is slow, or where a few seconds must do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the checks of one plugin under pytest, without a test file: what `specdec check` does."""
+"""The pytest plugin of `specdec check`: runs the checks of one plugin without a test file."""
 
 from __future__ import annotations
 

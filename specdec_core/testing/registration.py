@@ -1,4 +1,4 @@
-"""What a check is, how to write one, and what it reports when it fails. Imports no torch."""
+"""Checks: registering one, and its report when it fails. Imports no torch."""
 
 from __future__ import annotations
 

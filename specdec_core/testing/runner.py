@@ -1,4 +1,4 @@
-"""Runs a check as the body of a pytest test. Every way to use the kit comes here."""
+"""The runner of a check, as the body of a pytest test. Every way to use the kit comes here."""
 
 from __future__ import annotations
 

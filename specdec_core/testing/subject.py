@@ -1,4 +1,4 @@
-"""The plugin under test: how to build it, and what it declares. Imports no torch until something is built."""
+"""The plugin under test: its construction, and its declarations. Imports no torch until something is built."""
 
 from __future__ import annotations
 

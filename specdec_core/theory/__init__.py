@@ -1,4 +1,4 @@
-"""What theory predicts (section 3 and appendix A of arXiv 2211.17192).
+"""Predictions of theory (section 3 and appendix A of arXiv 2211.17192).
 
 Importing this imports no torch, and numpy only when a function on distributions is asked for.
 """

@@ -1,4 +1,4 @@
-"""What acceptance rules make of a whole draft, by enumeration of every draft on a small vocabulary.
+"""Expected acceptance of a whole draft under each rule, by enumeration of every draft on a small vocabulary.
 
 p and q are lists with an array for each position: `p[i]` is `[V, ..., V]` with i + 1 axes, the target's
 distribution after each draft of i tokens, and `q[i]` the drafter's. For gamma draft tokens, q has gamma arrays and

@@ -1,4 +1,4 @@
-"""Accepting a given set of draft tokens, sampled or greedy: what lossy rules share."""
+"""Accepting a given set of draft tokens, sampled or greedy: the shared part of lossy rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What acceptance rules share: counting what is accepted, and drawing the token that follows."""
+"""Shared parts of acceptance rules: counting accepted tokens, and drawing the token that follows."""
 
 from __future__ import annotations
 

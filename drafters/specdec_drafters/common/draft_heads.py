@@ -1,4 +1,4 @@
-"""What draft heads of the speculators package that read the target's hidden states have in common when loaded."""
+"""Shared parts of draft heads of the speculators package that read the target's hidden states."""
 
 from __future__ import annotations
 

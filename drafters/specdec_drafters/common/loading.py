@@ -1,4 +1,4 @@
-"""Load what a drafter's settings name: a draft model, or nested plugins."""
+"""Loading of the draft model or nested plugins that a drafter's settings name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds where the end of a sequence occurred before, and drafts what followed it most often."""
+"""Retrieval: finds where the end of a sequence occurred before, and drafts its most frequent continuation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write draft heads in the format of the speculators package: config.json and safetensors weights.
+"""Draft heads in the format of the speculators package: config.json and safetensors weights.
 
 References:
     speculators 0.9: `SpeculatorModelConfig` and `SpeculatorModel.from_pretrained`. The package is not needed.

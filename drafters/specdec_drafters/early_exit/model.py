@@ -1,4 +1,4 @@
-"""A target that exits early, and what the exit is worth."""
+"""A target that exits early, and the worth of the exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read n-gram models from ARPA files over token ids.
+"""ARPA files over token ids: a reader of n-gram models.
 
 References:
     The format as `lmplz` and SRILM write it: `ngram-format(5)` of SRILM; https://kheafield.com/code/kenlm/.

@@ -1,4 +1,4 @@
-"""Write n-gram models over token ids to ARPA files, which this package, KenLM and SRILM read.
+"""ARPA files over token ids: a writer of n-gram models, which this package, KenLM and SRILM read.
 
 References:
     The format as `lmplz` and SRILM write it: `ngram-format(5)` of SRILM; https://kheafield.com/code/kenlm/.

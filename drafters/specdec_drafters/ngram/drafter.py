@@ -1,4 +1,4 @@
-"""The n-gram drafter: what usually follows the last few tokens, from an ARPA file or a counted text."""
+"""The n-gram drafter: the usual continuations of the last few tokens, from an ARPA file or a counted text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimate n-gram models over token ids by interpolated modified Kneser-Ney smoothing, as `lmplz` does.
+"""Estimation of n-gram models over token ids by interpolated modified Kneser-Ney smoothing, as `lmplz` does.
 
 A document is a sentence `<s> w1 .. wn </s>`. The highest order N counts occurrences. Every lower order counts
 something else, the different words that stand before an n-gram: how many ways there are to arrive at it, since

@@ -1,4 +1,4 @@
-"""What a drafter with a tokenizer of its own is asked, in its own tokens."""
+"""The request to a drafter with a tokenizer of its own, in its own tokens."""
 
 from __future__ import annotations
 

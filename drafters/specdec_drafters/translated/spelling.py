@@ -1,4 +1,4 @@
-"""What the tokens of a tokenizer are as text, and the tokens of a text that goes on in mid-sentence."""
+"""The tokens of a tokenizer as text, and the tokens of a text that goes on in mid-sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renders the files of a new plugin package, then writes all of them or none."""
+"""The files of a new plugin package, of which all are written or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the target reads in one pass: the last tokens of the running beams, and the drafts that follow them."""
+"""The target's input in one pass: the last tokens of the running beams, and the drafts that follow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `generate` hands to a custom decoding loop: checked, and in the form that our loop works with."""
+"""The arguments that `generate` hands to a custom decoding loop, checked and in the form of our loop."""
 
 from __future__ import annotations
 

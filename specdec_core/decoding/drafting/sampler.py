@@ -1,4 +1,4 @@
-"""What draws draft tokens from q."""
+"""The sampler that draws draft tokens from q."""
 
 from __future__ import annotations
 

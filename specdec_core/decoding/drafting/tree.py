@@ -1,4 +1,4 @@
-"""Draw the nodes of a token tree level by level, each from a q that is recorded with it.
+"""The nodes of a token tree, drawn level by level, each from a q that is recorded with it.
 
 Siblings are drawn without replacement: the q of a node is the drafter's distribution without its earlier siblings,
 normalised. Where all its mass is drawn, the distribution starts anew. Greedy drafts take the best tokens.

@@ -1,4 +1,4 @@
-"""What a proposal must satisfy before it is verified."""
+"""Checks of a proposal before it is verified."""
 
 from __future__ import annotations
 

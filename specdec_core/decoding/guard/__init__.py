@@ -1,1 +1,1 @@
-"""Calls into plugins: what one does wrong costs speed, never a token."""
+"""Guarded calls into plugins: a faulty one costs speed, never a token."""

@@ -1,4 +1,4 @@
-"""Calls into plugins: what one does wrong costs speed, never a token."""
+"""Guarded calls into plugins: a faulty one costs speed, never a token."""
 
 from __future__ import annotations
 

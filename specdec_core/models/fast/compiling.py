@@ -1,4 +1,4 @@
-"""Compile the forward passes of a model: whether that works, and the proof that it gives the same logits."""
+"""Compiling the forward passes of a model: whether that works, and the proof that it gives the same logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture forward passes as CUDA graphs, one for each number of rows and columns and each length of the cache.
+"""Forward passes captured as CUDA graphs, one for each number of rows and columns and each length of the cache.
 
 A graph reads and writes the addresses that it was captured with, so caches outlive sessions: one that is closed
 leaves its cache, with all graphs captured on it, to the next session that it fits.

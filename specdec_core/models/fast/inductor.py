@@ -1,4 +1,4 @@
-"""Compile a forward pass for a CPU with TorchInductor.
+"""Forward passes compiled for a CPU with TorchInductor.
 
 The pass is traced once with symbolic sizes, so that one compilation serves all widths, lengths and capacities.
 Batches, and passes of a single column, are traced on their own. Calls go straight to the compiled code: no guards

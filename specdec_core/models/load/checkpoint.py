@@ -1,4 +1,4 @@
-"""What a checkpoint must be: safetensors only, inside its folder, and with every weight of the model.
+"""Requirements of a checkpoint: safetensors only, inside its folder, and with every weight of the model.
 
 transformers gives weights that a checkpoint lacks random values and logs a table. It also loads what an index of
 safetensors names, even if that is a pickle.

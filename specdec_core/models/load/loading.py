@@ -1,4 +1,4 @@
-"""Load Hugging Face models from a folder, the hub, or the built-in ones."""
+"""Loading of Hugging Face models from a folder, the hub, or the built-in ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the files of a model are, and reading its tokenizer; what goes wrong there is said in one place."""
+"""Locating a model's files and reading its tokenizer, with one set of error messages."""
 
 from __future__ import annotations
 

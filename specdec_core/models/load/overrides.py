@@ -1,4 +1,4 @@
-"""Override a method of a module for one thread, while other threads run the same module.
+"""Methods of a module overridden for one thread, while other threads run the same module.
 
 What a forward pass needs to change or to see (positions per row, the input of the output embedding) belongs to the
 thread that runs it. A hook or a patch would belong to the model.

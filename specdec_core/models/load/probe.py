@@ -1,4 +1,4 @@
-"""Test an unknown model family when it is loaded: cached, ragged and rolled-back passes against uncached ones.
+"""A test of an unknown model family at loading: cached, ragged and rolled-back passes against uncached ones.
 
 A wrong mask or position raises no error. It changes the logits, and decoding would silently be inexact. Some show
 only with length: a window of 4,096 tokens matters to no short text. They are tested on a twin of the model that

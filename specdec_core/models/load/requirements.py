@@ -1,4 +1,4 @@
-"""Check what a plugin's settings ask of the target and of the models they name, before anything is loaded."""
+"""Checks of a plugin's settings against the target and the models they name, before anything is loaded."""
 
 from __future__ import annotations
 

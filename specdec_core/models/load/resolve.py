@@ -1,4 +1,4 @@
-"""Find a model's folder and read its config before the model is loaded. Importing this does not import torch."""
+"""A model's folder and its config, found before the model is loaded. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare the vocabularies of a draft model and its target. Importing this does not import torch."""
+"""Comparison of the vocabularies of a draft model and its target. Importing this does not import torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the encoder of an encoder-decoder model says of a batch."""
+"""The encoder of an encoder-decoder model: its output for a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One forward pass of a model over a cache: its arguments, masks and positions, and what it leaves."""
+"""One forward pass of a model over a cache: its arguments, masks and positions, and its results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a model over one batch with a cache: forward passes over new tokens, rollback of rejected ones."""
+"""A model that runs over one batch with a cache: forward passes over new tokens, rollback of rejected ones."""
 
 from __future__ import annotations
 

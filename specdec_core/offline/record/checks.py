@@ -1,4 +1,4 @@
-"""What is wrong with a file of a record, as an error that names the file. Importing this imports no torch."""
+"""Errors in the files of a record, each naming its file. Importing this imports no torch."""
 
 from __future__ import annotations
 

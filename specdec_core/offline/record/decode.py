@@ -1,4 +1,4 @@
-"""Decode prompts with the target alone and keep the probability of each token.
+"""Decoding with the target alone, keeping the probability of each token.
 
 Nothing is computed twice: the acceptance rule of the decoder sees p of every step anyway. What it keeps stays on
 the device until the batch has ended, so that decoding waits for the device no more often than without it.

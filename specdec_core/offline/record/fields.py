@@ -1,4 +1,4 @@
-"""The arrays of a shard: one table for what writes, checks and documents them. Importing this imports no torch."""
+"""The arrays of a shard: one table for writing, checking and documenting them. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record: texts of a target with the probability of each token, and what drafters need to know of the target.
+"""A record: texts of a target with the probability of each token, and facts of the target for drafters.
 
 Given its text, what a drafter would have done follows from these probabilities; see `specdec_core.offline.replay`.
 Importing this imports no torch.

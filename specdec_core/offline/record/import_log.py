@@ -1,4 +1,4 @@
-"""Import texts that another program generated into a record; the target is not loaded."""
+"""Import of texts that another program generated into a record; the target is not loaded."""
 
 from __future__ import annotations
 

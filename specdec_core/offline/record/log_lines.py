@@ -1,4 +1,4 @@
-"""Read what others logged: JSON lines of prompts, outputs and log-probabilities. Importing this imports no torch.
+"""Logs of other programs: JSON lines of prompts, outputs and log-probabilities. Importing this imports no torch.
 
 Three forms are known: our own (`prompt`, `tokens`, `logprobs`), the responses of the OpenAI API and of servers
 that follow it, such as vLLM (`choices`), and dumps of vLLM's `RequestOutput` (`outputs`).

@@ -1,4 +1,4 @@
-"""Read a record: its header at once, its texts as they are iterated. Importing this imports no torch."""
+"""A reader of records: the header at once, its texts as they are iterated. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording: the target of a study decodes its prompts alone, and what it says is kept for replays.
+"""Recording: the target of a study decodes its prompts alone, and its texts are kept for replays.
 
 Texts are decoded in batches, each of which becomes a shard of the record, so that a stopped recording continues
 with the batch that it was decoding.

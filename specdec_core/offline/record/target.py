@@ -1,4 +1,4 @@
-"""What a record keeps of its target: the tokenizer, and the embeddings where it holds hidden states."""
+"""The target in a record: the tokenizer, and the embeddings where it holds hidden states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write a record shard by shard, so that a stop loses at most the shard under way.
+"""A writer of records, shard by shard, so that a stop loses at most the shard under way.
 
 Importing this imports no torch.
 """

@@ -1,4 +1,4 @@
-"""Replaying drafters on recorded texts: what each would have done, without the target.
+"""Replaying drafters on recorded texts: the expected results of each, without the target.
 
 Importing this package does not import torch; the names below are imported on first use.
 """

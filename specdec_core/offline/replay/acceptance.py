@@ -1,4 +1,4 @@
-"""What a drafter would have done along a recorded text, whatever gamma is."""
+"""The acceptance of a drafter along a recorded text, whatever gamma is."""
 
 from __future__ import annotations
 

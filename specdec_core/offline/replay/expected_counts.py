@@ -1,4 +1,4 @@
-"""What a drafter would have done on given texts: the expected counts of decoding, given each text.
+"""The expected counts of decoding with a drafter, given each text.
 
 With a lossless acceptance rule the emitted text has the target's distribution whatever is drafted. Given the text,
 Algorithm 1 accepts a draft token at a position where the drafter has q and the target emitted y with probability

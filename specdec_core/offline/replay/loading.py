@@ -1,4 +1,4 @@
-"""Getting ready to replay a drafter: loading it, and the hidden states of the texts if it reads them."""
+"""Preparation of a replay: loading the drafter, and the hidden states of the texts if it reads them."""
 
 from __future__ import annotations
 

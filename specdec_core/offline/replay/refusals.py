@@ -1,4 +1,4 @@
-"""What a replay cannot know: the settings of a run that it refuses, each with the reason."""
+"""Settings of a run that a replay refuses, each with the reason."""
 
 from __future__ import annotations
 

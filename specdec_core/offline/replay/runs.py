@@ -1,4 +1,4 @@
-"""What follows for runs from the texts of a record: expected counts and seconds, and how certain they are."""
+"""Numbers of runs from the texts of a record: expected counts and seconds, and how certain they are."""
 
 from __future__ import annotations
 

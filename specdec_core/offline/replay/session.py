@@ -1,4 +1,4 @@
-"""A drafter's session along recorded texts: what it is asked, what it answers, what it is told was committed."""
+"""A drafter's session along recorded texts: its requests, its answers, and the tokens committed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaying a study on a record: what each run would have done on the target's texts, without the target.
+"""Replaying a study on a record: the expected results of each run on the target's texts, without the target.
 
 A drafter is asked for drafts along the recorded texts once, however many runs have it: what follows for each gamma
 is computed. What comes out is the result of a study, with expected counts and seconds instead of measured ones.

@@ -1,4 +1,4 @@
-"""What steps cost on a machine: T(k) of the target, and D(k) of each drafter, timed along a record."""
+"""Costs of steps on a machine: T(k) of the target, and D(k) of each drafter, timed along a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Race candidates over the texts of a record: more texts in each round, and only for those still in it.
+"""A race of candidates over the texts of a record: more texts in each round, and only for those still in it.
 
 `specdec_core.offline.tune.elimination` says when a candidate is stopped, and with what probability the fastest
 one survives. Importing this imports no torch.

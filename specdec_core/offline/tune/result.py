@@ -1,4 +1,4 @@
-"""What tuning found: printed, a table of what was tried, the winner, and how sure it is. Imports no torch."""
+"""The result of tuning: a table of the candidates, the winner, and its certainty. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the winning runs as a study of their own. Importing this imports no torch."""
+"""The study file of the winning runs. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a study file says, checked and expanded. Importing this imports no torch."""
+"""The content of a study file, checked and expanded. Importing this imports no torch."""

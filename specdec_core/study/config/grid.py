@@ -1,4 +1,4 @@
-"""Expand grids: a run or a task that is written once and varied."""
+"""Grids: a run or a task that is written once and varied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load a study: read it, expand its grids, and check everything that needs no model. Imports no torch."""
+"""Loading a study: reading, expanding grids, and checking everything that needs no model. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of a chat, with each content as one text, which is what chat templates of text models read."""
+"""Messages of a chat, with each content as one text, as chat templates of text models read them."""
 
 from __future__ import annotations
 

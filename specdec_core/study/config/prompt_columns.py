@@ -1,4 +1,4 @@
-"""Choose what of a row is the prompt: keys of our own, Spec-Bench's, named columns, or a template."""
+"""The prompt of a row: keys of our own, Spec-Bench's, named columns, or a template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check rows and turn them into prompts, each a text, a chat or token ids."""
+"""Rows checked and turned into prompts, each a text, a chat or token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read rows from files and datasets: JSON lines, JSON, CSV, parquet, text, Hugging Face datasets."""
+"""Rows from files and datasets: JSON lines, JSON, CSV, parquet, text, Hugging Face datasets."""
 
 from __future__ import annotations
 

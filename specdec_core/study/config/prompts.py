@@ -1,4 +1,4 @@
-"""Read the prompts of a study and apply chat templates. Importing this imports no torch."""
+"""Prompts of a study, with chat templates applied. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read YAML with the location of every key, and write it; the only module that uses ruamel.yaml."""
+"""YAML with the location of every key, read and written; the only module that uses ruamel.yaml."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a study found out: summaries, tables, the report."""
+"""The findings of a study: summaries, tables, the report."""

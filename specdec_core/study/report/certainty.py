@@ -1,4 +1,4 @@
-"""How certain the numbers of a table are: what rests on little, and what `±` stands for. Imports no torch."""
+"""The certainty of the numbers of a table: which rest on little, and the meaning of `±`. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run is as fast as it is, in one sentence: rules on its numbers. Importing this imports no torch."""
+"""The reason for a run's speed in one sentence: rules on its numbers. Importing this imports no torch."""
 
 from __future__ import annotations
 

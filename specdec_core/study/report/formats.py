@@ -1,4 +1,4 @@
-"""How numbers, and text from outside, are written on a terminal and in the report. Imports no torch.
+"""Formats of numbers, and of text from outside, on a terminal and in the report. Imports no torch.
 
 What is unknown or too small to show must not look like a measured zero: an unknown value is `UNKNOWN`, which a
 table explains below it, and a tiny one is `<0.01`.

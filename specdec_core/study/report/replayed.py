@@ -1,4 +1,4 @@
-"""What a report says of runs that were replayed on a record instead of decoded and timed. Imports no torch."""
+"""Notes of a report on runs that were replayed on a record instead of decoded and timed. Imports no torch."""
 
 from __future__ import annotations
 

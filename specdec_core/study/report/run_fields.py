@@ -1,4 +1,4 @@
-"""The groups of fields of a run's summary: counts, speeds, what theory expects, and what it was replayed on."""
+"""The groups of fields of a run's summary: counts, speeds, expectations of theory, and its record."""
 
 from __future__ import annotations
 

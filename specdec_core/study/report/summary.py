@@ -1,4 +1,4 @@
-"""What a study finds out about each run, from the counters and times of its repeats."""
+"""The summary of each run, from the counters and times of its repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether something kept state from repeat to repeat of a run, so that it knew the prompts. Imports no torch.
+"""A test of whether state was kept between repeats of a run, so that the prompts were known. Imports no torch.
 
 The repeats of a run have the same prompts and seeds, and each begins with the drafter's `reset`. A drafter that
 proposes the same each time then needs the same target calls. If the counts differ, something kept state, and a

@@ -1,4 +1,4 @@
-"""Build what a study describes: target, prompts, drafters, controllers, and the decoder of a run."""
+"""The objects that a study describes: target, prompts, drafters, controllers, and the decoder of a run."""
 
 from __future__ import annotations
 

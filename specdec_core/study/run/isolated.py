@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: what a plugin does to its process costs one run only.
+"""Jobs in processes of their own: a plugin that breaks its process costs one run only.
 
 The pool sends jobs to a process, and receives results and the share of a job that is done, in the form in which
 `multiprocessing` sends objects. A process ends when its standard input does, so that it never outlives the study,

@@ -1,4 +1,4 @@
-"""What a result was made from: settings, files, prompts, versions, device."""
+"""The provenance of a result: settings, files, prompts, versions, device."""
 
 from __future__ import annotations
 

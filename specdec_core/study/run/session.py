@@ -1,4 +1,4 @@
-"""The session of a study that runs or is replayed: what is finished, what failed, and the journal of it."""
+"""The session of a study that runs or is replayed: finished repeats, failures, and the journal of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a study: what is asked of its targets and runs, in this process or on the workers of a pool.
+"""The jobs of a study for its targets and runs, in this process or on the workers of a pool.
 
 Runs that are timed take turns in one process, which keeps the target and the runs that it has loaded, so that
 timing a run again loads nothing. Runs that are not timed decode side by side on the workers of a pool. What a

@@ -1,4 +1,4 @@
-"""What a process has loaded for the jobs that it runs: a target, and runs of one task that are ready."""
+"""The state of a worker process: a loaded target, and runs of one task that are ready."""
 
 from __future__ import annotations
 

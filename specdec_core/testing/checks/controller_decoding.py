@@ -1,4 +1,4 @@
-"""Checks of controllers in the decoding loop, with a drafter of the kit: what is sampled, and what it costs."""
+"""Checks of controllers in the decoding loop, with a drafter of the kit: the samples, and their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of controllers in simulated batches: the form and range of answers, and what they depend on."""
+"""Checks of controllers in simulated batches: the form and range of answers, and their dependencies."""
 
 from __future__ import annotations
 

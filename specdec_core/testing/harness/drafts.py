@@ -1,4 +1,4 @@
-"""The draft of a row as checks look at it, and what they require of its form."""
+"""The draft of a row as checks look at it, and the form that they require."""
 
 from __future__ import annotations
 

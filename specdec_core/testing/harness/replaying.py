@@ -1,4 +1,4 @@
-"""Replay and live decoding of one drafter: what it accepts, and what a replay of the same texts expects."""
+"""Replay and live decoding of one drafter: the accepted tokens, and those that a replay expects."""
 
 from __future__ import annotations
 

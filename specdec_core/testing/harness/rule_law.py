@@ -1,4 +1,4 @@
-"""What one step of an acceptance rule does, worked out on a small vocabulary.
+"""One step of an acceptance rule, worked out on a small vocabulary.
 
 Every draft is enumerated with its probability. The random numbers of a step are integrated over a Sobol sequence,
 which is deterministic and much more even than random numbers: a distribution is known to about `TOLERANCE`.

@@ -1,4 +1,4 @@
-"""What happens in simulated batches: how long rows go on, and what is accepted. No model is needed."""
+"""Scenarios of simulated batches: the length of rows, and the accepted tokens. No model is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drives a draft session step by step: a check inspects what it proposes, and decides what is committed."""
+"""A driver of draft sessions: a check inspects each proposal, and decides on the tokens to commit."""
 
 from __future__ import annotations
 

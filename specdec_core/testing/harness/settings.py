@@ -1,4 +1,4 @@
-"""What checks ask a drafter for: sampling settings, and lines or trees."""
+"""Requests of checks to a drafter: sampling settings, and lines or trees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated batches: what a controller is asked and told while a batch is decoded, without any model.
+"""Simulated batches: the calls of a controller while a batch is decoded, without any model.
 
 Each step follows the order of the core: gamma, `keep_drafting` after each drafted token, lenience if anything was
 drafted, then the report.

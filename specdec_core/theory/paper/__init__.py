@@ -1,1 +1,1 @@
-"""The tables and figures of the paper: the printed numbers, and what the formulas give."""
+"""The tables and figures of the paper: the printed numbers, and the results of the formulas."""

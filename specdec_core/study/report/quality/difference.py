@@ -1,4 +1,4 @@
-"""Whether two runs differ in quality by more than chance. Importing this imports no torch.
+"""Tests of whether two runs differ in quality by more than chance. Importing this imports no torch.
 
 The difference of two scores is tested by swapping the outputs of the two runs, prompt by prompt. If both come from
 one distribution, swapping changes nothing but noise; the p-value is how often a swap gives a difference at least
