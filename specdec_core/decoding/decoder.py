@@ -240,8 +240,9 @@ class Decoder:
 
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
-            opened = self._open_beams if settings.beams > 1 else self._open
-            return info, opened(info, rows, seeds, guard, settings, stops, limits)
+            if settings.beams > 1:  # constraints are refused with beams
+                return info, self._open_beams(info, rows, seeds, guard, settings, stops)
+            return info, self._open(info, rows, seeds, guard, stops, limits)
 
         origins = OriginObserver(len(rows))
         batch, guard = yield from steps_of(
@@ -265,7 +266,6 @@ class Decoder:
         rows: Sequence[Row],
         seeds: Sequence[int],
         guard: PluginGuard,
-        settings: GenerationSettings,  # noqa: ARG002  (of `_open_beams`)
         stops: StopRule,
         constraints: Constraints | None,
     ) -> Batch:
@@ -292,7 +292,6 @@ class Decoder:
         guard: PluginGuard,
         settings: GenerationSettings,
         stops: StopRule,
-        constraints: Constraints | None,  # noqa: ARG002  (refused with beams)
     ) -> BeamBatch:
         each = [row_seed(seed, beam) for seed in seeds for beam in range(settings.beams)]
         return open_beams(
