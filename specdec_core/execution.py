@@ -121,7 +121,7 @@ def speculate(
         random: Draws the outcome. The draws depend on its state only, not on what takes how long.
 
     Raises:
-        NumericsError: `f` or `guess` returned what is no distribution.
+        NumericsError: `f` or `guess` returned something other than a distribution.
         Exception: Whatever f, guess, or g on the final outcome raised.
 
     References:
@@ -170,7 +170,7 @@ async def speculate_async(
         random: Draws the outcome.
 
     Raises:
-        NumericsError: `f` or `guess` returned what is no distribution.
+        NumericsError: `f` or `guess` returned something other than a distribution.
         Exception: Whatever f, guess, or g on the final outcome raised.
     """
     clock = _Clock()

@@ -51,12 +51,12 @@ class Pool(Protocol):
             return_exceptions: Yield what a job raises, and go on with the others.
 
         Raises:
-            SpecdecError: What a job raised; `JobError` for all that is no `SpecdecError`. The other jobs are
+            SpecdecError: What a job raised; `JobError` for all that is not a `SpecdecError`. The other jobs are
                 cancelled.
         """
 
     def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
-        """Return how many jobs run side by side that need so many CPUs and GPUs."""
+        """Return the number of jobs that run side by side with so many CPUs and GPUs each."""
 
     def end(self, own: str) -> None:
         """End the process with a name, if there is one."""
@@ -82,7 +82,7 @@ class LocalPool:
         return_exceptions: bool = False,
         **resources: Any,  # noqa: ARG002  # jobs share what this process has
     ) -> Iterator[Any]:
-        """Yield what a function returns for each job; see `Pool.map`. What jobs raise is not changed."""
+        """Yield the result of a function for each job; see `Pool.map`. What jobs raise is not changed."""
         for job in jobs:
             try:
                 yield function(*job)
@@ -138,7 +138,7 @@ def pooled(address: str | Pool | None, progress: Progress) -> Iterator[Pool | No
 
 @dataclass(frozen=True)
 class Failure:
-    """What a job raised, in a form that any process can read.
+    """A job's exception, in a form that any process can read.
 
     Attributes:
         kind: Name of the class of `specdec_core.interface.errors`; empty for any other exception.

@@ -49,7 +49,7 @@ class RayPool:
         return int(max(node.get("GPU", 0) for node in self._machines()))
 
     def workers(self, cpus: int = 1, gpus: float = 0.0) -> int:
-        """Return how many jobs run side by side that need so many CPUs and GPUs."""
+        """Return the number of jobs that run side by side with so many CPUs and GPUs each."""
         cpus = self._fitting(cpus)
         machines = [(node.get("CPU", 0) // cpus, node.get("GPU", 0)) for node in self._machines()]
         return max(1, int(sum(min(most, found // gpus) if gpus else most for most, found in machines)))

@@ -229,7 +229,7 @@ def constraint_of_each(
         count: Number of sequences.
 
     Raises:
-        ArgumentError: It is no sequence of constraints.
+        ArgumentError: It is not a sequence of constraints.
         ConfigError: There are more or fewer than sequences, or a constraint is invalid.
     """
     if given is None:
@@ -268,7 +268,7 @@ def checked_timeout(seconds: object) -> float | None:
     """Return the time limit of a call into a plugin.
 
     Raises:
-        ArgumentError: It is no number above 0, nor None.
+        ArgumentError: It is not a number above 0, nor None.
     """
     if seconds is None:
         return None

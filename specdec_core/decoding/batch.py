@@ -72,7 +72,7 @@ class Batch:
         """Draft, verify with one target forward pass, commit; return the report.
 
         Raises:
-            NumericsError: The target's logits are no distribution.
+            NumericsError: The target's logits are not a distribution.
         """
         started = perf_counter()
         opening = self._opening()
@@ -228,7 +228,7 @@ class Batch:
 
 
 def _deviation(verified: Verified, outcome: Outcome) -> tuple[float, ...]:
-    """Return what lenience cost in each row, at the positions that were verified before its end."""
+    """Return the cost of lenience in each row, at the positions that were verified before its end."""
     if not verified.deviation:
         return (0.0,) * len(outcome.accepted)
     rows = zip(verified.deviation, outcome.accepted, outcome.committed, strict=True)

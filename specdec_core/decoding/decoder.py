@@ -181,7 +181,7 @@ class Decoder:
             PromptError: A prompt is empty, too long, or not of this vocabulary.
             ArgumentError: An argument is of a type that is not taken, or unknown.
             ConfigError: A setting is invalid, or a logits processor keeps state between calls.
-            NumericsError: The target's logits are no distribution.
+            NumericsError: The target's logits are not a distribution.
             PluginError: A plugin failed, under `strict`.
 
         Warns:

@@ -44,7 +44,7 @@ from specdec_core.verification import AcceptanceRule, SpeculativeSampling
 
 @dataclass(frozen=True)
 class LoopContext:
-    """What the loops of all levels share.
+    """The shared state of the loops of all levels.
 
     Attributes:
         draft_to_probs: The sampling settings for drafts, at every level below the target.
@@ -99,7 +99,7 @@ def max_gamma_of(drafter: Drafter | None, gamma: GammaController | None, guard: 
 def session_info(
     target: LoadedModel, rows: Sequence[Row], prompts: Sequence[Sequence[int]], max_gamma: int
 ) -> SessionInfo:
-    """Return what drafters know about a batch; its prompts are the encoder's sources, if there is one."""
+    """Return the facts of a batch for drafters; its prompts are the encoder's sources, if there is one."""
     return SessionInfo(
         batch_size=len(rows),
         vocab_size=target.vocab_size,

@@ -45,7 +45,7 @@ class TokenView(Sequence[int]):
         return self._tokens.index(token, *between)
 
     def count(self, token: int) -> int:
-        """Return how often a token occurs."""
+        """Return the number of occurrences of a token."""
         return self._tokens.count(token)
 
     def copy(self) -> list[int]:

@@ -42,7 +42,7 @@ _LEAST_LENIENCE = float(torch.finfo(torch.float32).tiny)
 
 @dataclass(frozen=True)
 class Verified:
-    """What verification decided, fetched from the device; a list entry per row.
+    """The outcome of verification, fetched from the device; a list entry per row.
 
     Attributes:
         lengths: Number of draft tokens; 0 in all rows if the draft turned out to be wrong.
@@ -129,7 +129,7 @@ class Verifier:
             faults: `[B]` int64, what is wrong with the draft; None if nothing can be.
 
         Raises:
-            NumericsError: The logits are no distribution.
+            NumericsError: The logits are not a distribution.
         """
         fault, sound, verified = self._fetch(proposal, self._accept(rows, proposal, logits), faults)
         if any(fault):

@@ -73,7 +73,7 @@ def open_input(path: Path, limit: int = MAX_BYTES) -> io.BufferedReader:
         The file. Reading more than the limit raises an OSError.
 
     Raises:
-        OSError: It cannot be opened, or is no file: a folder, a device, a pipe. `reading` makes it a message.
+        OSError: It cannot be opened, or is not a file: a folder, a device, a pipe. `reading` makes it a message.
     """
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind in _OTHERS and not str(path).startswith(_STREAMS):

@@ -102,7 +102,7 @@ class Proposal:
             rows: B sequences of token ids, of any lengths.
 
         Raises:
-            TypeError: An id is no integer, or a row is no sequence.
+            TypeError: An id is not an integer, or a row is not a sequence.
         """
         import torch
 
@@ -131,7 +131,7 @@ class Proposal:
             depth: The maximum length of a path of each sequence; what is longer is cut.
 
         Raises:
-            TypeError: An id is no integer, or a row is no sequence of sequences.
+            TypeError: An id is not an integer, or a row is not a sequence of sequences.
         """
         import torch
 

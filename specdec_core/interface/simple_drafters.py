@@ -161,11 +161,11 @@ def draw_tree(
 
 
 _NO_IDS = (TypeError, ValueError, RuntimeError, OverflowError)
-"""What building a proposal raises where something is no token id."""
+"""What building a proposal raises where something is not a token id."""
 
 
 def _no_ids(rows: Sequence[Any]) -> object:
-    """Return the first of some rows that is no sequence of token ids."""
+    """Return the first of some rows that is not a sequence of token ids."""
     for row in rows:
         try:
             Proposal.from_rows([row])
@@ -175,7 +175,7 @@ def _no_ids(rows: Sequence[Any]) -> object:
 
 
 def _no_drafts(rows: Sequence[Any]) -> object:
-    """Return the first of some rows that is no sequence of sequences of token ids."""
+    """Return the first of some rows that is not a sequence of sequences of token ids."""
     for row in rows:
         try:
             Proposal.from_rows(list(row))

@@ -158,7 +158,7 @@ class DrafterMeasurement(_Part):
     def of(
         cls, entry: DrafterEntry, costs: StepCosts, acceptance: Sequence[Acceptance] = ()
     ) -> DrafterMeasurement:
-        """Return what was measured of an entry."""
+        """Return the measurement of an entry."""
         return cls(
             name=entry.name,
             settings=entry.settings,

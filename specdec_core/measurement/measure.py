@@ -39,7 +39,7 @@ from specdec_core.study.run.provenance import fingerprint_files, versions
 
 @dataclass(frozen=True)
 class MeasureContext:
-    """What all drafters of a measurement share.
+    """The shared parts of a measurement's drafters.
 
     Attributes:
         target: The loaded target.

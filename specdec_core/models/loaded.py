@@ -27,7 +27,7 @@ TESTED_ATTENTION = ("sdpa", "eager")
 
 @dataclass(frozen=True)
 class Family:
-    """What the forward pass of a model supports.
+    """The features that a model's forward pass supports.
 
     Attributes:
         encoder_decoder: Whether it is an encoder-decoder model.
@@ -173,7 +173,7 @@ class LoadedModel:
 
 
 def inspect_family(model: Any) -> Family:
-    """Return what a model's forward pass supports.
+    """Return the features of a model's forward pass.
 
     Args:
         model: A Hugging Face model with a language-model head.

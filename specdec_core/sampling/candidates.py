@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _BELOW = np.float32(20.0)
 """How far all other tokens are below the smallest log weight of a candidate, where V log weights are needed. If a
-constraint allows no candidate, an allowed token is drawn; otherwise hardly ever one that is no candidate."""
+constraint allows no candidate, an allowed token is drawn; otherwise hardly ever one that is not a candidate."""
 
 # What is cached with a row.
 _VOCAB_SIZE, _BEST, _TEMPERED = "vocab_size", "best", "tempered"

@@ -237,7 +237,7 @@ def _held(
 
 
 def _display(*, quiet: bool) -> AbstractContextManager[Progress]:
-    """Return what shows the progress where Python runs."""
+    """Return the display of progress where Python runs."""
     from rich.console import Console
 
     from specdec_core.study.progress import NotebookProgress, TerminalProgress

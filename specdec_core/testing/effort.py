@@ -61,7 +61,7 @@ class Effort:
         """Return a sample size: `full`, halved until the plugin takes no longer than `seconds`.
 
         Args:
-            full: The size of the first sample, where time is no concern.
+            full: The size of the first sample, where time does not matter.
             batch: How many are sampled together.
             seconds: How long a plugin may take; each sample takes about three calls.
         """

@@ -41,7 +41,7 @@ class Findings:
 
 
 def findings_of(subject: Subject) -> Findings:
-    """Return what the checks of a subject have found so far."""
+    """Return the findings of a subject's checks so far."""
     return subject.once("findings", Findings)
 
 

@@ -113,7 +113,7 @@ class Subject:
         """Return how often a check tries something, and note it where time is short.
 
         Args:
-            full: How often it does where time is no concern.
+            full: How often it does where time does not matter.
             short: How often it does otherwise.
             what: What it tries, for the note.
         """
@@ -126,7 +126,7 @@ class Subject:
         """Return the size of a first sample and of the largest, and note it where time is short.
 
         Args:
-            least: The first size where time is no concern.
+            least: The first size where time does not matter.
             most: The largest.
             batch: How many are sampled together.
             seconds: How long the plugin may take for the first sample.
@@ -179,7 +179,7 @@ class Subject:
         return plugin
 
     def _require_callable(self, did: str, *arguments: object) -> None:
-        """Fail if `make` cannot be called with these arguments, which is no fault of the plugin."""
+        """Fail if `make` cannot be called with these arguments, which is not a fault of the plugin."""
         if not callable(self.make):
             raise CheckFailure(did, f"make is a {type(self.make).__name__}", f"make is {self.make_must_be}")
         try:

@@ -25,7 +25,7 @@ Block: TypeAlias = Sequence[ArrayLike]
 
 
 def token_acceptance(p: Block, q: Block) -> Floats:
-    """Return what Algorithm 1 accepts: each token by itself, with probability min(1, p(x) / q(x)).
+    """Return the acceptance of Algorithm 1: each token by itself, with probability min(1, p(x) / q(x)).
 
     Args:
         p: The target's distributions.

@@ -37,7 +37,7 @@ def expected_tree_tokens(tree: TokenTree, rates: Rates) -> float:
             the committed text) the one of rank r is accepted. 0 for ranks that are not listed.
 
     Raises:
-        ValueError: Rates are missing, or are no probabilities.
+        ValueError: Rates are missing, or are not probabilities.
     """
     table = _checked(rates)
     reached: list[float] = []

@@ -47,7 +47,7 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
     less = residual(p_next, proposal.q, x, checked, rejected)
     weights = torch.where(at_places(allowed, checked) & rejected[:, None], less, p_next)
     token, sound = draw_next(weights, proposal, p, accepted, uniforms)
-    # NaN in p is no matter of the rule: decoding reports it where a text gets there.
+    # NaN in p is not the rule's concern: decoding reports it where a text gets there.
     deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)
     return AcceptanceResult(accepted, token, sound, deviation)
 

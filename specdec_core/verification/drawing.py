@@ -14,7 +14,7 @@ from specdec_core.verification.distributions import at_places
 
 
 def count_accepted(verdicts: Tensor, lengths: Sequence[int], limits: Tensor | None = None) -> Tensor:
-    """Return how many draft tokens of each sequence are accepted, up to the first that is not.
+    """Return the number of accepted draft tokens of each sequence, up to the first that is not.
 
     Args:
         verdicts: `[B, K]` bool, whether each draft token passes; ignored beyond a sequence's length.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from specdec_drafters.common.matching import MatchingConfig
 
-_END = 0xFFFF_FFFF  # ends a text in an index; as int32 it is -1, which is no token id
+_END = 0xFFFF_FFFF  # ends a text in an index; as int32 it is -1, which is not a token id
 _END_BYTES = b"\xff\xff\xff\xff"
 _BYTES = 4
 MAX_OCCURRENCES = 1000

@@ -140,7 +140,7 @@ class DFlashHead(DraftVocabularyHead):
         self.positions = family.rotary_switch or family.max_positions
 
     def context(self, states: Tensor, positions: Tensor) -> list[KeysValues]:
-        """Return what the layers keep of committed tokens.
+        """Return the layers' cache of committed tokens.
 
         Args:
             states: `[N, states * D]`, the target's.
@@ -187,7 +187,7 @@ class DFlashHead(DraftVocabularyHead):
         return self.config.sliding_window if kinds and kinds[index] == "sliding_attention" else None
 
     def _mask(self, lengths: Tensor, slots: int, window: int | None) -> Tensor:
-        """Return what the block attends to, `[B, 1, block_size, slots + block_size]` bool.
+        """Return the mask of the block's attention, `[B, 1, block_size, slots + block_size]` bool.
 
         The window is counted from the first position of the block, for all its positions.
         """

@@ -111,7 +111,7 @@ class WeightsTrainer(Trainer, Generic[_Trained]):
 
     @abstractmethod
     def distillation(self, target: LoadedModel, prepared: Any, data: TrainingData, dtype: torch.dtype) -> _Trained:
-        """Return what is trained, given what `prepare` returned and the data."""
+        """Return the trained part, given the result of `prepare` and the data."""
 
     @abstractmethod
     def write(self, trained: _Trained, target: LoadedModel, run: TrainingRun) -> Mapping[str, str | int | float]:

@@ -96,7 +96,7 @@ class SharedTokenRequest:
         return fork
 
     def translated(self, proposal: Proposal) -> Proposal:
-        """Return what the drafter proposed in the target's tokens, with their q."""
+        """Return the drafter's proposal in the target's tokens, with their q."""
         found = self._recorded(proposal)
         return self._shared.of_target(proposal) if found is None else found.shortened(proposal.lengths)
 

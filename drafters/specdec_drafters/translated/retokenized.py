@@ -204,7 +204,7 @@ class Retokenized:
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many of the first tokens of two sequences are equal."""
+    """Return the length of the common prefix of two sequences."""
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

@@ -26,7 +26,7 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 def read_measured(
     value: Any, info: ValidationInfo, choose: Callable[[Measurement, Path, Mapping[str, Any]], Any]
 ) -> Any:
-    """Return what a controller takes from a file of `specdec measure`; what is no path is returned as it is.
+    """Return what a controller takes from a file of `specdec measure`; what is not a path is returned as it is.
 
     Args:
         value: The value of the setting.

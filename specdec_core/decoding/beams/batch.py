@@ -3,7 +3,7 @@
 The drafter sees one row for each beam. The target reads one row for each prompt: the beams are paths of a tree in
 its cache, which share what they have in common. A forward pass reads the last tokens of the w running beams and
 the draft, w + u gamma tokens. Then beam search is simulated with what was read. It stops where it depends on a
-beam that is no node of the tree.
+beam that is not a node of the tree.
 
 References:
     Leviathan et al. 2023, appendix A.4 (arXiv 2211.17192). Beyond it, a beam that is not in the draft does no harm
@@ -98,7 +98,7 @@ class BeamBatch:
         """Draft, read the draft in one target forward pass, advance every search; return the report.
 
         Raises:
-            NumericsError: The target's logits are no distribution.
+            NumericsError: The target's logits are not a distribution.
         """
         started = perf_counter()
         self._search.scores = self._scores()

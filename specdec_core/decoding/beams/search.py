@@ -32,7 +32,7 @@ _EXCLUDED = np.float32(-1e9)
 
 @dataclass(frozen=True)
 class BeamRules:
-    """What a beam search keeps, and when it ends.
+    """The rules of a beam search: its width, its lengths and its end.
 
     Attributes:
         beams: w, the number of beams.

@@ -264,7 +264,7 @@ class GenerateWith:
 
 
 def _output(call: Call, columns: Columns, metrics: Metrics, *, encoder_decoder: bool) -> Any:
-    """Return what `generate` returns."""
+    """Return the result of `generate`."""
     if not call.config.return_dict_in_generate:
         return columns.ids
     kind = GenerateEncoderDecoderOutput if encoder_decoder else GenerateDecoderOnlyOutput

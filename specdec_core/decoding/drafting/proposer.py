@@ -208,7 +208,7 @@ class Proposer:
 
 
 def checked_plan(asked: object, count: int, limit: int) -> tuple[int, ...] | TreeShape:
-    """Return what a gamma controller asks for.
+    """Return the plan of a gamma controller.
 
     Args:
         asked: A number for each sequence, or a tree.

@@ -56,7 +56,7 @@ def validate(
         one of the codes above per sequence; None if nothing can be wrong.
 
     Raises:
-        PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
+        PluginError: It is not a proposal, exceeds the budget, or its parts do not fit together.
     """
     if recorded and isinstance(proposal, Proposal):
         # Only its lengths may be the drafter's own. Ids are clamped all the same: an embedding must not crash.
@@ -87,7 +87,7 @@ def check_form(proposal: object, budget: tuple[int, ...], vocab_size: int) -> Pr
     """Return the proposal if its types, shapes and lengths are right; its lengths become plain numbers.
 
     Raises:
-        PluginError: It is no proposal, exceeds the budget, or its parts do not fit together.
+        PluginError: It is not a proposal, exceeds the budget, or its parts do not fit together.
     """
     if not isinstance(proposal, Proposal):
         raise PluginError(f"propose() returned {type(proposal).__name__}; it must return a Proposal.")

@@ -27,7 +27,7 @@ _OF_DRAFTERS = (*OF_THREAD, *OF_PROCESS)
 
 @dataclass(frozen=True)
 class PluginFailure:
-    """What a plugin did wrong during decoding; no token was lost.
+    """A plugin's error during decoding; no token was lost.
 
     Attributes:
         plugin: Its class.
@@ -106,7 +106,7 @@ class PluginGuard:
         return tuple(self._notes)
 
     def note(self, text: str) -> None:
-        """Have `warn` say, once, that a plugin was overruled, which is no failure."""
+        """Have `warn` say, once, that a plugin was overruled, which is not a failure."""
         self._notes.setdefault(text, False)
 
     def child(self) -> PluginGuard:
@@ -154,7 +154,7 @@ def opened(session: T | None) -> T:
 
 
 def failure_text(error: BaseException) -> str:
-    """Return what a plugin did wrong, in one line. The message of a `PluginError` stands alone."""
+    """Return a plugin's error in one line. The message of a `PluginError` stands alone."""
     text = exception_text(error)
     says_all = isinstance(error, PluginError | CallTimeExceeded)
     return text.removeprefix(f"{type(error).__name__}: ") if says_all else text

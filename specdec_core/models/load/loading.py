@@ -113,7 +113,7 @@ def _wrapped(
 
 
 def _check_usable(model: Any, name: str) -> None:
-    """Refuse what is no model, or gives no logits, or logits that depend on the other tokens of a forward pass.
+    """Refuse what is not a model, or gives no logits, or logits that depend on the other tokens of a forward pass.
 
     Raises:
         ModelError: With the reason.
@@ -364,7 +364,7 @@ def _check_quantization(model: str, config: Any, given: Any) -> None:
 
 @dataclass(frozen=True)
 class ModelOutline:
-    """What is known of a model without its weights.
+    """The facts of a model that need no weights.
 
     Attributes:
         tokenizer: Its tokenizer, or None.
@@ -384,7 +384,7 @@ class ModelOutline:
 def load_outline(
     model: str | Path, *, folder: Path = Path(), revision: str | None = None, subfolder: str | None = None
 ) -> ModelOutline:
-    """Return what a model's config and tokenizer say, without loading its weights.
+    """Return the facts in a model's config and tokenizer, without loading its weights.
 
     Args:
         model: A folder, a hub name, or a built-in model.

@@ -24,7 +24,7 @@ def vocabulary_mismatch(
         model: The draft model, as the user wrote it.
         target: The target's tokens by id.
         draft: The draft model's.
-        whole: Whether these are all tokens; otherwise an id that only one of them has is no difference.
+        whole: Whether these are all tokens; otherwise an id that only one of them has is not a difference.
     """
     ids = target.keys() | draft.keys() if whole else target.keys() & draft.keys()
     differing = [id_ for id_ in sorted(ids) if target.get(id_) != draft.get(id_)]

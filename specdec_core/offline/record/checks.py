@@ -35,7 +35,7 @@ def open_arrays(path: Path, framework: Literal["np", "pt"]) -> Iterator[Any]:
         framework: Whose arrays are read.
 
     Raises:
-        ConfigError: It cannot be read, or is no such file: a folder, a named pipe.
+        ConfigError: It cannot be read, or is not such a file: a folder, a named pipe.
     """
     try:
         with open_input(path), safe_open(path, framework=framework) as file:
@@ -45,7 +45,7 @@ def open_arrays(path: Path, framework: Literal["np", "pt"]) -> Iterator[Any]:
 
 
 def validated(model: type[_Model], data: str | bytes, path: Path, within: str = "") -> _Model:
-    """Return what JSON of a record holds. Values must have their types: nothing is converted.
+    """Return the content of a record's JSON. Values must have their types: nothing is converted.
 
     Args:
         model: What it must hold, its version as `specdec_record`.

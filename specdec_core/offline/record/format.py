@@ -33,7 +33,7 @@ _TokenId = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True, eq=False)
 class RecordedText:
-    """What the target generated for a prompt once.
+    """One text that the target generated for a prompt.
 
     Attributes:
         prompt: Token ids of the prompt; for encoder-decoder targets those of the source.
@@ -116,7 +116,7 @@ class VerifyTimes(_Part):
 
 
 class RecordHeader(_Part):
-    """What `record.json` holds."""
+    """The content of `record.json`."""
 
     specdec_record: Literal[1] = 1
     """Version of the file format."""
@@ -206,7 +206,7 @@ class Record:
 
     Attributes:
         path: Its folder.
-        header: What `record.json` holds.
+        header: The content of `record.json`.
         parts: The texts of each task, in the order of the header.
         named: Models that the user names. The target is loaded from the hub only if it is among them.
     """

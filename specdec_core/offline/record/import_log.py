@@ -40,7 +40,7 @@ _SHARD = 256
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What a log holds.
+    """The content of a log.
 
     Attributes:
         target: The model that generated the texts. Its config and tokenizer are read, its weights are not.

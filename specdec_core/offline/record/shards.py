@@ -32,7 +32,7 @@ _TYPES = {"U8": "uint8", "U16": "uint16", "I32": "int32", "F16": "float16", "F32
 
 
 class _Metadata(BaseModel):
-    """What the metadata of a shard holds."""
+    """The content of a shard's metadata."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,7 +45,7 @@ class _Metadata(BaseModel):
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """What the metadata of a shard says.
+    """The metadata of a shard, read.
 
     Attributes:
         path: The file.
@@ -99,7 +99,7 @@ def write_shard(
 
 
 def read_info(path: Path, header: RecordHeader, part: PartHeader) -> ShardInfo:
-    """Return what the metadata of a shard says; its arrays are not read.
+    """Return the metadata of a shard; its arrays are not read.
 
     Args:
         path: The file.

@@ -208,7 +208,7 @@ def time_record(
         named: The target as the user names it; one of the hub is loaded only if it is named.
 
     Raises:
-        ConfigError: It is no record, or the target is not the one that was recorded, or not named.
+        ConfigError: It is not a record, or the target is not the one that was recorded, or not named.
         ModelError: The target cannot be loaded.
     """
     with exclusive_lock(output, "recording"):

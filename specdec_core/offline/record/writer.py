@@ -45,7 +45,7 @@ class RecordWriter:
 
     Attributes:
         path: The folder.
-        header: What `record.json` holds.
+        header: The content of `record.json`.
     """
 
     def __init__(self, path: Path, header: RecordHeader, *, fresh: bool = False) -> None:
@@ -145,7 +145,7 @@ def _write_header(path: Path, header: RecordHeader) -> None:
 
 def _discard(path: Path) -> None:
     """Delete the files of a record; whatever else is in the folder stays."""
-    (path / HEADER).unlink(missing_ok=True)  # first: without it, the rest is no record
+    (path / HEADER).unlink(missing_ok=True)  # first: without it, the rest is not a record
     (path / FEATURES).unlink(missing_ok=True)
     shutil.rmtree(path / TOKENIZER, ignore_errors=True)
     for folder in path.glob("part-*"):

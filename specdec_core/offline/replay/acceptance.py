@@ -58,7 +58,7 @@ class TextAcceptance:
         return int(self.ratio.shape[1])
 
     def room(self, position: int) -> int:
-        """Return how many tokens may be drafted at a position."""
+        """Return the number of tokens that may be drafted at a position."""
         return max(self.reach - position, 0)
 
     def asked(self, budget: int) -> TextAcceptance:

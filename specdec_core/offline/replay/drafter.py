@@ -122,7 +122,7 @@ class DrafterReplay:
 
         Raises:
             PluginError: The drafter fails, draws its tokens itself, or is not what it declares.
-            ConfigError: The part holds no texts, or their probabilities are no probabilities.
+            ConfigError: The part holds no texts, or their probabilities are not probabilities.
         """
         if self._acceptance is None:
             self._progress.stage(f"{type(self.drafter).__name__}: replaying", len(self._part))

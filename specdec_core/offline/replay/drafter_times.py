@@ -115,7 +115,7 @@ def _accepted(
 
 
 def _common(draft: Sequence[int], text: Sequence[int]) -> int:
-    """Return how many tokens a draft and a text begin with in common."""
+    """Return the length of the common prefix of a draft and a text."""
     same = 0
     for drafted, token in zip(draft, text, strict=False):
         if drafted != token:

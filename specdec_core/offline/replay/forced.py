@@ -160,7 +160,7 @@ class ForcedLoop(InnerLoop):
 
 @dataclass(frozen=True)
 class ForcedContext(LoopContext):
-    """What the loops of all levels share along recorded texts.
+    """The shared state of the loops of all levels along recorded texts.
 
     Attributes:
         texts: The whole sequences, prompts first.

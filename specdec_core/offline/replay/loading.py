@@ -86,7 +86,7 @@ class Preparation:
             hidden_layers: Those of the drafter. A record holds the states of `LAST_HIDDEN` at most.
 
         Raises:
-            ConfigError: Their probabilities are no probabilities.
+            ConfigError: Their probabilities are not probabilities.
             ModelError: Hidden states are neither recorded, nor can the target be loaded.
         """
         return [self._forced(text, tuple(hidden_layers)) for text in texts]

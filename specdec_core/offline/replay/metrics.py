@@ -25,7 +25,7 @@ class Replayed:
     """What a run over recorded texts would count, one text at a time, in expectation given the texts.
 
     Attributes:
-        metrics: Expected counts, which are no whole numbers, and expected times if costs were given. The time of
+        metrics: Expected counts, which are not whole numbers, and expected times if costs were given. The time of
             reading prompts is not in them.
         steps_by_text: `[N]` float64, expected forward passes of the target for each text.
         tokens_by_text: `[N]` int64, its tokens.
@@ -53,7 +53,7 @@ def expected_metrics(
     draws: int = 8,
     seed: int = 0,
 ) -> Replayed:
-    """Return what a run would count in expectation.
+    """Return the expected counts of a run.
 
     A fixed gamma is computed exactly. Any other controller is run step by step: the number of accepted tokens is
     drawn from its distribution, and the controller is told the step as in decoding.

@@ -128,7 +128,7 @@ class RecordedTexts:
         return len(self._texts)
 
     def alone(self, costs: StepCosts | None) -> Replayed:
-        """Return what the target counts without a drafter; without costs, no times."""
+        """Return the target's counts without a drafter; without costs, no times."""
         return expected_metrics(self._texts, 0, costs=costs)
 
     def certain(self, replayed: Replayed, record: str, costs: StepCosts | None, where: str | None) -> ReplayedOn:
@@ -198,7 +198,7 @@ class Drafted:
         rule: AcceptanceRule | None,
         costs: StepCosts | None,
     ) -> Replayed:
-        """Return what a run counts.
+        """Return the counts of a run.
 
         Args:
             gamma: Tokens drafted in each step, or the controller.

@@ -77,7 +77,7 @@ class ForcedText:
         return len(self.text.tokens)
 
     def room(self, position: int) -> int:
-        """Return how many tokens may be drafted at a position."""
+        """Return the number of tokens that may be drafted at a position."""
         return max(self.reach - position, 0)
 
 
@@ -213,7 +213,7 @@ class TextSession:
         states = self._hidden_states() if self._drafter.hidden_layers else {}
         proposal, faults = self.proposer.propose(self._views, budget, states)
         codes = [] if faults is None else faults.tolist()
-        # That q gives nothing to a token of the text is no fault here: it would not have been drafted.
+        # That q gives nothing to a token of the text is not a fault here: it would not have been drafted.
         wrong = [code for code in codes if code not in (0, BAD_TOKEN)]
         if wrong:
             self.fail(FAULTS[wrong[0]].format(last=self._drafter.target.vocab_size - 1))
@@ -256,7 +256,7 @@ class TextSession:
             drawn: Require that the request drew every token, as it does for autoregressive drafters.
 
         Raises:
-            PluginError: The drafter drew tokens itself, or q is no number.
+            PluginError: The drafter drew tokens itself, or q is not a number.
         """
         if drawn and not self.recorder.drew(proposal):
             self.fail(

@@ -136,7 +136,7 @@ def _provenance(
 
 
 class _Replay:
-    """What the tasks of a replay share."""
+    """The shared parts of a replay's tasks."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class _TaskReplay:
         notes: Sequence[str],
         outputs: Sequence[Output] = (),
     ) -> None:
-        """Keep what was found out about a run."""
+        """Keep the findings about a run."""
         device = describe_device(torch.device("cpu")) if machine is None else machine.device
         counted = (replayed.metrics, (), tuple(outputs))
         noted = tuple(dict.fromkeys(notes))

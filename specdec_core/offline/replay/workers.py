@@ -89,7 +89,7 @@ class PooledReplay:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is asked of a drafter.
+    """The request to a drafter.
 
     Attributes:
         threads: Threads of the process that asks.
@@ -136,7 +136,7 @@ class _Asked:
 
 
 class _Loaded:
-    """What this worker has loaded."""
+    """The objects that this worker has loaded."""
 
     last: tuple[_Asked, DrafterReplay] | None = None
 

@@ -132,7 +132,7 @@ class CandidateTimes:
         self._resume(None if pooled else describe_device(parse_device(task.target.device)))
 
     def machine(self, replayer: Replayer, times: VerifyTimes, progress: Progress) -> Machine:
-        """Return what steps cost, after D(k) of the drafters that the file does not hold has been timed.
+        """Return the costs of steps, after D(k) of the drafters that the file does not hold has been timed.
 
         Args:
             replayer: Replays the drafters.

@@ -52,7 +52,7 @@ Outcome: TypeAlias = Literal["finalist", "stopped", "beyond", "refused"]
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of a candidate.
+    """The fate of a candidate.
 
     Attributes:
         name: Its name.

@@ -86,7 +86,7 @@ class Tuning:
         machine: Name of the machine whose seconds were used.
         tasks: What was found for each task.
         best: The study of the winning runs, as plain data.
-        left_out: Why installed drafters are no candidates, by name, if no study names the candidates.
+        left_out: Why installed drafters are not candidates, by name, if no study names the candidates.
         seconds: Wall time of each part of the work, in order.
         files: The files that were written.
     """

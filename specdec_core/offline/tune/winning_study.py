@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec_core.study.config.schema import RunConfig
 
 _NO_PATHS = frozenset({"name", "texts", "column", "columns", "template", "system", "split", "tasks"})
-"""Keys whose values are no paths, whatever is in the folder."""
+"""Keys whose values are not paths, whatever is in the folder."""
 _COMMENT = 110
 """Width of the comment at the top."""
 _MAX_NAME = 100
@@ -101,6 +101,6 @@ def _moved(value: Any, before: Path, after: Path) -> Any:
         return value
     try:
         there = not Path(value).is_absolute() and (before / value).exists()
-    except (OSError, ValueError):  # a text that is no path
+    except (OSError, ValueError):  # a text that is not a path
         return value
     return Path(os.path.relpath(before / value, after)).as_posix() if there else value

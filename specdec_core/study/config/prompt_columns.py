@@ -27,7 +27,7 @@ class Columns:
         """Return a row's values under keys of our own.
 
         Raises:
-            PromptError: The row lacks a column, or its prompt is no text.
+            PromptError: The row lacks a column, or its prompt is not a text.
         """
         if not self.names and self.template is None:
             return _own_keys(row)

@@ -84,7 +84,7 @@ def _never_pays(facts: RunFacts) -> bool:
 
 
 def _effect(facts: RunFacts) -> str:
-    """Return how many draft tokens are accepted."""
+    """Return the number of accepted draft tokens."""
     if facts.drafting_steps < _MANY_STEPS:
         steps, tokens = share(facts.drafting_steps), share(facts.accepted / facts.drafted)
         return f"drafts in {steps} of the steps, and {tokens} of the draft tokens are accepted"

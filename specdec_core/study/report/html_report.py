@@ -105,7 +105,7 @@ def scoped(css: str, scope: str) -> str:
         inside = [f".{scope}" if one in (":root", "body") else f".{scope} {one}" for one in each]
         return f"{', '.join(inside)} {{"
 
-    # Conditions such as @media are no selectors.
+    # Conditions such as @media are not selectors.
     return re.sub(r"(?<=[{}\n])\s*([^{}@;/]+?)\s*\{", selectors, f"\n{css}")
 
 
@@ -125,7 +125,7 @@ def _environment() -> Environment:
 
 
 def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
-    """Return what the results were made with; if runs differ, each value once."""
+    """Return the provenance of the results; if runs differ, each value once."""
     versions = dict.fromkeys(pair for one in summaries for pair in one.versions.items())
     return {
         "device": ", ".join(dict.fromkeys(one.device for one in summaries)),
@@ -136,7 +136,7 @@ def _setup(summaries: Sequence[RunSummary]) -> dict[str, str]:
 
 
 def _banner(tasks: Sequence[_Section]) -> str | None:
-    """Return what marks the page as that of a replay; None if its runs were timed."""
+    """Return the mark of a page of a replay; None if its runs were timed."""
     lines = dict.fromkeys(replay_line(task.replayed) for task in tasks if task.replayed is not None)
     return f"Speculative decoding {'; '.join(lines)}." if lines else None
 

@@ -57,7 +57,7 @@ def pictures(tokens: Sequence[int], images: ImagesConfig) -> Iterator[Picture]:
 
 
 def _png(pixels: Sequence[int], images: ImagesConfig) -> bytes:
-    """Return a PNG image of grey levels with transparency, 8 bits each; what is no level is transparent.
+    """Return a PNG image of grey levels with transparency, 8 bits each; what is not a level is transparent.
 
     References:
         W3C, Portable Network Graphics, third edition: 5.2 to 5.5, 11.2.

@@ -35,7 +35,7 @@ _UNKNOWN = RunExpectation(None, None, None, None, (), None, None)
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a study found out about one run.
+    """The findings of a study about one run.
 
     A line of `results.jsonl` holds these fields, those of `counts`, `speed` and `expected` among them.
 
@@ -60,7 +60,7 @@ class RunSummary:
         error: Why the run was abandoned; None if it was not.
         failures: Plugin failures during decoding, none of which cost a token: the plugin's class, the step, the
             message, where in its code (file and line), and how often.
-        notes: Where plugins were overruled, which is no failure.
+        notes: Where plugins were overruled, which is not a failure.
         versions: Versions of specdec, libraries and plugins.
         config: The resolved settings of the study, the task and the run.
         beams: Width w of beam search; None without it. With beams, a token counted is a step of the search, and a

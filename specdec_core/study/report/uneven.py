@@ -2,7 +2,7 @@
 
 The repeats of a run have the same prompts and seeds, and each begins with the drafter's `reset`. A drafter that
 proposes the same each time then needs the same target calls. If the counts differ, something kept state, and a
-speed-up that comes from having seen the prompts before is no measurement.
+speed-up that comes from having seen the prompts before is not a measurement.
 
 Two causes are legitimate: a gamma controller that declares `varies`, for example because it looks at measured
 times, and rounding. Rounding changes tokens before it changes counts, so only repeats with equal outputs are

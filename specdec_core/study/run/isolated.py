@@ -51,7 +51,7 @@ class IsolatedPool(LocalPool):
         own: str | None = None,
         **options: Any,
     ) -> Iterator[Any]:
-        """Yield what a function returns for each job; see `Pool.map`.
+        """Yield the result of a function for each job; see `Pool.map`.
 
         Raises:
             SpecdecError: What a job raised, or `ProcessEndedError`.
@@ -153,7 +153,7 @@ class _Study:
 
     def __init__(self) -> None:
         self._answers = os.fdopen(os.dup(1), "wb")
-        os.dup2(2, 1)  # what plugins print is no answer
+        os.dup2(2, 1)  # what plugins print is not an answer
         self.questions: SimpleQueue[bytes] = SimpleQueue()
         # A thread, to notice the end of the study also while something is decoded.
         threading.Thread(target=self._listen, args=[os.fdopen(os.dup(0), "rb")], daemon=True).start()

@@ -26,7 +26,7 @@ Batch: TypeAlias = tuple[Sequence[Prompt], Sequence[int]]
 
 @dataclass(frozen=True)
 class RunJob:
-    """What a run decodes, and how.
+    """The work of a run: its prompts and its settings.
 
     Attributes:
         task: Name of its task.

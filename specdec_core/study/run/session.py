@@ -41,7 +41,7 @@ class StudyResult:
 
 
 class Session:
-    """What is finished of a study, and what failed.
+    """The finished and the failed parts of a study.
 
     Args:
         journal: Stores finished repeats; None stores nothing.

@@ -180,7 +180,7 @@ def _greedy(
 
 
 def _tokens(subject: DrafterSubject) -> int:
-    """Return how many tokens are decoded greedily."""
+    """Return the number of tokens decoded greedily."""
     return subject.times(24, 8, "tokens of each text")
 
 

@@ -11,7 +11,7 @@ from specdec_core.interface.tree import TreeShape
 
 @dataclass(frozen=True)
 class Setting:
-    """What is drafted.
+    """The kind of draft.
 
     Attributes:
         sampling: The sampling settings.

@@ -30,7 +30,7 @@ def is_leaked(reference: Reference | None) -> bool:
     """Whether something other than the object itself still refers to it."""
     if reference is None or reference() is None:
         return False
-    gc.collect()  # a reference cycle within the object is no leak
+    gc.collect()  # a reference cycle within the object is not a leak
     return reference() is not None
 
 
