@@ -35,7 +35,7 @@ def hub(monkeypatch):
         raise ModelError(f"{model}: the hub was asked.")
 
     for module in ("locate", "adapter"):
-        monkeypatch.setattr(f"specdec_core.models.{module}.hub_options", hub_options)
+        monkeypatch.setattr(f"specdec_core.models.load.{module}.hub_options", hub_options)
     return asked
 
 

@@ -28,7 +28,7 @@ PLUGIN = '''
         LIGHT = "light"
 
     class CountConfig(TrainerConfig):
-        """Count words in texts.
+        """Count [words] in texts.
 
         For example:
 
@@ -67,6 +67,9 @@ PLUGIN = '''
                 raise ValueError("'max_words' limits 'table', which was not given")
             return self
 
+    class AbsentConfig(TrainerConfig):
+        """Its module is missing."""
+
     class BareConfig(TrainerConfig):
         __doc__ = "Nothing " + "at all " * 40 + "ever."
         seed: int
@@ -77,7 +80,7 @@ PLUGIN = '''
         return [
             PluginSpec("trainer", "count", "train_parts:Count", CountConfig),
             PluginSpec("trainer", "bare", "train_parts:Bare", BareConfig),
-            PluginSpec("trainer", "absent", "train_nowhere:Absent", TrainerConfig),
+            PluginSpec("trainer", "absent", "train_nowhere:Absent", AbsentConfig),
             PluginSpec("trainer", "odd", "train_parts:Odd", TrainerConfig),
         ]
 '''
@@ -134,7 +137,7 @@ def config_of(result):
 def test_the_trainers_are_listed_with_their_summaries(specdec):
     for arguments in [("--help",), ()]:
         said = specdec(*arguments).output
-        assert re.search(r"count +Counts \[words\]\.", said)
+        assert re.search(r"count +Count \[words\] in texts\.", said)
         assert re.search(r"absent +Its module is missing\.", said)
         assert "NAME [OPTIONS]" in said
     assert specdec("--help").exit_code == 0
@@ -144,7 +147,7 @@ def test_the_help_teaches_every_option(specdec):
     result = specdec("count", "--help")
     assert result.exit_code == 0
     said = " ".join(result.stdout.replace("│", " ").split())
-    assert "Count words in texts. For example: specdec train count --output words.arpa --text a.txt" in said
+    assert "Count [words] in texts. For example: specdec train count --output words.arpa --text a.txt" in said
     for row in (
         "--target <str> The target that the drafter will draft for: a folder, a hub name, or builtin:target. "
         "[default: builtin:target]",

@@ -11,7 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from specdec_core import _time_limit
-from specdec_core.decoding import Decoder, watch
+from specdec_core.decoding import Decoder
+from specdec_core.decoding.guard import watch
 from specdec_core.interface import DeterministicDrafter, PluginError
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.settings import GenerationSettings

@@ -139,6 +139,9 @@ class _FaultySession(DraftSession):
     def commit(self, outcome: Outcome) -> None:
         return self.script.at("drafter.commit", outcome, None)
 
+    def rollback(self, lengths: Sequence[int]) -> None:
+        raise AssertionError("nothing is rolled back")
+
     def close(self) -> None:
         return self.script.at("drafter.close", None, None)
 
