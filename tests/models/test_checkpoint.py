@@ -225,10 +225,10 @@ def test_models_configs_and_tokenizers_are_loaded_in_one_place():
                 if isinstance(node, ast.Attribute) and node.attr == "from_pretrained":
                     found.add((path.name, ast.unparse(node)))
     assert found == {
-        ("load.py", "AutoConfig.from_pretrained"),
-        ("load.py", "GenerationConfig.from_pretrained"),  # numbers only
+        ("loading.py", "AutoConfig.from_pretrained"),
+        ("loading.py", "GenerationConfig.from_pretrained"),  # numbers only
         ("locate.py", "AutoTokenizer.from_pretrained"),
-        ("load.py", "auto_class.from_pretrained"),
+        ("loading.py", "auto_class.from_pretrained"),
         ("probe.py", "type(model).from_pretrained"),  # weights in memory, no file
         ("adapter.py", "PeftConfig.from_pretrained"),
         ("adapter.py", "PeftModel.from_pretrained"),

@@ -59,9 +59,9 @@ OF_THE_INTERFACE = {
 }
 """Checks that say more exactly what is wrong where others fail, too: three drafters are enough."""
 OF_EVERY_DRAFTER = {
-    *("spec-matches-class", "hidden-states-declared", "autoregressive-as-declared", "remembers-declared"),
+    *("settings-described", "hidden-states-declared", "autoregressive-as-declared", "remembers-declared"),
     *("many-steps", "rollback", "rows-finished", "eos-inside-draft", "other-drafter-in-some-rows", "long-drafts"),
-    *("trees-respected", "max-batch", "full-capacity", "draft-sampled-from-q", "early-stop"),
+    *("trees-respected", "many-rows", "full-capacity", "draft-sampled-from-q", "early-stop"),
     *("rows-independent", "drafter-unchanged", "target-unchanged"),
     *("greedy-equals-baseline", "replay-equals-live"),
 }
