@@ -21,6 +21,7 @@ from _common import floor_seconds, interleaved, report, spread
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from specdec_core.models import LoadedModel, ModelSession, pack, wrap_model
+from specdec_core.models.fast.packing import pack_as_set
 from specdec_drafters.early_exit.model import cost_share, exit_after
 from specdec_drafters.quantised.model import quantised_copy
 
@@ -79,7 +80,8 @@ def new_model(options: argparse.Namespace) -> LlamaForCausalLM:
 def copies(model: LlamaForCausalLM, exits: list[int]) -> Iterator[tuple[str, LoadedModel]]:
     """Yield copies of a model, by name."""
     target = pack(wrap_model(model))
-    yield "bfloat16", pack(wrap_model(copy.deepcopy(model).to(torch.bfloat16)))
+    # Plain where this CPU has no product of packed bfloat16 weights.
+    yield "bfloat16", pack_as_set(wrap_model(copy.deepcopy(model).to(torch.bfloat16)), "auto")
     for bits in (8, 4):
         yield f"quantised, {bits} bits", quantised_copy(target, bits)
     if find_spec("torchao") is not None:

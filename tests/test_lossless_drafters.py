@@ -103,7 +103,7 @@ def test_those_that_remember_are_known(catalogue):
 
 @pytest.mark.parametrize("who", ["chain", pytest.param("random", marks=pytest.mark.slow)])
 def test_a_drafter_of_lines_drafts_lines_where_a_tree_is_asked_for_and_says_so(target, catalogue, expected, who):
-    decoder = Decoder(target, catalogue.make(who), gamma=Gamma(7, 0, 4, tree=TREES["static"]), sampling=MIXED)
+    decoder = Decoder(target, catalogue.make(who), gamma=Gamma(7, 4, tree=TREES["static"]), sampling=MIXED)
     trace = TraceObserver()
     with pytest.warns(PluginWarning, match="a tree was asked for, but .*Drafter drafts lines only; lines are"):
         decoder.generate([[2, 3, 5, 2, 3]] * 3, max_new_tokens=6, seed=1, observers=[trace])
