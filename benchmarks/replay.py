@@ -161,8 +161,10 @@ def _replayed(
 
 
 def _expected(acceptance: Sequence[TextAcceptance], gamma: int) -> Counted:
-    law = expected_metrics(acceptance, gamma)
-    return Counted([one.number for one in acceptance], law.tokens_by_text.tolist(), law.steps_by_text.tolist())
+    expected = expected_metrics(acceptance, gamma)
+    return Counted(
+        [one.number for one in acceptance], expected.tokens_by_text.tolist(), expected.steps_by_text.tolist()
+    )
 
 
 def _decoded(

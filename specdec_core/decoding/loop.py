@@ -96,6 +96,15 @@ def max_gamma_of(drafter: Drafter | None, gamma: GammaController | None, guard: 
     return 0
 
 
+def kept_layers(drafter: Drafter | None, guard: PluginGuard) -> tuple[int, ...]:
+    """Return the layers whose states the target keeps for a drafter; if there are any, `LAST_HIDDEN` is one."""
+    layers: tuple[int, ...] = ()
+    if drafter is not None:
+        with guard.calling(drafter):
+            layers = tuple(drafter.hidden_layers)
+    return (*layers, LAST_HIDDEN) if layers else ()
+
+
 def session_info(
     target: LoadedModel, rows: Sequence[Row], prompts: Sequence[Sequence[int]], max_gamma: int
 ) -> SessionInfo:
@@ -156,10 +165,8 @@ def open_batch(
     )
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
     drafts_trees = False
-    hidden_layers: tuple[int, ...] = ()
     if drafter is not None:
         with context.guard.calling(drafter):
-            hidden_layers = tuple(drafter.hidden_layers)
             drafts_trees = trees and bool(drafter.drafts_trees)
     session = open_session(
         model,
@@ -168,7 +175,7 @@ def open_batch(
         info.sources if model.encoder_decoder else None,
         vocab_size=info.vocab_size,
         encoded=encoded,
-        hidden_layers=(*hidden_layers, LAST_HIDDEN) if hidden_layers else (),
+        hidden_layers=kept_layers(drafter, context.guard),
     )
     proposer = Proposer(drafter, gamma, recorder, info, batch_info, context.guard)
     verifier = Verifier(rule, lenience, to_probs, context.generators, batch_info, context.guard, proposer.reject)

@@ -11,10 +11,10 @@ from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import BeamRules
 from specdec_core.decoding.drafting.proposer import Proposer
 from specdec_core.decoding.drafting.request import DraftRecorder
-from specdec_core.decoding.loop import LoopContext
+from specdec_core.decoding.loop import LoopContext, kept_layers
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import StopRule
-from specdec_core.interface import LAST_HIDDEN, BatchInfo, Drafter, GammaController, ModelError, SessionInfo
+from specdec_core.interface import BatchInfo, Drafter, GammaController, ModelError, SessionInfo
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.models import LoadedModel, open_session
 from specdec_core.sampling.logits import LogitsToProbs
@@ -68,11 +68,8 @@ def open_beams(
     shape = (len(copies), info.vocab_size, spread.max_gamma, info.device)
     search = DraftSearch(beams, width, tuple(stops.eos_ids))
     recorder = DraftRecorder(context.draft_to_probs, context.generators, *shape, new_tree=search)
-    hidden_layers: tuple[int, ...] = ()
     rows_gamma = None
     if drafter is not None and gamma is not None:
-        with context.guard.calling(drafter):
-            hidden_layers = tuple(drafter.hidden_layers)
         batch = BatchInfo(len(rows), levels, room, greedy=True)
         rows_gamma = BeamGamma(gamma, levels, beams, width, batch, context.guard)
     session = open_session(
@@ -82,7 +79,7 @@ def open_beams(
         max(len(row.tokens) + beams * (row.limit - len(row.tokens)) for row in rows) + width * levels + beams,
         info.sources if target.encoder_decoder else None,
         vocab_size=info.vocab_size,
-        hidden_layers=(*hidden_layers, LAST_HIDDEN) if hidden_layers else (),
+        hidden_layers=kept_layers(drafter, context.guard),
     )
     rows_info = BatchInfo(len(copies), spread.max_gamma, tuple(n for n in room for _ in range(beams)), greedy=True)
     proposer = Proposer(drafter, rows_gamma, recorder, context.with_loop(spread), rows_info, context.guard)

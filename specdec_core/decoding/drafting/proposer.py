@@ -106,8 +106,7 @@ class Proposer:
         session = self._draft_session
         if session is not None and self._drafter is not None:
             budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
-            if any(budget):
-                self.asked = budget
+            self.asked = budget
             if any(budget) and hidden_states is not None:
                 begun = perf_counter()
                 recorder = self._recorder

@@ -33,10 +33,7 @@ def open_session(
     encoded: Encoded | None = None,
 ) -> ModelSession:
     """Open a session of a model, on all ranks if they share it; see `ModelSession` for arguments and errors."""
-    options: dict[str, Any] = {
-        "vocab_size": vocab_size,
-        "hidden_layers": hidden_layers,
-    }
+    options: dict[str, Any] = {"vocab_size": vocab_size, "hidden_layers": hidden_layers}
     if loaded.share is not None:  # the other ranks run the encoder themselves
         return SharedSession(loaded, batch_size, capacity, sources, **options)
     return ModelSession(loaded, batch_size, capacity, sources, **options, encoded=encoded)
@@ -67,7 +64,9 @@ class SharedSession(ModelSession):
                 (batch_size, capacity, None if sources is None else [list(source) for source in sources]),
                 vocab_size,
             )
-            super().__init__(loaded, batch_size, capacity, sources, vocab_size=vocab_size)
+            super().__init__(
+                loaded, batch_size, capacity, sources, vocab_size=vocab_size, hidden_layers=hidden_layers
+            )
         # Also for a session that nobody closes.
         self._closing = weakref.finalize(self, self._leader.post, "close", self._key)
 
