@@ -27,17 +27,16 @@ from specdec_core.decoding.arguments import (
 )
 from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.beams.batch import BeamBatch
-from specdec_core.decoding.beams.opening import open_beams
+from specdec_core.decoding.beams.decoder import BeamDecoder
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.loop import LoopContext, first_rows, max_gamma_of, open_batch, session_info
 from specdec_core.decoding.observers import Observer, OriginObserver
 from specdec_core.decoding.prompt import Prompt, as_prompts, check_batch, encode_prompt
-from specdec_core.decoding.result import BatchResult, Generation
+from specdec_core.decoding.result import BatchResult, Generation, generation
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.steps import steps_of
-from specdec_core.decoding.stopping import FinishReason, StopRule
+from specdec_core.decoding.stopping import StopRule
 from specdec_core.interface import ConfigError, SessionInfo, StepReport
-from specdec_core.interface.controllers import TokenOrigin
 from specdec_core.interface.errors import ArgumentError
 from specdec_core.interface.settings import (
     GenerationOptions,
@@ -146,14 +145,16 @@ class Decoder:
         self._sampling = settings
         # What beams have to go together with.
         exact = getattr(getattr(self._lenience, "config", None), "lossless", False)
-        self._draft_beams = checked_width(draft_beams)
         self._run_settings = {
-            "draft_beams": self._draft_beams,
+            "draft_beams": checked_width(draft_beams),
             "lenience": None if exact else self._lenience,
             "rule": made,
             "draft_sampling": draft_sampling,
         }
         self.drafter = None if drafter is None else make_drafter(target, drafter)
+        self._beams = BeamDecoder(
+            target, self.drafter, self.gamma, self._to_probs, self._draft_to_probs, draft_beams
+        )
 
     def generate(
         self,
@@ -241,7 +242,7 @@ class Decoder:
         def open_steps(guard: PluginGuard) -> tuple[SessionInfo, Batch | BeamBatch]:
             info = session_info(self.target, rows, ids, max_gamma_of(self.drafter, self.gamma, guard))
             if settings.beams > 1:  # constraints are refused with beams
-                return info, self._open_beams(info, rows, seeds, guard, settings, stops)
+                return info, self._beams.open(info, rows, seeds, guard, settings, stops)
             return info, self._open(info, rows, seeds, guard, stops, limits)
 
         origins = OriginObserver(len(rows))
@@ -254,8 +255,11 @@ class Decoder:
             stacklevel=stacklevel,
         )
         metrics = batch.metrics.with_seconds(perf_counter() - started)
-        sequences = tuple(self._generations(batch, ids, origins, settings.num_return_sequences))
-        result = BatchResult(sequences, metrics, guard.failures, guard.notes)
+        if isinstance(batch, BeamBatch):
+            sequences = self._beams.generations(batch, ids, settings.num_return_sequences)
+        else:
+            sequences = self._generations(batch, ids, origins)
+        result = BatchResult(tuple(sequences), metrics, guard.failures, guard.notes)
         for observer in observers:
             observer.on_end(result)
         return result
@@ -284,29 +288,6 @@ class Decoder:
             constraints=constraints,
         )
 
-    def _open_beams(
-        self,
-        info: SessionInfo,
-        rows: Sequence[Row],
-        seeds: Sequence[int],
-        guard: PluginGuard,
-        settings: GenerationSettings,
-        stops: StopRule,
-    ) -> BeamBatch:
-        each = [row_seed(seed, beam) for seed in seeds for beam in range(settings.beams)]
-        return open_beams(
-            LoopContext(self._draft_to_probs, _generators(each), guard),
-            self.target,
-            rows,
-            info,
-            self.drafter,
-            self.gamma,
-            settings,
-            draft_beams=self._draft_beams,
-            to_probs=self._to_probs,
-            stops=stops,
-        )
-
     def _stop_rule(self, settings: GenerationSettings) -> StopRule:
         if settings.stop and self.target.tokenizer is None:
             raise ConfigError(
@@ -316,29 +297,11 @@ class Decoder:
         return StopRule(frozenset(eos), settings.stop, self.target.tokenizer)
 
     def _generations(
-        self, batch: Batch | BeamBatch, ids: Sequence[Sequence[int]], origins: OriginObserver, returned: int
+        self, batch: Batch, ids: Sequence[Sequence[int]], origins: OriginObserver
     ) -> Iterator[Generation]:
-        """Yield the sequences; of each beam search, the best ones."""
-        tokenizer = self.target.tokenizer
-
-        def generation(
-            prompt: Sequence[int],
-            tokens: Sequence[int],
-            reason: FinishReason,
-            origins: Sequence[TokenOrigin] = (),
-            score: float | None = None,
-        ) -> Generation:
-            text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
-            return Generation(tuple(prompt), tuple(tokens), text, reason, tuple(origins), tokenizer, score)
-
-        if isinstance(batch, BeamBatch):
-            for prompt, found in zip(ids, batch.hypotheses, strict=True):
-                for one in found[:returned]:
-                    yield generation(prompt, one.tokens, one.reason, score=one.score)
-        else:
-            for row, prompt, came in zip(batch.rows, ids, origins.rows, strict=True):
-                assert row.reason is not None
-                yield generation(prompt, row.tokens[row.begin :], row.reason, came)
+        for row, prompt, came in zip(batch.rows, ids, origins.rows, strict=True):
+            assert row.reason is not None
+            yield generation(prompt, row.tokens[row.begin :], row.reason, self.target.tokenizer, came)
 
 
 def _generators(seeds: Sequence[int]) -> RowGenerators:

@@ -16,7 +16,9 @@ from functools import partial
 
 from specdec_core.decoding.batch import Batch
 from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.request import DraftRecorder
+from specdec_core.decoding.drafting.request import DraftRecorder, NewTree
+from specdec_core.decoding.drafting.sampler import DraftSampler
+from specdec_core.decoding.drafting.tree import TreeDraft
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.row import Row
 from specdec_core.decoding.stopping import FinishReason, StopRule
@@ -55,6 +57,30 @@ class LoopContext:
     draft_to_probs: LogitsToProbs
     generators: RowGenerators
     guard: PluginGuard
+
+    def open_drafting(
+        self,
+        drafter: Drafter | None,
+        gamma: GammaController | None,
+        info: SessionInfo,
+        batch: BatchInfo,
+        *,
+        sampler: DraftSampler | None = None,
+        new_tree: NewTree = TreeDraft,
+    ) -> Proposer:
+        """Open the sessions of a drafter and its gamma controller.
+
+        Args:
+            drafter: The drafter; None for autoregressive decoding.
+            gamma: Decides how many tokens are drafted.
+            info: What drafters know about the batch; the means to open an inner loop is added.
+            batch: What controllers know about the batch.
+            sampler: Draws the draft tokens; None to draw them from q.
+            new_tree: Makes a step's draft where it is a tree.
+        """
+        sizes = info.batch_size, info.vocab_size, info.max_gamma, info.device
+        request = DraftRecorder(self.draft_to_probs, self.generators, *sizes, sampler=sampler, new_tree=new_tree)
+        return Proposer(drafter, gamma, request, self.with_loop(info), batch, self.guard)
 
     def with_loop(self, info: SessionInfo) -> SessionInfo:
         """Return the same information for drafters, with the means to open an inner loop."""
@@ -140,7 +166,7 @@ def open_batch(
         context: Shared with the loops of other levels.
         model: The model whose distribution is sampled.
         rows: The sequences.
-        info: What drafters know about the batch; the means to open an inner loop is added.
+        info: What drafters know about the batch.
         drafter: Drafts for the model; None for autoregressive decoding.
         gamma: Decides how many tokens are drafted.
         lenience: Decides how strictly drafts are verified; None for l = 1.
@@ -158,11 +184,8 @@ def open_batch(
             strict = bool(getattr(lenience.config, "lossless", False))
     with context.guard.calling(rule):
         trees = model.family.trees and bool(rule.trees) and strict
-    info = context.with_loop(replace(info, max_gamma=min(asked, info.capacity), trees=trees))
+    info = replace(info, max_gamma=min(asked, info.capacity), trees=trees)
     room = tuple(row.limit - len(row.tokens) for row in rows)
-    recorder = DraftRecorder(
-        context.draft_to_probs, context.generators, info.batch_size, info.vocab_size, info.max_gamma, info.device
-    )
     batch_info = BatchInfo(info.batch_size, asked, room, to_probs.greedy)
     drafts_trees = False
     if drafter is not None:
@@ -177,7 +200,7 @@ def open_batch(
         encoded=encoded,
         hidden_layers=kept_layers(drafter, context.guard),
     )
-    proposer = Proposer(drafter, gamma, recorder, info, batch_info, context.guard)
+    proposer = context.open_drafting(drafter, gamma, info, batch_info)
     verifier = Verifier(rule, lenience, to_probs, context.generators, batch_info, context.guard, proposer.reject)
     return Batch(rows, session, proposer, verifier, stops, constraints)
 

@@ -50,6 +50,19 @@ class Generation:
         return results_html([self])
 
 
+def generation(
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    reason: FinishReason,
+    tokenizer: Any,
+    origins: Sequence[TokenOrigin] = (),
+    score: float | None = None,
+) -> Generation:
+    """Return a finished sequence, with its text if there is a tokenizer."""
+    text = None if tokenizer is None else tokenizer.decode(tuple(tokens), skip_special_tokens=True)
+    return Generation(tuple(prompt), tuple(tokens), text, reason, tuple(origins), tokenizer, score)
+
+
 @dataclass(frozen=True, repr=False)
 class BatchResult(Sequence[Generation]):
     """The result of one call of `Decoder.generate`: a sequence of `Generation`, in the order of the prompts.

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
+from specdec_core.decoding.loop import LoopContext
 from specdec_core.interface import BatchInfo, ConfigError, Drafter, PluginError, SessionInfo, TargetInfo
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import SamplingSettings
@@ -69,12 +69,10 @@ class VllmProposer:
         self._gamma = FixedGamma(FixedGammaConfig(gamma=gamma))
         self._guard = PluginGuard(strict=False)
         self._logged: set[tuple[str, str]] = set()
-        vocab, device = target.vocab_size, target.device
-        self._session = SessionInfo(1, vocab, self._max_length, gamma, device)
+        self._session = SessionInfo(1, target.vocab_size, self._max_length, gamma, target.device)
         self._batch = BatchInfo(1, gamma, (self._max_length,), greedy=True)
-        # One for all requests, which are asked one after another. Nothing of a step outlasts it.
         greedy = LogitsToProbs(SamplingSettings(temperature=0))
-        self._recorder = DraftRecorder(greedy, RowGenerators([0]), 1, vocab, gamma, device)
+        self._context = LoopContext(greedy, RowGenerators([0]), self._guard)
         self._requests = Requests(self._open_session)
 
     def make_drafter(self, target: TargetInfo) -> Drafter:
@@ -132,7 +130,7 @@ class VllmProposer:
         """Do nothing: vLLM calls this for proposers with a model."""
 
     def _open_session(self) -> Proposer:
-        return Proposer(self.drafter, self._gamma, self._recorder, self._session, self._batch, self._guard)
+        return self._context.open_drafting(self.drafter, self._gamma, self._session, self._batch)
 
     def _log_failures(self) -> None:
         for failure in self._guard.failures:

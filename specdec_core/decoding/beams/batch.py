@@ -25,7 +25,6 @@ from specdec_core.decoding.beams.drafting import BeamGamma, DraftSearch, log_pro
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.decoding.beams.search import Continuations, Hypothesis
 from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.drafting.tree import all_paths
 from specdec_core.decoding.metrics import Metrics, Tally
 from specdec_core.decoding.row import Row
@@ -45,7 +44,6 @@ class BeamBatch:
         target: The target's cached forward pass, with a row for each prompt.
         proposer: Drafter and gamma controller, for the rows.
         gamma: That controller, which decides how many levels are drafted; None without a drafter.
-        recorder: What records the drafts.
         search: What the drafter's beam search keeps.
         to_probs: The target's sampling settings, greedy.
         candidates: Number of continuations of a text that are looked at.
@@ -58,7 +56,6 @@ class BeamBatch:
         target: ModelSession,
         proposer: Proposer,
         gamma: BeamGamma | None,
-        recorder: DraftRecorder,
         search: DraftSearch,
         to_probs: LogitsToProbs,
         candidates: int,
@@ -72,7 +69,6 @@ class BeamBatch:
         self._target = target
         self._proposer = proposer
         self._gamma = gamma
-        self._recorder = recorder
         self._search = search
         self._to_probs = to_probs
         self._candidates = candidates
@@ -247,7 +243,7 @@ class BeamBatch:
 
     def _asked(self) -> tuple[int, ...]:
         """Return the number of levels that each prompt was to draft."""
-        per_level = 1 if self._recorder.tree is None else self._search.width
+        per_level = 1 if self._proposer.request.tree is None else self._search.width
         asked = self._proposer.asked
         return tuple(max(asked[row] for row in rows) // per_level for rows in self._row_of)
 

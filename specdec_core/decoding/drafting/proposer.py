@@ -36,12 +36,13 @@ class Proposer:
     Args:
         drafter: The drafter; None for autoregressive decoding.
         gamma: Decides how many tokens are drafted.
-        recorder: Draws draft tokens and records their q.
+        request: Draws draft tokens and records their q.
         info: What drafters know about the batch.
         batch: What controllers know about the batch.
         guard: Records plugin failures.
 
     Attributes:
+        request: The request of every step.
         asked: The budget of this step; zeros if nothing was to be drafted.
         seconds: Wall time of the drafter since the last `observe`.
     """
@@ -50,13 +51,13 @@ class Proposer:
         self,
         drafter: Drafter | None,
         gamma: GammaController | None,
-        recorder: DraftRecorder,
+        request: DraftRecorder,
         info: SessionInfo,
         batch: BatchInfo,
         guard: PluginGuard,
     ) -> None:
         self._drafter, self._gamma = drafter, gamma
-        self._recorder = recorder
+        self.request = request
         self._info = info
         self._max_gamma = batch.max_gamma
         self._device = torch.device(info.device)
@@ -109,17 +110,16 @@ class Proposer:
             self.asked = budget
             if any(budget) and hidden_states is not None:
                 begun = perf_counter()
-                recorder = self._recorder
                 with self._guard.calling(self._drafter, self._drop_drafter):
-                    recorder.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
-                    made = session.propose(recorder)
+                    self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
+                    made = session.propose(self.request)
                     self.seconds += perf_counter() - begun
                     return validate(
                         made,
                         budget,
                         self._info.vocab_size,
                         self._device,
-                        recorded=recorder.made(made),
+                        recorded=self.request.made(made),
                         depth=depth if self._info.trees else None,
                     )
         return Proposal.empty(len(tokens), self._device), None
@@ -144,7 +144,9 @@ class Proposer:
         session = self._gamma_session
         if session is not None:
             with self._guard.calling(self._gamma):
-                self._last_plan = checked_plan(session.plan(), self._info.batch_size, self._max_gamma)
+                asked = session.plan()
+                if asked is not self._last_plan:  # a tuple or a tree that has been checked cannot change
+                    self._last_plan = checked_plan(asked, self._info.batch_size, self._max_gamma)
         plan = self._last_plan
         if isinstance(plan, tuple):
             budget = tuple(map(min, plan, room))

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec_core.decoding.drafting.proposer import Proposer
-from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.decoding.drafting.validation import BAD_TOKEN, FAULTS
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.guard.watch import CallWatch
@@ -153,7 +151,6 @@ class TextSession:
 
     Attributes:
         proposer: Asks the drafter.
-        recorder: The request.
         sampler: Draws its tokens.
         device: Where drafts are verified.
         position: The position of each sequence in its text.
@@ -197,15 +194,11 @@ class TextSession:
         self.device = torch.device(info.device)
         make = LoopContext if live else partial(ForcedContext, texts=self._whole)
         context = make(to_probs, generators, self._guard)
-        sizes = info.batch_size, info.vocab_size, info.max_gamma, info.device
         self.sampler = ForcedSampler(self._whole, info.device)
-        self.recorder = DraftRecorder(to_probs, generators, *sizes, sampler=self.sampler)
         self._watcher = _Watcher(max_gamma)
         room = tuple(one.limit for one in sequences)
         batch = BatchInfo(info.batch_size, max_gamma, room, self._greedy)
-        self.proposer = Proposer(
-            drafter, self._watcher, self.recorder, context.with_loop(info), batch, self._guard
-        )
+        self.proposer = context.open_drafting(drafter, self._watcher, info, batch, sampler=self.sampler)
 
     @inference_only
     def ask(self, budget: Sequence[int]) -> Proposal:
@@ -258,7 +251,7 @@ class TextSession:
         Raises:
             PluginError: The drafter drew tokens itself, or q is not a number.
         """
-        if drawn and not self.recorder.drew(proposal):
+        if drawn and not self.proposer.request.drew(proposal):
             self.fail(
                 "it declares `autoregressive`, but drafts tokens that the request did not draw. Draw them with "
                 "the request's methods, or set `autoregressive = False`."
