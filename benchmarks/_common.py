@@ -159,7 +159,7 @@ class Results:
         return next((row for row in self.data["rows"] if row["key"] == dict(key)), None)
 
     def add(self, key: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-        """Add a row, in the place of one with the same key, and write the file."""
+        """Add a row, instead of one with the same key, and write the file."""
         made = {"key": dict(key), **row}
         self.data["rows"] = [other for other in self.data["rows"] if other["key"] != made["key"]] + [made]
         self.write()
@@ -168,8 +168,8 @@ class Results:
         """Write the file, with further parts beside the rows."""
         self.data |= parts
         if self._path is not None:
-            with writing_file(self._path) as place:
-                place.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+            with writing_file(self._path) as path:
+                path.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
 
 
 def progress(text: str) -> None:

@@ -132,7 +132,7 @@ def outcome(tuned: Tuning) -> dict[str, float | None]:
 
 
 def rank(grid: Comparison, name: str) -> int:
-    """Return the place of a run among those of the grid whose timings can be trusted, from 1."""
+    """Return the rank of a run among those of the grid whose timings can be trusted, from 1."""
     others = [row for row in grid.rows if row.name == name or not (row.name == BASELINE or exceeds_bound(row))]
     ordered = sorted(others, key=lambda row: -(row.speed.speedup or 0))
     return 1 + [row.name for row in ordered].index(name)

@@ -63,12 +63,12 @@ def keys(what: str) -> str:
         what: `study`, `run`, `trainer:NAME` for the options of `specdec train NAME`, or `MODULE:MODEL`.
     """
     options: dict[str, str] = {}
-    place, _, name = what.partition(":")
-    if place == "trainer":
+    module, _, name = what.partition(":")
+    if module == "trainer":
         model = default_registry().spec("trainer", name).config
         options = {field.name: " / ".join(field.options) for field in cli_fields(model)}
     elif name:
-        model = getattr(importlib.import_module(place), name)
+        model = getattr(importlib.import_module(module), name)
     else:
         model = {"study": study_model, "run": run_model}[what](default_registry())
     return _settings(model, options)

@@ -1,7 +1,7 @@
 """Hooks of mkdocs: draw the figures and Table 1 of the paper, and colour traces.
 
 The drawings are made from the formulas and the recorded runs whenever the site is built, and not kept. The pages
-mark their places in Markdown:
+mark their positions in Markdown:
 
     ![...](assets/figures/figure-2.svg)   a drawing
     <!-- table: 1 -->                      a table of the paper with the results of the formulas

@@ -182,11 +182,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     with mpl.style.context(["default", style]):
         figure = Figure(figsize=(9.6, 3.4), layout="constrained")
         axes = figure.subplots()
-        for place, row in enumerate(rows):
+        for level, row in enumerate(rows):
             for call in row.calls:
                 span = (1000 * call.begin, 1000 * call.seconds)
                 colour = _LOOKS[call.who][0]
-                axes.broken_barh([span], (place - 0.3, 0.6), facecolor=colour, edgecolor="black", linewidth=0.4)
+                axes.broken_barh([span], (level - 0.3, 0.6), facecolor=colour, edgecolor="black", linewidth=0.4)
         axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
         axes.invert_yaxis()
         axes.set_xlim(0, 1000 * max(row.seconds for row in rows))

@@ -1,4 +1,4 @@
-"""Speculative execution: the outcome has the law of the slow path, and the slow calls overlap."""
+"""Speculative execution: the outcome has the distribution of the slow path, and the slow calls overlap."""
 
 from __future__ import annotations
 

@@ -185,8 +185,8 @@ class Everywhere(DeterministicDrafter):
         return next(iter(self.continuations(tokens, budget, budget)), [])
 
     def continuations(self, tokens: Sequence[int], budget: int, depth: int) -> Sequence[Sequence[int]]:
-        places = [after for after in range(len(tokens) - 1, 0, -1) if tokens[after - 1] == tokens[-1]]
-        return [tokens[place : place + depth] for place in places[:budget]]
+        starts = [after for after in range(len(tokens) - 1, 0, -1) if tokens[after - 1] == tokens[-1]]
+        return [tokens[start : start + depth] for start in starts[:budget]]
 
 
 # --8<-- [end:continuations]

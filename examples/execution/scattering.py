@@ -31,8 +31,8 @@ def angles(energy: float, points: int = FINE) -> dict[int, float]:
     width = math.pi / BINS
     weights = []
     for one in range(BINS):
-        places = (width * (one + (n + 0.5) / points) for n in range(points))
-        weights.append(sum(math.sin(t) / (math.sin(t / 2) ** 2 + screening) ** 2 for t in places) / points)
+        angles = (width * (one + (n + 0.5) / points) for n in range(points))
+        weights.append(sum(math.sin(t) / (math.sin(t / 2) ** 2 + screening) ** 2 for t in angles) / points)
     total = math.fsum(weights)
     return {one: weight / total for one, weight in enumerate(weights)}
 

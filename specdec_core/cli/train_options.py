@@ -59,13 +59,13 @@ def read_options(spec: PluginSpec, given: Mapping[str, Any]) -> PluginConfig:
     data = {name: _read(settings[name], value) for name, value in given.items()}
     command = f"specdec train {spec.name}"
 
-    def place(path: tuple[str | int, ...], _: bool) -> str:
+    def location(path: tuple[str | int, ...], _: bool) -> str:
         return settings[str(path[0])].option if path else command
 
     try:
         return spec.config.model_validate(data)
     except ValidationError as error:
-        messages = describe(error, spec.config, data, place, written=lambda _: ())
+        messages = describe(error, spec.config, data, location, written=lambda _: ())
         options = {f"'{name}'": setting.option for name, setting in settings.items()}
         # Only messages about the settings as a whole name fields; in others, quotes hold the given value.
         lines = [_replaced(line, options) if line.startswith(command) else line for line in messages]

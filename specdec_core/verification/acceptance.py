@@ -16,7 +16,7 @@ from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.interface.rules import TokenRuleConfig
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import at_places, density, residual
+from specdec_core.verification.distributions import at_positions, density, residual
 from specdec_core.verification.drawing import count_accepted, draw_next
 from specdec_core.verification.lenience import variation, within_greedy_lenience
 from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu, supported
@@ -57,8 +57,8 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
 
     rejected_at = accepted.clamp(max=width - 1)
-    x = at_places(proposal.tokens, rejected_at)
-    p_next = at_places(p, accepted)  # [B, V]
+    x = at_positions(proposal.tokens, rejected_at)
+    p_next = at_positions(p, accepted)  # [B, V]
     weights = residual(p_next, proposal.q, x, rejected_at, accepted < lengths)
     token, sound = draw_next(weights, proposal, p, accepted, uniforms)
     return AcceptanceResult(accepted, token, sound, None if lenience is None else variation(proposal, p, lenience))

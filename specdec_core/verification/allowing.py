@@ -7,7 +7,7 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import at_places, dense, residual
+from specdec_core.verification.distributions import at_positions, dense, residual
 from specdec_core.verification.drawing import count_accepted, draw_next
 
 
@@ -41,11 +41,11 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
     accepted = count_accepted(passes, proposal.lengths, lengths)
     checked = accepted.clamp(max=width - 1)
-    p_next, x = at_places(p, accepted), at_places(proposal.tokens, checked)
+    p_next, x = at_positions(p, accepted), at_positions(proposal.tokens, checked)
     rejected = accepted < lengths
     # max(0, p - a q) is max(0, p - q) where a token is allowed, and p elsewhere.
     less = residual(p_next, proposal.q, x, checked, rejected)
-    weights = torch.where(at_places(allowed, checked) & rejected[:, None], less, p_next)
+    weights = torch.where(at_positions(allowed, checked) & rejected[:, None], less, p_next)
     token, sound = draw_next(weights, proposal, p, accepted, uniforms)
     # NaN in p is not the rule's concern: decoding reports it where a text gets there.
     deviation = _excess(proposal, p[:, :width], allowed).nan_to_num(nan=0.0)

@@ -43,13 +43,13 @@ def residual(p: Tensor, q: Distribution, token: Tensor, position: Tensor, reject
     share = rejected.to(p.dtype)[:, None]
     if isinstance(q, PointMass):
         return p.scatter_add(1, token[:, None], -share).clamp_(min=0)
-    q_at = at_places(q.probabilities, position).to(p.dtype)
+    q_at = at_positions(q.probabilities, position).to(p.dtype)
     if isinstance(q, Dense):
         return torch.addcmul(p, share, q_at, value=-1).clamp_(min=0)
-    return p.scatter_add(1, at_places(q.ids, position), -share * q_at).clamp_(min=0)
+    return p.scatter_add(1, at_positions(q.ids, position), -share * q_at).clamp_(min=0)
 
 
-def at_places(values: Tensor, positions: Tensor) -> Tensor:
+def at_positions(values: Tensor, positions: Tensor) -> Tensor:
     """Return the values `[B, ...]` at one position of each sequence; may be a view.
 
     Args:

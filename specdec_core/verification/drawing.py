@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec_core.interface import Proposal
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
-from specdec_core.verification.distributions import at_places
+from specdec_core.verification.distributions import at_positions
 
 
 def count_accepted(verdicts: Tensor, lengths: Sequence[int], limits: Tensor | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def draw_next(
         return token, total >= 0  # nearly always; elsewhere, asking would wait for the device
     # A residual is 0 where p equals q up to rounding; the draft token x itself is then a draw from p. If p
     # excludes x, however small q(x) is, the most probable token replaces it.
-    x = at_places(proposal.tokens, accepted.clamp(max=width - 1))
-    p_next = at_places(p, accepted)
+    x = at_positions(proposal.tokens, accepted.clamp(max=width - 1))
+    p_next = at_positions(p, accepted)
     fallback = torch.where(p_next.gather(1, x[:, None])[:, 0] > 0, x, argmax(p_next))
     return torch.where(total == 0, fallback, token), total >= 0

@@ -46,8 +46,8 @@ def record(recorded, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_PLUGINS", "specdec-core")
     (tmp_path / "r").mkdir()
     for file in recorded.rglob("*"):
-        place = tmp_path / "r" / file.relative_to(recorded)
-        place.mkdir(exist_ok=True) if file.is_dir() else place.write_bytes(file.read_bytes())
+        copied = tmp_path / "r" / file.relative_to(recorded)
+        copied.mkdir(exist_ok=True) if file.is_dir() else copied.write_bytes(file.read_bytes())
     path = tmp_path / "r" / "record.json"
 
     def change(**target):

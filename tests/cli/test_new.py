@@ -44,7 +44,7 @@ def names_and_shapes():
     """Return every pair of a name that a shape imports and a shape; each of `OTHERS` meets two shapes."""
     pairs = [(name, shape) for name in IMPORTED for shape in SHAPES]
     for number, name in enumerate(OTHERS):
-        pairs += [(name, shape) for place, shape in enumerate(SHAPES) if (number - place) % 3 == 0]
+        pairs += [(name, shape) for index, shape in enumerate(SHAPES) if (number - index) % 3 == 0]
     return pairs
 
 

@@ -324,8 +324,8 @@ def test_what_the_user_can_mend_exits_with_2(specdec):
 @pytest.mark.parametrize("where", ["before", "behind"])
 def test_debug_shows_the_traceback(specdec, where):
     arguments = ["train", "count", "--output", "x", "--text", "refuse"]
-    place = 0 if where == "before" else len(arguments)
-    result = CliRunner().invoke(app, [*arguments[:place], "--debug", *arguments[place:]])
+    index = 0 if where == "before" else len(arguments)
+    result = CliRunner().invoke(app, [*arguments[:index], "--debug", *arguments[index:]])
     assert result.exit_code == 2
     assert "ConfigError" in result.stderr
     assert "train_parts.py" in result.stderr

@@ -74,8 +74,8 @@ def test_each_gpu_has_a_worker_that_keeps_it(tmp_path):
         "import sys, ray; from specdec_core.cluster import open_pool; from tests.cluster import jobs\n"
         "ray.init(address='local', num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)\n"
         "pool = open_pool('auto')\n"
-        "places = list(pool.map(jobs.device, [()] * 6, gpus=1))\n"
-        "assert sorted(gpu for _, gpu in set(places)) == ['0', '1'], places\n"
+        "devices = list(pool.map(jobs.device, [()] * 6, gpus=1))\n"
+        "assert sorted(gpu for _, gpu in set(devices)) == ['0', '1'], devices\n"
         "folder = sys.argv[1]\n"
         "assert list(pool.map(jobs.die_once, [(folder, n) for n in range(5)], gpus=1)) == list(range(5))\n"
         "found = list(pool.map(jobs.divide, [(1,), (0,), (2,)], gpus=1, return_exceptions=True))\n"
@@ -83,8 +83,8 @@ def test_each_gpu_has_a_worker_that_keeps_it(tmp_path):
         "found = list(pool.map(jobs.die, [()], gpus=1, return_exceptions=True))\n"
         "assert 'died' in str(found[0])\n"
         "assert pool.gpus == 2 and pool.workers(1, 1) == 2\n"
-        "(place,) = pool.map(jobs.device, [()], timed=True, gpus=1)\n"
-        "assert place[1] in ('0', '1')\n"
+        "(found,) = pool.map(jobs.device, [()], timed=True, gpus=1)\n"
+        "assert found[1] in ('0', '1')\n"
     )
     _python(code, tmp_path)
 

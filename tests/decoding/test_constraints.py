@@ -1,4 +1,4 @@
-"""Constrained texts have the law of the masked, renormalised target, whatever drafts, and forced tokens are free.
+"""Constrained texts have the distribution of the masked, renormalised target. Forced tokens are free.
 
 What is legal is said here by a list of all texts, not by the library that the code asks.
 """
@@ -65,7 +65,7 @@ def legal_after(texts, text):
     return [*legal, *([EOS] if "" in rest else [])]
 
 
-def constrained_law(target, texts, settings, length):
+def constrained_distribution(target, texts, settings, length):
     """Return every constrained continuation with its probability, from forward passes without a cache."""
     begin = list(PROMPT) if target.start_id is None else [target.start_id]
     done, unfinished = {}, {(): 1.0}
@@ -86,24 +86,24 @@ def constrained_law(target, texts, settings, length):
 
 
 @pytest.fixture(scope="module")
-def law(target):
+def distribution(target):
     @lru_cache
     def of(regex, setting, length=8):
-        return constrained_law(target, TEXTS[regex], SETTINGS[setting], length)
+        return constrained_distribution(target, TEXTS[regex], SETTINGS[setting], length)
 
     return of
 
 
-def assert_laws(decoder, laws, length=8, count=COUNT):
-    """Decode batches of rows with these constraints, and compare the texts of each with their law."""
-    seen = sampled(decoder, laws, range(1), length, count)
+def assert_follow(decoder, distributions, length=8, count=COUNT):
+    """Decode batches of rows with these constraints, and compare the texts of each with their distribution."""
+    seen = sampled(decoder, distributions, range(1), length, count)
     for doubled in range(3):
-        fits = [p_of_sequences(got, law) for got, law in zip(seen, laws.values(), strict=True) if law]
+        fits = [p_of_sequences(got, one) for got, one in zip(seen, distributions.values(), strict=True) if one]
         if doubled == 2 or min(fits) > 0.1:
             assert min(fits) > 1e-4
             return
         for number, more in enumerate(
-            sampled(decoder, laws, range(2**doubled, 2 ** (doubled + 1)), length, count)
+            sampled(decoder, distributions, range(2**doubled, 2 ** (doubled + 1)), length, count)
         ):
             seen[number] += more
 
@@ -177,16 +177,16 @@ CASES += [
 
 
 @pytest.mark.parametrize(("drafter", "regex", "setting"), CASES)
-def test_texts_have_the_law_of_the_masked_target(target, law, regex, drafter, setting):
+def test_texts_have_the_distribution_of_the_masked_target(target, distribution, regex, drafter, setting):
     decoder = Decoder(
         target, DRAFTERS[drafter](VOCAB), gamma=Gamma(1, 4, 2, 3), sampling=SETTINGS[setting], strict=True
     )
-    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+    assert_follow(decoder, {regex: distribution(regex, setting)}, count=60 if setting == "greedy" else COUNT)
 
 
 @pytest.mark.parametrize("regex", TEXTS)
-def test_without_a_drafter_too(target, law, regex):
-    assert_laws(Decoder(target), {regex: law(regex, "temperature-1")})
+def test_without_a_drafter_too(target, distribution, regex):
+    assert_follow(Decoder(target), {regex: distribution(regex, "temperature-1")})
 
 
 def test_an_encoder_decoder_is_constrained_too(device):
@@ -194,13 +194,13 @@ def test_an_encoder_decoder_is_constrained_too(device):
     settings = SamplingSettings(temperature=1)
     for regex in (FREE, FORCED):
         decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(2, 3), strict=True)
-        assert_laws(decoder, {regex: constrained_law(target, TEXTS[regex], settings, 8)})
+        assert_follow(decoder, {regex: constrained_distribution(target, TEXTS[regex], settings, 8)})
 
 
-def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
+def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, distribution):
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=Gamma(3, 1), strict=True)
-    laws = {regex: law(regex, "temperature-1", 5) for regex in (FREE, FORCED)}
-    assert_laws(decoder, {FREE: laws[FREE], None: None, FORCED: laws[FORCED]}, length=5)
+    distributions = {regex: distribution(regex, "temperature-1", 5) for regex in (FREE, FORCED)}
+    assert_follow(decoder, {FREE: distributions[FREE], None: None, FORCED: distributions[FORCED]}, length=5)
     # A row does not depend on the rows beside it.
     together = decoder.generate([PROMPT] * 2, constraints=[{"regex": FREE}, None], seed=5, max_new_tokens=20)
     apart = decoder.generate([PROMPT] * 2, seed=5, max_new_tokens=20)
@@ -210,16 +210,16 @@ def test_in_a_batch_each_row_has_its_own_constraint_or_none(target, law):
 
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
 @pytest.mark.parametrize("regex", [FREE, FORCED])
-def test_trees_are_constrained_node_by_node(target, law, regex, setting):
+def test_trees_are_constrained_node_by_node(target, distribution, regex, setting):
     gamma = Gamma(10, 0, 3, tree=TokenTree.from_widths((2, 2, 1)))
     decoder = Decoder(target, TableDrafter(VOCAB), gamma=gamma, sampling=SETTINGS[setting], strict=True)
     trace = TraceObserver()
     decoder.generate([PROMPT], constraint={"regex": regex}, observers=[trace], seed=2)
     assert regex == FORCED or any(report.outcome.parents for report in trace.reports)
-    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT)
+    assert_follow(decoder, {regex: distribution(regex, setting)}, count=60 if setting == "greedy" else COUNT)
 
 
-def test_every_level_of_a_hierarchy_is_constrained(target, law, tmp_path):
+def test_every_level_of_a_hierarchy_is_constrained(target, distribution, tmp_path):
     middle = tiny_model("gpt2", VOCAB, seed=1, sharpness=0.8)
     middle.save_pretrained(tmp_path)
     drafter = hierarchy(target, tmp_path, TableDrafter(VOCAB), Gamma(2))
@@ -235,7 +235,7 @@ def test_every_level_of_a_hierarchy_is_constrained(target, law, tmp_path):
                     break
                 assert token in legal
                 text += SPELLING[token]
-    assert_laws(decoder, {FREE: law(FREE, "temperature-1")})
+    assert_follow(decoder, {FREE: distribution(FREE, "temperature-1")})
 
 
 class ScriptedDrafter(DeterministicDrafter):
@@ -263,9 +263,9 @@ class ScriptedDrafter(DeterministicDrafter):
     ],
 )
 @pytest.mark.parametrize("setting", ["greedy", "temperature-1"])
-def test_a_draft_may_hold_anything(target, law, regex, script, setting):
+def test_a_draft_may_hold_anything(target, distribution, regex, script, setting):
     decoder = Decoder(target, ScriptedDrafter(script), gamma=Gamma(4), sampling=SETTINGS[setting], strict=True)
-    assert_laws(decoder, {regex: law(regex, setting)}, count=60 if setting == "greedy" else COUNT // 2)
+    assert_follow(decoder, {regex: distribution(regex, setting)}, count=60 if setting == "greedy" else COUNT // 2)
 
 
 def test_drafts_are_masked_so_that_a_perfect_drafter_stays_perfect(target, tmp_path):

@@ -98,7 +98,7 @@ SETTINGS = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_scores_and_streams_are_those_of_generate(family, setting, device):
     model = tiny_model(family).to(device)
-    # An end that the rows reach at different places.
+    # An end that the rows reach at different positions.
     free = model.generate(**batch(model), max_new_tokens=12, do_sample=False, eos_token_id=None)[:, -12:]
     early = set(free[:, :4].flatten().tolist())
     ends = [1, *[next((token for token in row[4:] if token not in early), 1) for row in free[:2].tolist()]]
@@ -124,10 +124,10 @@ def test_tokens_scores_and_streams_are_those_of_generate(family, setting, device
     assert streams[1].got == streams[0].got
     done = torch.zeros(len(output.sequences), dtype=torch.bool, device=device)
     begin = output.sequences.shape[1] - len(output.scores)
-    for place, (scores, logits) in enumerate(zip(output.scores, output.logits, strict=True)):
-        torch.testing.assert_close(scores[~done], expected.scores[place][~done], atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(logits[~done], expected.logits[place][~done], atol=1e-4, rtol=1e-4)
-        done |= torch.isin(output.sequences[:, begin + place], torch.tensor(ends, device=device))
+    for position, (scores, logits) in enumerate(zip(output.scores, output.logits, strict=True)):
+        torch.testing.assert_close(scores[~done], expected.scores[position][~done], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(logits[~done], expected.logits[position][~done], atol=1e-4, rtol=1e-4)
+        done |= torch.isin(output.sequences[:, begin + position], torch.tensor(ends, device=device))
     assert output.metrics == function.metrics
     assert output.metrics.target_calls < len(output.scores)
     assert output.metrics.tokens == sum(
@@ -171,10 +171,10 @@ def test_scores_belong_to_the_tokens_that_were_chosen(draft, device):
     assert function.metrics.accepted > 4
 
 
-# --- the law
+# --- the distribution
 
 
-def law(model, row, mask, length, settings):
+def distribution(model, row, mask, length, settings):
     """Return each continuation of a prompt with its probability: forward passes without a cache, and processors as
     `generate` prepares them, called on ids of one length."""
     loaded = wrap_model(model)
@@ -209,7 +209,7 @@ def law(model, row, mask, length, settings):
     return finished | unfinished
 
 
-LAWS = {
+SAMPLED = {
     "temperature-1": {"top_k": 0},
     "temperature-0.6": {"top_k": 0, "temperature": 0.6},
     "warpers": {"top_k": 4, "temperature": 0.8, "top_p": 0.9},
@@ -221,26 +221,26 @@ DRAFTS = {
     "point-mass": (CountingDrafter, Gamma(3, 2)),
     "tree": (TableDrafter, Gamma(5, tree=TokenTree((-1, -1, 0, 0, 1)))),
 }
-LAW_ROWS = [[0, 0, 2, 3, 5], [4, 3, 2, 4, 3]]
-LAW_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
+SAMPLED_ROWS = [[0, 0, 2, 3, 5], [4, 3, 2, 4, 3]]
+SAMPLED_MASK = [[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize(
     ("family", "setting"),
     [
-        *[("gpt2", setting) for setting in LAWS],
-        *[pytest.param("t5", one, marks=[] if one == "processors" else [pytest.mark.slow]) for one in LAWS],
+        *[("gpt2", setting) for setting in SAMPLED],
+        *[pytest.param("t5", one, marks=[] if one == "processors" else [pytest.mark.slow]) for one in SAMPLED],
     ],
 )
-def test_sampling_follows_the_law_of_generate(family, setting, draft, device):
+def test_sampling_follows_the_distribution_of_generate(family, setting, draft, device):
     model = tiny_model(family, VOCAB, sharpness=0.8).to(device)
     drafter, gamma = DRAFTS[draft]
     function = generate_with(drafter=drafter(VOCAB), gamma=gamma, strict=True)
-    settings = {"do_sample": True, "max_new_tokens": 3, "pad_token_id": 0, **LAWS[setting]}
-    given = batch(model, LAW_ROWS, LAW_MASK)
+    settings = {"do_sample": True, "max_new_tokens": 3, "pad_token_id": 0, **SAMPLED[setting]}
+    given = batch(model, SAMPLED_ROWS, SAMPLED_MASK)
     expected = [
-        law(model, row, mask, 3, settings)
+        distribution(model, row, mask, 3, settings)
         for row, mask in zip(given["input_ids"].tolist(), given["attention_mask"].tolist(), strict=True)
     ]
     seen, size = [Counter(), Counter()], 500
@@ -478,7 +478,7 @@ def test_drafts_may_have_settings_of_their_own():
         drafter=TableDrafter(VOCAB), gamma=3, draft_sampling=SamplingSettings(temperature=0), strict=True
     )
     settings = {"do_sample": True, "top_k": 0, "max_new_tokens": 2, "pad_token_id": 0}
-    expected = law(model, [2, 3], [1, 1], 2, settings)
+    expected = distribution(model, [2, 3], [1, 1], 2, settings)
     torch.manual_seed(3)
     ids = model.generate(torch.tensor([[2, 3]]), custom_generate=function, num_return_sequences=1500, **settings)
     rows = [row[: row.index(EOS) + 1] if EOS in row else row for row in ids[:, 2:].tolist()]

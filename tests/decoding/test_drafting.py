@@ -71,8 +71,8 @@ def written_out(proposal):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_candidates_are_sampled_like_the_same_weights_as_logits(name):
     short, long = recorder(SETTINGS[name]), recorder(SETTINGS[name])
-    for place, rows in enumerate(ROWS):
-        most = [row if place < n else None for row, n in zip(rows, (4, 2, 3), strict=True)]
+    for position, rows in enumerate(ROWS):
+        most = [row if position < n else None for row, n in zip(rows, (4, 2, 3), strict=True)]
         tokens = short.sample_candidates(most)
         assert all(token == 0 for token, row in zip(tokens, most, strict=True) if row is None)
         long.sample(logits_of(rows))
@@ -162,11 +162,11 @@ def test_tokens_drawn_in_several_ways_have_one_form_of_q(name):
     assert isinstance(proposal.q, Dense)
     drawn = [torch.tensor(first), second, third, torch.tensor(fourth)]
     assert torch.equal(proposal.tokens, torch.stack(drawn, dim=1))
-    for place, rows in enumerate(ROWS):
+    for position, rows in enumerate(ROWS):
         softmax = torch.softmax(logits_of(rows), dim=1)
-        one_hot = torch.nn.functional.one_hot(drawn[place], V).float()
-        expected = one_hot if name == "argmax" and place != 2 else softmax
-        torch.testing.assert_close(proposal.q.probabilities[:, place], expected, rtol=1e-5, atol=1e-7)
+        one_hot = torch.nn.functional.one_hot(drawn[position], V).float()
+        expected = one_hot if name == "argmax" and position != 2 else softmax
+        torch.testing.assert_close(proposal.q.probabilities[:, position], expected, rtol=1e-5, atol=1e-7)
     again = made.proposal()
     torch.testing.assert_close(again.q.probabilities, proposal.q.probabilities)
     assert not made.made(again), "a token was drawn from probabilities"

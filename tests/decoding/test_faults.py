@@ -217,7 +217,7 @@ def test_a_misuse_of_the_request_is_placed_at_the_plugins_own_line(target):
     assert failure.where.startswith("tests/decoding/test_faults.py:")
 
 
-def test_an_answer_that_was_refused_has_no_place(target):
+def test_an_answer_that_was_refused_is_not_counted(target):
     (failure,) = decode(target, Scripted(FAULTS["returns nothing"][0])).failures
     assert failure.where == ""
 
@@ -242,9 +242,9 @@ def test_a_plugin_that_fails_warns_at_the_line_that_asked_for_text(target):
     decoder = Decoder(target, Scripted(boom), gamma=3, temperature=0)
     (warning,) = warned(lambda: decoder.generate(PROMPTS, SETTINGS))  # this line
     assert warning.category is PluginWarning
-    place = _line("    raise RuntimeError(BUG)")
+    line = _line("    raise RuntimeError(BUG)")
     said = (
-        f"Scripted failed at step .* \\(tests/decoding/test_faults.py:{place}\\): RuntimeError: {BUG}\nNo token is"
+        f"Scripted failed at step .* \\(tests/decoding/test_faults.py:{line}\\): RuntimeError: {BUG}\nNo token is"
     )
     assert re.match(said, str(warning.message))
     asked = _line("    (warning,) = warned(lambda: decoder.generate(PROMPTS, SETTINGS))  # this line")
@@ -559,7 +559,7 @@ def test_stop_strings_need_a_tokenizer(target):
 
 
 def test_strict_says_where_the_plugin_raised(target):
-    place = f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
+    location = f"tests/decoding/test_faults.py:{_line('    raise RuntimeError(BUG)')}"
     with pytest.raises(PluginError) as caught:
         decode(target, Scripted(boom), strict=True)
-    assert str(caught.value) == f"Scripted failed at step 2 ({place}): RuntimeError: {BUG}"
+    assert str(caught.value) == f"Scripted failed at step 2 ({location}): RuntimeError: {BUG}"

@@ -59,12 +59,12 @@ def test_tokens_equal_those_of_generate(family, batch, device):
 
 
 class Branching(Oracle):
-    """Drafts the oracle's tokens between paths that leave the right one at different places."""
+    """Drafts the oracle's tokens between paths that leave the right one at different positions."""
 
     def continuations(self, tokens, budget, depth):
         line = list(self.draft(tokens, depth))
         kept = len(tokens) % 3  # the draft's own first error comes later or sooner
-        wrong = [[*line[:place], (line[place] + 2) % 40, 5, 6][:depth] for place in range(len(line))]
+        wrong = [[*line[:position], (line[position] + 2) % 40, 5, 6][:depth] for position in range(len(line))]
         return [*wrong[kept:], line, *wrong[:kept]]
 
 

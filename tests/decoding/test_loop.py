@@ -246,14 +246,14 @@ def test_drafts_use_the_targets_sampling_settings_by_default(target):
     sampling = SamplingSettings(temperature=1.5, top_k=2)
     decoder = Decoder(target, drafter, gamma=Gamma(3), sampling=sampling, strict=True)
     decoder.generate([[3, 4]], GenerationSettings(max_new_tokens=40, ignore_eos=True), [trace])
-    text, places = [3, 4], set()
+    text, positions = [3, 4], set()
     for report in trace.reports:
         last = text[-1]
         for token in report.draft_tokens[0]:
-            places.add(drafter.table[last].argsort(descending=True).tolist().index(token))
+            positions.add(drafter.table[last].argsort(descending=True).tolist().index(token))
             last = token
         text += report.outcome.committed[0]
-    assert places == {0, 1}
+    assert positions == {0, 1}
 
 
 def test_drafts_use_draft_sampling_if_given(target):

@@ -43,7 +43,7 @@ def test_a_drawn_tree_gives_the_targets_distribution(target, expected, shape, se
 
 
 def test_a_best_first_tree_chooses_a_node_before_its_token_is_drawn(target, expected, tmp_path):
-    """A drafter that is never rejected shows it at once: what it drafts has the law of the target."""
+    """A drafter that is never rejected shows it at once: what it drafts has the distribution of the target."""
     target.model.save_pretrained(tmp_path)
     drafter = {"name": "transformer", "model": str(tmp_path)}
     decoder = Decoder(target, drafter, gamma=Gamma(5, tree=BestFirstTree((3, 2))), strict=True)

@@ -132,7 +132,7 @@ def command_of(words: list[str]) -> tuple[Any, click.Context, list[str]]:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch, installed):
+def folder(tmp_path, monkeypatch, installed):
     """A folder with the files that the pages assume."""
     for folder in ("examples", "docs"):
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -152,12 +152,12 @@ def place(tmp_path, monkeypatch, installed):
 
 
 @pytest.fixture
-def hub_model(place):
-    """A model with a chat template, in the place of one of the hub."""
-    folder = place / "model"
-    shutil.copytree(model_folder("builtin:target"), folder)
-    shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", folder / "chat_template.jinja")
-    return folder
+def hub_model(folder):
+    """A model with a chat template, instead of one of the hub."""
+    model = folder / "model"
+    shutil.copytree(model_folder("builtin:target"), model)
+    shutil.copy(ROOT / "examples" / "prompts" / "dialogue.jinja", model / "chat_template.jinja")
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -182,16 +182,16 @@ COMPARED = [words[1:] for output in PRINTED for words in shell_lines(output.lang
 
 
 @pytest.mark.parametrize("words", marked([words for words in OURS if words not in COMPARED]))
-def test_a_command_runs(place, request, words):
+def test_a_command_runs(folder, request, words):
     if any("stdlib.3.arpa" in word for word in words) and words[0] != "train":
-        (place / "stdlib.3.arpa").symlink_to(request.getfixturevalue("arpa"))
+        (folder / "stdlib.3.arpa").symlink_to(request.getfixturevalue("arpa"))
     if "--output" in words:  # a file that another command of the pages reads
-        (place / words[words.index("--output") + 1]).unlink(missing_ok=True)
+        (folder / words[words.index("--output") + 1]).unlink(missing_ok=True)
     if any(map(OF_THE_HUB.search, words)):
         words = [OF_THE_HUB.sub(str(request.getfixturevalue("hub_model")), word) for word in words]
     result = CliRunner().invoke(app, smaller(words), input="def main():" if "-" in words else None)
     assert result.exit_code == 0, result.output
-    assert (place / words[words.index("--output") + 1]).exists() if "--output" in words else result.stdout.strip()
+    assert (folder / words[words.index("--output") + 1]).exists() if "--output" in words else result.stdout.strip()
 
 
 @pytest.mark.parametrize("words", [words for words in OURS if "--help" not in words], ids=identity)

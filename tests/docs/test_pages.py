@@ -188,7 +188,7 @@ def test_files_that_pages_name_exist():
                 assert (ROOT / folder / text).exists(), f"{page_name(page)} names {text}"
 
 
-def test_no_page_names_a_place_on_one_machine():
+def test_no_page_names_a_path_on_one_machine():
     for page, text in TEXTS.items():
         assert not _MACHINE.search(text), page_name(page)
         assert "http://localhost" not in text, page_name(page)

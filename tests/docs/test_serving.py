@@ -39,8 +39,8 @@ GAMMA = "{name: confidence, max_gamma: 6, threshold: 0.3}"
 def server(tmp_path_factory):
     import openai
 
-    place = tmp_path_factory.mktemp("server")
-    folder, log = place / "model", place / "log.txt"
+    root = tmp_path_factory.mktemp("server")
+    folder, log = root / "model", root / "log.txt"
     words = ["export", str(folder), "--to", "transformers", "--model", "builtin:target", "--drafter", CHAIN]
     done = CliRunner().invoke(app, [*words, "--gamma", GAMMA])
     assert done.exit_code == 0, done.output
@@ -49,7 +49,7 @@ def server(tmp_path_factory):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(folder), "--trust-remote-code"]
-    settings = {"HF_HOME": str(place / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    settings = {"HF_HOME": str(root / "cache"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with log.open("w") as output:
         process = subprocess.Popen(
             [*command, "--device", "cpu", "--dtype", "float32", "--port", str(port)],

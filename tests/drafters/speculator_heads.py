@@ -25,7 +25,7 @@ def target_for(family="llama", device="cpu", seed=0, **settings):
 
 
 def check_logits(head, given, reference, ids):
-    """Compare a head with the logits of the speculators package, from every position and at every place.
+    """Compare a head with the logits of the speculators package, from every position and at every depth.
 
     `ids` are those of the draft vocabulary.
     """
@@ -89,6 +89,6 @@ class Bench:
         """Compare what a session drafts with what the head says by itself."""
         proposal = session.propose(self.request(tokens, [3] * len(tokens), seed=5))
         for row, draft in enumerate(rows_of(proposal)):
-            for place in range(len(draft)):
-                expected = self.q(tokens[row], draft[:place])
-                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+            for position in range(len(draft)):
+                expected = self.q(tokens[row], draft[:position])
+                torch.testing.assert_close(proposal.q.probabilities[row, position], expected, atol=1e-5, rtol=1e-3)

@@ -32,7 +32,7 @@ CASES = {
         Qwen3Config(**SIZES, num_hidden_layers=2, num_key_value_heads=1),
         {"draft_vocab_size": DRAFT_V, "block_size": 4},
     ),
-    # Another config, the whole vocabulary, of which a checkpoint holds nothing, and a draft token of each place.
+    # Another config, the whole vocabulary, of which a checkpoint holds nothing, and a draft token a position.
     "anchor": (
         LlamaConfig(**SIZES, num_hidden_layers=1, num_key_value_heads=2),
         {"draft_vocab_size": V, "block_size": 3, "sample_from_anchor": True},

@@ -66,8 +66,8 @@ def make(folder: Path, name: str) -> None:
 def run(folder: Path, output: Path) -> None:
     """Write the logits that the package computes for drafts from every position.
 
-    Its own loop over the places of a draft is for training, where all entries that a token sees are those of its
-    own place. Here each token is a forward pass of the package over what a draft reads: the target's states, and
+    The package's loop over the positions of a draft is for training, where a token sees only the entries of its
+    position. Here each token is a forward pass of the package over what a draft reads: the target's states, and
     after them the layer's own outputs.
     """
     given = load_file(folder / "inputs.safetensors")

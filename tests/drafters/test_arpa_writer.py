@@ -88,8 +88,8 @@ def test_kenlm_scores_a_written_file_as_the_tables_do(models, which, tmp_path):
     tokens = np.concatenate(sentences_of(which[0])).tolist()
     contexts = []
     for _ in range(15):
-        place, length = draw.randrange(len(tokens)), draw.randrange(7)
-        contexts.append(tokens[place : place + length])
+        position, length = draw.randrange(len(tokens)), draw.randrange(7)
+        contexts.append(tokens[position : position + length])
         contexts.append([draw.choice([*tokens[:50], 999]) for _ in range(length)])
     begins = [sentence[:2].tolist() for sentence in sentences_of(which[0])[:5]]
     for context in [*contexts, *begins, [999], [999, tokens[0]]]:
@@ -115,8 +115,8 @@ def test_kenlm_scores_whole_sentences_as_the_tables_do(models, tmp_path):
     tables = model.tables()
     for sentence in [*sentences_of("tokens")[:20], *sentences_of("small")[:5]]:
         scores = []
-        for place, word in enumerate([*sentence.tolist(), V + 1]):
-            context = tables.context(sentence[max(0, place - 3) : place].tolist())
+        for position, word in enumerate([*sentence.tolist(), V + 1]):
+            context = tables.context(sentence[max(0, position - 3) : position].tolist())
             scores.append(tables.row(context)[word] / LN_10)
         text = " ".join(map(str, sentence))
         expected = [score for score, _, _ in oracle.full_scores(text, bos=True, eos=True)]

@@ -165,12 +165,14 @@ POINT, DRAWN = None, sure_dense
     ],
 )
 def test_which_drafts_are_too_short(min_draft_tokens, budget, drafts, expected):
-    spies = [Spy([place + 1] * length, q=q) for place, (q, length) in enumerate(drafts)]
+    spies = [Spy([position + 1] * length, q=q) for position, (q, length) in enumerate(drafts)]
     session = chain(*spies, min_draft_tokens=min_draft_tokens).open(replace(INFO, batch_size=1))
     proposal = session.propose(request_for((budget,)))
     assert rows_of(proposal) == [[expected + 1] * drafts[expected][1]]
     session.commit(Outcome(proposal.lengths, (1,), ((expected + 1, 5),), (False,)))
-    assert [any(spy.outcomes[0].drafted) for spy in spies] == [place == expected for place in range(len(spies))]
+    assert [any(spy.outcomes[0].drafted) for spy in spies] == [
+        position == expected for position in range(len(spies))
+    ]
 
 
 def test_what_is_too_short_in_a_chain_within_does_not_depend_on_its_neighbours():
@@ -231,7 +233,7 @@ def test_rows_of_several_drafters_keep_their_own_q(first, second):
         torch.testing.assert_close(owned[row, :length], own[row, :length])
         if isinstance(proposal.q, Sparse):
             listed = proposal.q.ids[row, :length]
-            assert all(q[row, place, ids].min() > 0 for place, ids in enumerate(listed)), (
+            assert all(q[row, position, ids].min() > 0 for position, ids in enumerate(listed)), (
                 "ids are of that position"
             )
     if {first, second} <= {"point"}:

@@ -78,7 +78,7 @@ class BlockBench(Bench):
         super().__init__(folder, write_random_dflash, DFlashDrafter, DFlashConfig, **shape)
 
     def q(self, tokens):
-        """q of each place of a draft after the committed tokens, at temperature 1: `[drafted, V]`."""
+        """q of each position of a draft after the committed tokens, at temperature 1: `[drafted, V]`."""
         states = self.states(tokens[:-1])
         read = torch.cat([states[layer] for layer in self.drafter.hidden_layers], -1)
         return alone(self.drafter.head, read, tokens[-1]).softmax(-1)
@@ -119,19 +119,19 @@ def test_a_draft_does_not_depend_on_gamma(bench):
     assert torch.equal(drafts[0], drafts[2])
 
 
-def test_all_nodes_of_a_depth_are_drawn_from_one_place(tmp_path):
+def test_all_nodes_of_a_depth_are_drawn_from_one_position(tmp_path):
     bench, shape = BlockBench(tmp_path / "dflash"), TokenTree((-1, -1, 1, 1, 2))
     session, tokens = bench.drafter.open(bench.info), [list(prompt) for prompt in PROMPTS]
     budget = (5, 2, 4)
     proposal = session.propose(bench.request(tokens, budget, shape=shape))
     assert proposal.lengths == budget
-    places = {0: 0, 2: 1, 4: 2}  # the first child of each node: its siblings are drawn without replacement
+    positions = {0: 0, 2: 1, 4: 2}  # the first child of each node: its siblings are drawn without replacement
     for row, count in enumerate(budget):
         q = bench.q(tokens[row])
-        for node, place in places.items():
+        for node, position in positions.items():
             if node < count:
                 drawn = proposal.q.probabilities[row, node]
-                torch.testing.assert_close(drawn, q[place], atol=1e-5, rtol=1e-3)
+                torch.testing.assert_close(drawn, q[position], atol=1e-5, rtol=1e-3)
 
 
 def test_commits_that_are_undone_and_rows_that_take_over_another_text(bench):
@@ -199,7 +199,7 @@ def changed(folder, case="qwen3", drop=(), config=None, **tensors):
         ({"config": {"aux_hidden_state_layer_ids": "gone"}}, "not valid at aux_hidden_state_layer_ids"),
         ({"config": {"aux_hidden_state_layer_ids": [0, 1, 5]}}, "a target with 4 layers has 0 to 4"),
         ({"config": {"aux_hidden_state_layer_ids": [0, 1]}}, r"fc.weight is \(16, 48\), but .* \(16, 32\)"),
-        ({"config": {"block_size": 1}}, "has a block_size of 1, of which the first place holds the last token"),
+        ({"config": {"block_size": 1}}, "has a block_size of 1, of which the first position holds the last token"),
         ({"config": {"transformer_layer_config": {"model_type": "gpt2"}}}, "'gpt2'. Supported: llama, qwen3"),
         ({"config": {"target_hidden_size": 32}}, "hidden states of size 16 for a target with 32"),
         ({"drop": ["fc.weight"]}, "drafter 'dflash': .* lacks the weights fc.weight"),

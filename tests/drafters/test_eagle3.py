@@ -64,9 +64,9 @@ def test_q_is_the_heads_own_through_drafts_commits_and_ragged_rows(bench):
         proposal = session.propose(bench.request(tokens, budget, seed=10 * seed))
         assert proposal.lengths == budget
         for row, draft in enumerate(rows_of(proposal)):
-            for place in range(len(draft)):
-                expected = bench.q(tokens[row], draft[:place])
-                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+            for position in range(len(draft)):
+                expected = bench.q(tokens[row], draft[:position])
+                torch.testing.assert_close(proposal.q.probabilities[row, position], expected, atol=1e-5, rtol=1e-3)
         commit(session, tokens, proposal, kept, last=20 + seed)
     bench.check(session, tokens)
 

@@ -86,11 +86,11 @@ def test_q_is_that_of_the_exit_through_drafts_commits_and_ragged_rows(family, tr
         proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
         assert proposal.lengths == budget
         for row, draft in enumerate(rows_of(proposal)):
-            for place in range(len(draft)):
-                read = [*tokens[row], *draft[:place]]
+            for index in range(len(draft)):
+                read = [*tokens[row], *draft[:index]]
                 translator = translator_for(target) if trained else None
                 expected = exit_q(target, 2, read, translator, sources and sources[row])
-                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+                torch.testing.assert_close(proposal.q.probabilities[row, index], expected, atol=1e-5, rtol=1e-3)
         commit(session, tokens, proposal, kept, last=20 + seed)
     assert_as_fresh(drafter, info, session, tokens)
 

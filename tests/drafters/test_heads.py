@@ -353,10 +353,10 @@ def cyclic_heads(path, target, ahead=0):
     with torch.no_grad():
         for head in range(K):
             for token in range(V):
-                place = head * V + token
-                heads.inner["weight"][place].zero_()
-                heads.inner["weight"][place, token] = SURE / (state[0, 0] - above)
-                heads.inner["bias"][place] = -SURE * above / (state[0, 0] - above)
+                position = head * V + token
+                heads.inner["weight"][position].zero_()
+                heads.inner["weight"][position, token] = SURE / (state[0, 0] - above)
+                heads.inner["bias"][position] = -SURE * above / (state[0, 0] - above)
                 heads.outer["weight"][head, token] = (state[(token + head + 1 + ahead) % V] - state[token]) / SURE
     write_heads(
         path,

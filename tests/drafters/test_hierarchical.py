@@ -291,7 +291,7 @@ def test_encoder_decoder_models_may_stand_on_every_level(folder, device, below):
     assert metrics.rejected == 0
 
 
-def test_a_draft_ends_where_the_middle_model_has_no_place_left(target, folder):
+def test_a_draft_ends_where_the_middle_model_has_no_position_left(target, folder):
     tiny_model("gpt2", VOCAB, seed=5, n_positions=24).save_pretrained(folder / "short")
     drafter = hierarchy(target, folder / "short", lambda _: TableDrafter(VOCAB))
     assert drafter.max_length == 25

@@ -59,7 +59,7 @@ class Definition:
         self.adjusted = [{}, *(self._adjusted(n, order) for n in range(1, order + 1))]
         seen = dict.fromkeys(word for sentence in sentences for word in map(str, sentence))
         self.words = [*seen, "</s>", "<unk>"]
-        self._newness = {word: place for place, word in enumerate(["<s>", "</s>", *seen])}
+        self._newness = {word: position for position, word in enumerate(["<s>", "</s>", *seen])}
         self.discounts = [self._discounts(n, order) for n in range(order + 1)]
 
     def _adjusted(self, n, order):

@@ -29,11 +29,11 @@ def test_q_is_the_model_renormalised_over_the_vocabulary(arpa, order):
     proposal = drafter.open(info_for(3, V)).propose(request_for(CONTEXTS, [3, 3, 3]))
     assert isinstance(proposal.q, Dense)
     for row, draft in enumerate(rows_of(proposal)):
-        for place in range(3):
-            context = drafter.tables.context([*CONTEXTS[row], *draft[:place]])
+        for position in range(3):
+            context = drafter.tables.context([*CONTEXTS[row], *draft[:position]])
             model = np.exp(drafter.tables.row(context)[:V].astype(float))
             assert abs(model.sum() - 1) > 1e-4  # '</s>' takes some, and every unlisted id scores as '<unk>'
-            q = proposal.q.probabilities[row, place].numpy()
+            q = proposal.q.probabilities[row, position].numpy()
             np.testing.assert_allclose(q, model / model.sum(), rtol=1e-4, atol=1e-9)
             assert q.sum() == pytest.approx(1, abs=1e-5)
 

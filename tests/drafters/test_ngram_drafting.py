@@ -196,8 +196,8 @@ def test_q_is_the_model_renormalised_over_the_candidates_and_standardised(arpa, 
     assert proposal.lengths == budget
     q = dense(proposal.q, proposal.tokens, vocab_size)
     for row, length in enumerate(budget):
-        for place in range(length):
-            prefix = [*CONTEXTS[row], *proposal.tokens[row, :place].tolist()]
+        for position in range(length):
+            prefix = [*CONTEXTS[row], *proposal.tokens[row, :position].tolist()]
             context = drafter.tables.context(prefix)
             model = torch.from_numpy(drafter.tables.row(context)[None, :vocab_size])
             kept = drafter.candidates.after(context).ids
@@ -205,10 +205,10 @@ def test_q_is_the_model_renormalised_over_the_candidates_and_standardised(arpa, 
             others = np.delete(np.arange(vocab_size), kept)
             model[0, others] = model[0, kept].min() - 20  # next to nothing; top-k cuts it off
             expected = LogitsToProbs(settings)(model, [prefix])[0]
-            torch.testing.assert_close(q[row, place], expected, rtol=1e-4, atol=1e-7)
-            assert q[row, place, proposal.tokens[row, place]] > 0
+            torch.testing.assert_close(q[row, position], expected, rtol=1e-4, atol=1e-7)
+            assert q[row, position, proposal.tokens[row, position]] > 0
             if form is Sparse:
-                assert q[row, place, others].sum() == 0
+                assert q[row, position, others].sum() == 0
 
 
 @pytest.mark.parametrize("most", [3, 9])

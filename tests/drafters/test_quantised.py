@@ -162,15 +162,15 @@ def test_q_is_the_copys_own_through_drafts_commits_and_ragged_rows(family, bits)
     for seed, (budget, kept) in enumerate(STEPS):
         proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
         for row, draft in enumerate(rows_of(proposal)):
-            for place in range(len(draft)):
-                ids = torch.tensor([[*tokens[row], *draft[:place]]])
+            for position in range(len(draft)):
+                ids = torch.tensor([[*tokens[row], *draft[:position]]])
                 names = {"input_ids": ids}
                 if sources:
                     names = {"input_ids": torch.tensor([sources[row]]), "decoder_input_ids": ids}
                 with torch.inference_mode():
                     expected = drafter.loaded.model(**names, use_cache=False).logits[0, -1].softmax(-1)
                 # A last bit may round an activation the other way.
-                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=0.02, rtol=0.1)
+                torch.testing.assert_close(proposal.q.probabilities[row, position], expected, atol=0.02, rtol=0.1)
         commit(session, tokens, proposal, kept, last=20 + seed)
     session.close()
 

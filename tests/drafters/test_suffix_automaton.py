@@ -1,4 +1,4 @@
-"""The suffix automata against searches that try every place, on sequences that grow and shrink."""
+"""The suffix automata against searches that try every position, on sequences that grow and shrink."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from specdec_drafters.prompt_copy.suffix_automaton import FrequentContinuations, LatestPlaces
+from specdec_drafters.prompt_copy.suffix_automaton import FrequentContinuations, LatestOccurrence
 
-KINDS = (LatestPlaces, FrequentContinuations)
+KINDS = (LatestOccurrence, FrequentContinuations)
 # Two or three letters make for many repetitions, so for many states that are split.
 letters = st.integers(2, 3).flatmap(lambda v: st.lists(st.integers(0, v - 1), max_size=60))
 longest = st.integers(1, 9)
@@ -18,8 +18,8 @@ longest = st.integers(1, 9)
 edits = st.lists(st.one_of(st.lists(st.integers(0, 2), min_size=1, max_size=8), st.integers(-12, -1)), max_size=25)
 
 
-def places(tokens, part):
-    """Return the positions after the places where `part` occurs with a token following, earliest first."""
+def positions_after(tokens, part):
+    """Return the positions after the occurrences where `part` occurs with a token following, earliest first."""
     size = len(part)
     return [end for end in range(size, len(tokens)) if tokens[end - size : end] == part]
 
@@ -27,14 +27,14 @@ def places(tokens, part):
 def search(tokens, other, longest, min_match=1):
     """Return (size, positions) of the longest end of `other` that a token follows in `tokens`."""
     for size in range(min(longest, len(other)), min_match - 1, -1):
-        found = places(tokens, other[-size:])
+        found = positions_after(tokens, other[-size:])
         if found:
             return size, found
     return 0, []
 
 
 def copy(tokens, position, count):
-    """Copy one token at a time from a place on; what was copied can be copied again."""
+    """Copy one token at a time from a position on; what was copied can be copied again."""
     grown = list(tokens)
     for offset in range(count):
         grown.append(grown[position + offset])
@@ -70,8 +70,8 @@ def grown(kind, tokens, longest, undo=0):
 @example([0] * 30, 4)  # the window itself is split, and links into a chain as long as `longest`
 @example([1] + [0] * 12 + [1] + [0] * 12, 3)
 @example([0, 1] * 12 + [0], 5)
-def test_the_latest_place_is_found_after_every_token(tokens, longest):
-    automaton = LatestPlaces(longest)
+def test_the_latest_occurrence_is_found_after_every_token(tokens, longest):
+    automaton = LatestOccurrence(longest)
     for length in range(1, len(tokens) + 1):
         text = tokens[:length]
         automaton.extend(text)
@@ -80,7 +80,7 @@ def test_the_latest_place_is_found_after_every_token(tokens, longest):
         expected, found = search(text, text, longest)
         assert size == expected
         if size:
-            assert automaton.place(state) == found[-1]
+            assert automaton.latest(state) == found[-1]
             assert automaton.continuation(text, (size, state), 9) == copy(text, found[-1], 9)
 
 
@@ -102,12 +102,12 @@ def test_the_most_frequent_continuation_is_found_after_every_token(tokens, longe
 @given(letters, letters, longest)
 def test_the_end_of_another_sequence_is_located(tokens, other, longest):
     size, found = search(tokens, other, longest)
-    latest = LatestPlaces(longest, endless=False)
+    latest = LatestOccurrence(longest, endless=False)
     latest.extend(tokens)
     located = latest.locate(other)
     assert located[0] == size
     if size:
-        assert latest.place(located[1]) == found[-1]
+        assert latest.latest(located[1]) == found[-1]
         assert latest.continuation(tokens, located, 5) == tokens[found[-1] :][:5]
     frequent = grown(FrequentContinuations, tokens, longest)
     located = frequent.locate(other)
@@ -120,10 +120,10 @@ def followers(tokens, other, longest, shortest, prefer):
     size, _ = search(tokens, other, longest, shortest)
     found = []
     for matched in range(size, shortest - 1, -1):
-        after = places(tokens, other[len(other) - matched :])
+        after = positions_after(tokens, other[len(other) - matched :])
         often = Counter(tokens[position] for position in after)
         latest = {tokens[position]: position for position in after}
-        if prefer is LatestPlaces:
+        if prefer is LatestOccurrence:
             ranked = sorted(often, key=lambda token: -latest[token])
         else:
             first = max(often, key=lambda token: (often[token], latest[token]))
@@ -157,18 +157,18 @@ def test_several_continuations_are_those_that_occurred(kind, tokens, other, long
     assert len(found) == min(3, len(wanted))
     assert {one[0] for one in found} <= set(wanted)
     assert all(len(one) <= 4 for one in found)
-    if kind is LatestPlaces:
+    if kind is LatestOccurrence:
         for token, *rest in found:
-            there = [place for place, other in enumerate(tokens[:-1]) if other == token]
+            there = [position for position, other in enumerate(tokens[:-1]) if other == token]
             # What is copied past the end is the sequence again, with or without the first token of the copy.
-            copies = [copy(tokens, place + 1, len(rest)) for place in there]
-            copies += [copy(tokens, place, 1 + len(rest))[1:] for place in there]
+            copies = [copy(tokens, position + 1, len(rest)) for position in there]
+            copies += [copy(tokens, position, 1 + len(rest))[1:] for position in there]
             assert not rest or rest in copies or token == tokens[-1]
 
 
 def test_a_second_continuation_goes_on_where_it_occurred():
     text = [1, 2, 7, 8, 1, 2, 5, 6, 9, 2, 3, 4, 1, 2]
-    latest = grown(LatestPlaces, text, 4)
+    latest = grown(LatestOccurrence, text, 4)
     assert latest.continuations(text, latest.match(), 3, 4, 2) == [[5, 6, 9], [7, 8, 1]]
     assert latest.continuations(text, latest.match(), 2, 4, 1) == [[5, 6], [7, 8], [3, 4]]
     assert latest.continuations(text, latest.match(), 2, 2, 1) == [[5, 6], [7, 8]]

@@ -102,7 +102,7 @@ class Scripted(SeededRequest):
 
 
 def test_drafts_in_training_are_those_of_decoding(targets):
-    """From every position that counts, and at every place, the logits are those of a decoder's draft."""
+    """From every position that counts, and at every depth, the logits are those of a decoder's draft."""
     target = targets()
     head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
     steps = list(unrolled(head, reading, K))
@@ -115,28 +115,28 @@ def test_drafts_in_training_are_those_of_decoding(targets):
             carried = {layer: state[None, : t + 1] for layer, state in zip(LAYERS, states, strict=True)}
             request = Scripted(text, t + 2, carried)
             drafter.open(info_for(1, V)).propose(request)
-            for place in range(min(K, len(text) - t - 2)):
-                step = steps[place]
+            for position in range(min(K, len(text) - t - 2)):
+                step = steps[position]
                 index = int(step.where.flatten()[: row * step.where.shape[1] + t].sum())
                 assert step.where[row, t]
                 found = torch.full((V,), float("-inf")).index_copy(0, head.token_ids, step.logits[index].detach())
-                torch.testing.assert_close(found, request.logits[place], atol=1e-4, rtol=1e-4)
-                assert step.tokens[index] == text[t + 2 + place]
-                torch.testing.assert_close(step.p_logits[index], reading.logits[row, t + 1 + place])
+                torch.testing.assert_close(found, request.logits[position], atol=1e-4, rtol=1e-4)
+                assert step.tokens[index] == text[t + 2 + position]
+                torch.testing.assert_close(step.p_logits[index], reading.logits[row, t + 1 + position])
                 compared += 1
     assert compared == sum(int(step.where.sum()) for step in steps) == 18
 
 
 @pytest.mark.parametrize("share", [0.0, 0.6])
-def test_the_loss_is_that_of_every_place_by_its_weight(targets, share):
+def test_the_loss_is_that_of_every_position_by_its_weight(targets, share):
     target = targets()
     head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
     loss, weights = unrolled_loss(head, reading, K, 0.5, share, 0.7)
     expected, number = 0.0, 0.0
-    for place, step in enumerate(unrolled(head, reading, K)):
+    for position, step in enumerate(unrolled(head, reading, K)):
         p = step.p_logits[:, IDS]
-        expected += 0.5**place * float(distillation(p, step.logits.detach(), share, 0.7)[0])
-        number += 0.5**place * len(p)
+        expected += 0.5**position * float(distillation(p, step.logits.detach(), share, 0.7)[0])
+        number += 0.5**position * len(p)
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
     assert float(weights) == pytest.approx(number)
     loss.backward()
@@ -149,17 +149,17 @@ def test_the_scores_count_tokens_that_the_head_cannot_draft(targets):
     head, reading = head_for(target), read_target(target, pad_rows(TEXTS, PROMPTS), LAYERS, torch.device("cpu"))
     scores = unrolled_scores(head, reading, K, 1.0)
     reached = {}
-    for place, step in enumerate(unrolled(head, reading, K)):
+    for position, step in enumerate(unrolled(head, reading, K)):
         q = torch.full((len(step.logits), V), float("-inf")).index_copy(1, IDS, step.logits.detach())
         each = overlap(step.p_logits, q)
-        assert scores.alpha[place] == pytest.approx(float(each.mean()), abs=1e-5)
+        assert scores.alpha[position] == pytest.approx(float(each.mean()), abs=1e-5)
         accepted = 0.0
         for number, start in enumerate(map(tuple, step.where.nonzero().tolist())):
             before = reached.get(start, 1.0)
             accepted += before * float(each[number])
             ratio = (q[number].softmax(-1) / step.p_logits[number].softmax(-1))[step.tokens[number]]
             reached[start] = before * min(1.0, float(ratio))
-        assert scores.acceptance_by_place[place] == pytest.approx(accepted / len(each), abs=1e-5)
+        assert scores.acceptance_by_position[position] == pytest.approx(accepted / len(each), abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def targets(tmp_path_factory):
 
     def targets(family="gpt2"):
         if family not in loaded:
-            # Blunt enough that heads have something to gain, sharp enough that places differ.
+            # Blunt enough that heads have something to gain, sharp enough that depths differ.
             tiny_model(family, V, sharpness=1.5).save_pretrained(root / family)
             loaded[family] = load_model(root / family)
         return loaded[family]
@@ -96,7 +96,7 @@ READING = Reading(TOKENS, COUNTS, HIDDEN)
 
 
 def pairs_by_hand(heads: Heads):
-    """Yield head, its logits, the target's logits and the token: of every place that counts, one by one."""
+    """Yield head, its logits, the target's logits and the token: of every position that counts, one by one."""
     for row in range(3):
         for t in range(7):
             if t + 2 > 6 or not (COUNTS[row, t + 1] and COUNTS[row, t + 2]):
@@ -117,14 +117,14 @@ def heads_for(reads_token=True) -> Heads:
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("share", [None, 0.0, 0.4, 1.0])
 @pytest.mark.parametrize("reads_token", [True, False])
-def test_losses_and_gradients_are_those_of_every_place_by_hand(
+def test_losses_and_gradients_are_those_of_every_position_by_hand(
     monkeypatch, reads_token, share, temperature, at_once
 ):
     monkeypatch.setattr("specdec_drafters.heads.loss._LOGITS_AT_ONCE", at_once)
     monkeypatch.setattr("specdec_drafters.heads.loss._IN_CACHE", at_once // 2)
     heads, slow = heads_for(reads_token), heads_for(reads_token)
     objective = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, temperature)
-    losses, places = objective.backward(READING, share, scale=0.25)
+    losses, indices = objective.backward(READING, share, scale=0.25)
 
     expected, number = [torch.zeros(()) for _ in range(K)], [0] * K
     for head, _, row, logits, p_logits, guessed in pairs_by_hand(slow):
@@ -135,7 +135,7 @@ def test_losses_and_gradients_are_those_of_every_place_by_hand(
         expected[head] = expected[head] + loss
         number[head] += 1
     (sum(expected) * 0.25).backward()
-    assert places.tolist() == number == [10, 7, 4]
+    assert indices.tolist() == number == [10, 7, 4]
     torch.testing.assert_close(losses.float(), torch.stack(expected).detach(), atol=1e-5, rtol=1e-4)
     for (name, weight), other in zip(heads.named_parameters(), slow.parameters(), strict=True):
         torch.testing.assert_close(
@@ -144,30 +144,30 @@ def test_losses_and_gradients_are_those_of_every_place_by_hand(
 
 
 @pytest.mark.parametrize("reads_token", [True, False])
-def test_scores_are_those_of_every_place_by_hand(reads_token):
+def test_scores_are_those_of_every_position_by_hand(reads_token):
     heads = heads_for(reads_token)
     scores = HeadsLoss(heads, OUTPUT, INPUT if reads_token else None, 0.8).scores(READING)
-    places, overlaps, agreement, kept = ([0.0] * K for _ in range(4))
+    indices, overlaps, agreement, kept = ([0.0] * K for _ in range(4))
     reached: dict[tuple[int, int], float] = {}
     with torch.no_grad():
         for head, t, row, logits, p_logits, guessed in pairs_by_hand(heads):
             beta = float(overlap(p_logits, logits, 0.8))
             p, q = (p_logits / 0.8).softmax(-1), (logits / 0.8).softmax(-1)
-            places[head] += 1
+            indices[head] += 1
             overlaps[head] += beta
             agreement[head] += bool(p.argmax() == q.argmax())
             before = reached.get((row, t), 1.0)
             kept[head] += before * beta
             token = TOKENS[row, guessed]
             reached[row, t] = before * min(1.0, float(q[token] / p[token]))
-    assert scores.alpha == pytest.approx([a / b for a, b in zip(overlaps, places, strict=True)], abs=1e-5)
-    assert scores.greedy_alpha == pytest.approx([a / b for a, b in zip(agreement, places, strict=True)])
-    shares = [a / b for a, b in zip(kept, places, strict=True)]
-    assert scores.acceptance_by_place == pytest.approx(shares, abs=1e-5)
+    assert scores.alpha == pytest.approx([a / b for a, b in zip(overlaps, indices, strict=True)], abs=1e-5)
+    assert scores.greedy_alpha == pytest.approx([a / b for a, b in zip(agreement, indices, strict=True)])
+    shares = [a / b for a, b in zip(kept, indices, strict=True)]
+    assert scores.acceptance_by_position == pytest.approx(shares, abs=1e-5)
     assert scores.block_efficiency == pytest.approx(1 + sum(shares), abs=1e-5)
     double = scores + scores
     assert double.alpha == pytest.approx(scores.alpha)
-    assert double.positions.tolist() == [2 * n for n in places]
+    assert double.positions.tolist() == [2 * n for n in indices]
 
 
 def test_rows_with_nothing_to_guess():
@@ -176,8 +176,8 @@ def test_rows_with_nothing_to_guess():
         Reading(TOKENS[:, :2], COUNTS[:, :2], HIDDEN[:, :2]),
         Reading(TOKENS, torch.zeros_like(COUNTS), HIDDEN),
     ):
-        losses, places = objective.backward(reading, 0.5, 1.0)
-        assert losses.tolist() == places.tolist() == [0.0] * K
+        losses, indices = objective.backward(reading, 0.5, 1.0)
+        assert losses.tolist() == indices.tolist() == [0.0] * K
         assert objective.scores(reading).block_efficiency == 1
 
 
@@ -200,7 +200,7 @@ def test_a_reading_predicts_what_the_target_predicts(targets, family):
 
 @pytest.mark.parametrize("family", ["gpt2", pytest.param("t5", marks=pytest.mark.slow)])
 def test_decoding_keeps_as_many_tokens_as_the_scores_say(targets, config_for, tmp_path, family):
-    """Tokens a call, expected from text alone, are those of a run: heads, hidden states and places agree."""
+    """Tokens a call, expected from text alone, are those of a run: heads, hidden states and positions agree."""
     target = targets(family)
     features = target.features
     heads = moved(Heads(HeadsShape(K, features.hidden_size, 16, features.input_embeddings.shape[1])), scale=0.1)
@@ -251,7 +251,7 @@ def test_every_loss_raises_alpha_and_the_target_stays(targets, config_for, famil
 
 @pytest.mark.slow
 def test_heads_for_t5(config_for):
-    """A tiny T5's distributions are much alike at all places, so that new heads are good already."""
+    """A tiny T5's distributions are much alike at all positions, so that new heads are good already."""
     progress = Recorder()
     HeadsTrainer(config_for("t5", steps=60, learning_rate=3e-3)).train(progress)
     first, last = progress.points[0], progress.points[-1]

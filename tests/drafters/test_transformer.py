@@ -70,10 +70,10 @@ def test_q_is_the_models_own_through_drafts_commits_and_ragged_rows(folder, fami
         proposal = session.propose(request_for(tokens, budget, seed=10 * seed))
         assert proposal.lengths == budget
         for row, draft in enumerate(rows_of(proposal)):
-            for place in range(len(draft)):
+            for position in range(len(draft)):
                 source = sources and sources[row]
-                expected = model_q(drafter, [*tokens[row], *draft[:place]], source)
-                torch.testing.assert_close(proposal.q.probabilities[row, place], expected, atol=1e-5, rtol=1e-3)
+                expected = model_q(drafter, [*tokens[row], *draft[:position]], source)
+                torch.testing.assert_close(proposal.q.probabilities[row, position], expected, atol=1e-5, rtol=1e-3)
         commit(session, tokens, proposal, kept, last=20 + seed)
     assert_as_fresh(drafter, info, session, tokens)
 

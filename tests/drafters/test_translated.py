@@ -1,4 +1,4 @@
-"""Drafters with a tokenizer of their own: the target's law, their q in the target's tokens, what they are told."""
+"""Drafters with another tokenizer: the target's distribution, their q in its tokens, and their outcomes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def translated(drafter, info, method="tli"):
     return TranslatedDrafter(TranslatedConfig(drafter=drafter, method=method), info)
 
 
-# What is emitted has the target's law.
+# What is emitted has the target's distribution.
 
 WAYS = ("greedy", "temperature-1", "temperature-0.7-top-p-0.6")
 BY_DEFAULT = [
@@ -147,7 +147,7 @@ WHO = ("model", "bigram", "few", "foreign", "copy", "counting", "chain", "hierar
 PENALTY = SamplingSettings(repetition_penalty=3.0)
 
 
-def check_law(target, drafter, way, count):
+def check_distribution(target, drafter, way, count):
     sampling = PENALTY if way == "penalty" else SETTINGS[way]
     decoder = Decoder(target, drafter, gamma=Gamma(3, 1, 2, stop_below=0.1), sampling=sampling, strict=True)
     assert doubled_p_value(decoder, enumerate_continuations(target, sampling), count) > 1e-4
@@ -155,13 +155,13 @@ def check_law(target, drafter, way, count):
 
 @pytest.mark.parametrize(("method", "who", "way"), BY_DEFAULT)
 def test_the_text_has_the_targets_distribution(target, info, drafters, method, who, way):
-    check_law(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 3200)
+    check_distribution(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 3200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "who", "way"), pairwise(("tli", "slem"), WHO, (*WAYS, "penalty")))
 def test_the_text_has_the_targets_distribution_in_a_large_sample(target, info, drafters, method, who, way):
-    check_law(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 12_000)
+    check_distribution(target, translated(drafters[who], info, method), way, 600 if way == "greedy" else 12_000)
 
 
 SHARED_TOKENS = SharedTokens(SHARED, VOCAB, OTHER_VOCAB)
@@ -180,25 +180,25 @@ def q_forms():
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])
-def test_a_draft_that_another_drew_is_cut_and_renormalised_so_that_the_law_is_p_exactly(form):
+def test_a_draft_that_another_drew_is_cut_and_renormalised_so_that_the_distribution_is_p_exactly(form):
     """Enumerated: x is drawn from q over the drafter's tokens; if it is shared, it is accepted or replaced."""
     row, q = q_forms()[form]
     p = torch.tensor([0.05, 0.3, 0.25, 0.1, 0.2, 0.1])
-    law = torch.zeros(VOCAB)
+    emitted = torch.zeros(VOCAB)
     for x in range(OTHER_VOCAB):
         made = SHARED_TOKENS.of_target(Proposal(torch.tensor([[x]]), (1,), q))
         if made.lengths == (0,):
             assert x not in SHARED
-            law += row[x] * p
+            emitted += row[x] * p
             continue
         own = made.q.probabilities[0, 0]
         y = int(made.tokens[0, 0])
         assert y == SHARED[x]
         accepted = min(1.0, float(p[y] / own[y])) if row[x] > 0 else 0.0
-        law[y] += row[x] * accepted
+        emitted[y] += row[x] * accepted
         residual = (p - own).clamp(min=0)
-        law += row[x] * (1 - accepted) * residual / residual.sum()
-    torch.testing.assert_close(law, p, atol=1e-6, rtol=0)
+        emitted += row[x] * (1 - accepted) * residual / residual.sum()
+    torch.testing.assert_close(emitted, p, atol=1e-6, rtol=0)
 
 
 # The q of a draw, against an independent computation.
@@ -214,14 +214,14 @@ def test_q_is_the_drafters_distribution_among_the_shared_tokens_in_the_targets_i
     proposal = session.propose(request)
     model = wrap_model(drafters["model"].loaded.model)
     prefix = [4, 5, 4]  # abc ca abc
-    for place in range(2):
+    for position in range(2):
         logits = uncached_logits(model, [prefix])[0, -1]
         kept = torch.full((VOCAB,), -torch.inf)
         for own, targets in SHARED.items():
             kept[targets] = logits[own]
         expected = adjusted(kept, sampling, [])
-        torch.testing.assert_close(proposal.q.probabilities[0, place], expected.float(), atol=1e-5, rtol=1e-4)
-        drawn = int(proposal.tokens[0, place])
+        torch.testing.assert_close(proposal.q.probabilities[0, position], expected.float(), atol=1e-5, rtol=1e-4)
+        drawn = int(proposal.tokens[0, position])
         prefix.append(next(own for own, targets in SHARED.items() if targets == drawn))
 
 

@@ -23,11 +23,11 @@ def tree(folder: Path) -> list[str]:
 
 def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
     path = tmp_path / "new" / "deep" / "table.arpa"
-    with writing_file(path) as place:
-        place.write_text("half")
-        assert place.name == "table.arpa"
+    with writing_file(path) as made:
+        made.write_text("half")
+        assert made.name == "table.arpa"
         assert not path.exists()
-        written = place.stat().st_ino
+        written = made.stat().st_ino
     assert path.read_text() == "half"
     assert path.stat().st_ino == written  # renamed, not copied
     assert tree(tmp_path) == ["new", "new/deep", "new/deep/table.arpa"]
@@ -37,8 +37,8 @@ def test_a_file_gets_its_name_when_it_is_complete(tmp_path):
 @pytest.mark.parametrize("writing", [writing_file, writing_folder])
 def test_an_interrupted_write_leaves_nothing_and_keeps_the_old_file(tmp_path, writing, raised):
     def fail(path: Path) -> None:
-        with writing(path) as place:
-            (place if writing is writing_file else place / "part").write_text("half")
+        with writing(path) as made:
+            (made if writing is writing_file else made / "part").write_text("half")
             raise raised("oops")
 
     with pytest.raises(raised):
@@ -66,16 +66,16 @@ def test_a_folder_is_replaced_as_a_whole(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "stale").write_text("")
-    with writing_folder(folder) as place:
-        (place / "config.json").write_text("{}")
+    with writing_folder(folder) as made:
+        (made / "config.json").write_text("{}")
         assert tree(folder) == ["stale"]
     assert tree(tmp_path) == ["model", "model/config.json"]
 
 
 def test_a_leftover_folder_is_moved_aside(tmp_path):
     for content in ("1", "2"):
-        with writing_folder(tmp_path / "old") as place:
-            (place / "config.json").write_text(content)
+        with writing_folder(tmp_path / "old") as made:
+            (made / "config.json").write_text(content)
     assert tree(tmp_path) == ["old", "old/config.json"]
     assert (tmp_path / "old" / "config.json").read_text() == "2"
 
@@ -92,8 +92,8 @@ def test_a_folder_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path, m
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(ConfigError, match="cannot be written: bad sector"), writing_folder(folder) as place:
-        (place / "config.json").write_text("new")
+    with pytest.raises(ConfigError, match="cannot be written: bad sector"), writing_folder(folder) as made:
+        (made / "config.json").write_text("new")
     assert tree(tmp_path) == ["model", "model/config.json"]
     assert (folder / "config.json").read_text() == "old"
 
@@ -101,8 +101,8 @@ def test_a_folder_that_cannot_be_moved_into_place_leaves_the_old_one(tmp_path, m
 def test_others_may_read_the_result(tmp_path):
     with writing_folder(tmp_path / "model"):
         pass
-    with writing_file(tmp_path / "table") as place:
-        place.write_text("")
+    with writing_file(tmp_path / "table") as made:
+        made.write_text("")
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain.txt").write_text("")
     assert (tmp_path / "model").stat().st_mode == (tmp_path / "plain").stat().st_mode
@@ -112,12 +112,12 @@ def test_others_may_read_the_result(tmp_path):
 def test_a_symlink_is_followed(tmp_path):
     (tmp_path / "real").write_text("old")
     (tmp_path / "link").symlink_to("real")
-    with writing_file(tmp_path / "link") as place:
-        place.write_text("new")
+    with writing_file(tmp_path / "link") as made:
+        made.write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
-    with writing_file(tmp_path / "link", through_links=False) as place:
-        place.write_text("newest")
+    with writing_file(tmp_path / "link", through_links=False) as made:
+        made.write_text("newest")
     assert not (tmp_path / "link").is_symlink()
     assert [(tmp_path / name).read_text() for name in ("link", "real")] == ["newest", "new"]
 
@@ -151,10 +151,10 @@ def short_files():
 def test_a_full_disk_is_said_whichever_library_writes(tmp_path, short_files):
     """Those written in Rust raise errors of their own, which name no file."""
     said = r"output .*result cannot be written: File too large; make room for it or give another --output"
-    with pytest.raises(ConfigError, match=said), writing_file(tmp_path / "result") as place:
-        save_file({"weight": np.zeros(100_000)}, place)
-    with pytest.raises(ConfigError, match=said), writing_folder(tmp_path / "result") as place:
-        Tokenizer(WordLevel({f"word{number}": number for number in range(1000)})).save(str(place / "t.json"))
+    with pytest.raises(ConfigError, match=said), writing_file(tmp_path / "result") as made:
+        save_file({"weight": np.zeros(100_000)}, made)
+    with pytest.raises(ConfigError, match=said), writing_folder(tmp_path / "result") as made:
+        Tokenizer(WordLevel({f"word{number}": number for number in range(1000)})).save(str(made / "t.json"))
     assert tree(tmp_path) == []
 
 
@@ -230,10 +230,10 @@ def test_a_read_only_folder_is_an_error(tmp_path):
 def test_results_have_the_permissions_of_other_new_files(tmp_path):
     usual = tmp_path / "usual"
     usual.touch()
-    with writing_file(tmp_path / "file") as place:
-        place.touch(mode=0o600)
-    with writing_folder(tmp_path / "folder") as place:
-        (place / "inner").touch(mode=0o600)
+    with writing_file(tmp_path / "file") as made:
+        made.touch(mode=0o600)
+    with writing_folder(tmp_path / "folder") as made:
+        (made / "inner").touch(mode=0o600)
     for written in (tmp_path / "file", tmp_path / "folder" / "inner"):
         assert written.stat().st_mode == usual.stat().st_mode
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "folder", "inner", "usual"]

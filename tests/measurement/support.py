@@ -55,10 +55,10 @@ def exact(
     reached = [0.0] * GAMMA
     accepted = [0.0] * GAMMA
     texts = {(): 1.0}
-    for place in range(GAMMA):
+    for index in range(GAMMA):
         for text, weight in texts.items():
             drafts = {text: weight}
-            for position in range(GAMMA - place):
+            for position in range(GAMMA - index):
                 reached[position] += sum(drafts.values())
                 drafts = {
                     (*draft, token): mass * float(kept(draft)[token])

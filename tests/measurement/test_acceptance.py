@@ -144,18 +144,18 @@ def test_argmax_accepts_in_the_shadow_what_a_speculative_run_accepts(target, cat
             texts[row] += report.outcome.committed[row]
         assert report.outcome.accepted == (0,) * batch
     accepted = 0
-    places = [0] * batch
+    positions = [0] * batch
     real = Decoder(target, catalogue.make(who), **shared)
     for report in real.stream(prompts, generation):
         for row, new in enumerate(report.outcome.committed):
             # Heads see the target's hidden state only behind the first step, whichever token that ends at.
-            if new and not (who == "heads" and places[row] == 0):
-                assert report.outcome.accepted[row] == min(lengths[row][places[row]], 12 - places[row]), (
+            if new and not (who == "heads" and positions[row] == 0):
+                assert report.outcome.accepted[row] == min(lengths[row][positions[row]], 12 - positions[row]), (
                     row,
-                    places[row],
+                    positions[row],
                 )
                 accepted += report.outcome.accepted[row]
-            places[row] += len(new)
+            positions[row] += len(new)
     assert accepted > 0
     assert [tuple(text) for text in texts] == [row.tokens for row in real.generate(prompts, generation).sequences]
 
@@ -178,15 +178,15 @@ def test_positions_are_those_counted_in_speculative_steps(target, catalogue, who
         run = real.stream([list(PROMPT)] * ROWS, generation, seeds=seeds)
         report = next(run)
         run.close()
-        for place in range(GAMMA):
-            judged[place] += sum(count > place for count in report.verified)
-            accepted[place] += sum(count > place for count in report.outcome.accepted)
+        for position in range(GAMMA):
+            judged[position] += sum(count > position for count in report.verified)
+            accepted[position] += sum(count > position for count in report.outcome.accepted)
     measured = estimate(recorder.samples(), 0, 1.0, 1.0, np.random.default_rng(0))
-    for place, (rate, error) in enumerate(zip(measured.by_position, measured.by_position_error, strict=True)):
-        count = judged[place]
+    for position, (rate, error) in enumerate(zip(measured.by_position, measured.by_position_error, strict=True)):
+        count = judged[position]
         assert count > 20
         noise = math.hypot(error, 0.5 / math.sqrt(count))
-        assert rate == pytest.approx(accepted[place] / count, abs=4 * noise)
+        assert rate == pytest.approx(accepted[position] / count, abs=4 * noise)
 
 
 def test_without_drafts_the_text_is_that_of_plain_decoding(target):

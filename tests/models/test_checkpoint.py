@@ -27,22 +27,22 @@ INDEX = "model.safetensors.index.json"
 class Folder:
     """A saved tiny model whose weights and config can be changed."""
 
-    def __init__(self, place: Path, family: str = "llama") -> None:
-        self.place = place
-        self.weights = place / "model.safetensors"
+    def __init__(self, folder: Path, family: str = "llama") -> None:
+        self.folder = folder
+        self.weights = folder / "model.safetensors"
         self.model = tiny_model(family)
-        self.model.save_pretrained(place)
+        self.model.save_pretrained(folder)
         self.tensors = load_file(self.weights)
 
     def write(self, tensors: dict[str, torch.Tensor]) -> None:
         save_file(tensors, self.weights, metadata={"format": "pt"})
 
     def configure(self, **settings: object) -> None:
-        path = self.place / "config.json"
+        path = self.folder / "config.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
     def index(self, shard: object, name: str = INDEX) -> None:
-        (self.place / name).write_text(
+        (self.folder / name).write_text(
             json.dumps({"metadata": {}, "weight_map": dict.fromkeys(self.tensors, shard)})
         )
 
@@ -79,7 +79,7 @@ def test_a_renamed_weight_is_shown_under_both_names(folder):
     first, *rest = folder.tensors
     folder.write({"body." + first: folder.tensors[first]} | {name: folder.tensors[name] for name in rest})
     with pytest.raises(ModelError, match=rf"1 missing: {first}; 1 unexpected: body\.{first}"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 def test_a_weight_of_another_shape_is_shown_with_both_shapes(folder, said):
@@ -87,7 +87,7 @@ def test_a_weight_of_another_shape_is_shown_with_both_shapes(folder, said):
     with pytest.raises(
         ModelError, match=r"6 of another shape: .*\(stored \[32, 48\], by the config \[32, 24\]\).* and 2 more"
     ):
-        load_model(folder.place)
+        load_model(folder.folder)
     assert not said
 
 
@@ -103,7 +103,7 @@ def test_a_head_that_is_neither_stored_nor_tied_is_missing(tmp_path):
 
 def test_weights_of_another_task_are_harmless(folder):
     folder.write({**folder.tensors, "score.weight": torch.zeros(2, 32), "vision.weight": torch.zeros(3)})
-    loaded = load_model(folder.place)
+    loaded = load_model(folder.folder)
     for name, weight in folder.model.state_dict().items():
         torch.testing.assert_close(loaded.model.state_dict()[name], weight)
 
@@ -127,49 +127,49 @@ def test_what_a_family_computes_by_itself_is_not_missing(tmp_path, family):
 @pytest.mark.parametrize("shard", ["pytorch_model.bin", "model.safetensors.bin", 3])
 def test_an_index_of_pickles_is_refused_before_they_are_read(folder, shard, monkeypatch):
     folder.weights.unlink()
-    torch.save(folder.model.state_dict(), folder.place / str(shard))
+    torch.save(folder.model.state_dict(), folder.folder / str(shard))
     folder.index(shard)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
     with pytest.raises(ModelError, match=rf"{INDEX} names the weight file '{shard}'. .*safetensors only"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 def test_an_index_of_files_elsewhere_is_refused(folder):
-    elsewhere = folder.place.parent / "elsewhere.safetensors"
+    elsewhere = folder.folder.parent / "elsewhere.safetensors"
     folder.weights.rename(elsewhere)
     for shard in ("../elsewhere.safetensors", str(elsewhere), "sub/../../elsewhere.safetensors"):
         folder.index(shard)
         with pytest.raises(ModelError, match="outside the model's folder"):
-            load_model(folder.place)
+            load_model(folder.folder)
     for shard in ("elsewhere.safetensors", "sub/elsewhere.safetensors"):
-        (folder.place / shard).parent.mkdir(exist_ok=True)
-        elsewhere = elsewhere.rename(folder.place / shard)
+        (folder.folder / shard).parent.mkdir(exist_ok=True)
+        elsewhere = elsewhere.rename(folder.folder / shard)
         folder.index(shard)
-        assert load_model(folder.place).vocab_size == 40
+        assert load_model(folder.folder).vocab_size == 40
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {}}', "{", '{"weight_map'])
 def test_a_broken_index_is_an_error(folder, text):
     folder.weights.unlink()
-    (folder.place / INDEX).write_text(text)
+    (folder.folder / INDEX).write_text(text)
     with pytest.raises(ModelError, match=r"no weight_map|cannot be loaded"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 @pytest.mark.parametrize("name", ["adapter_model.bin", "pytorch_model.bin", "../x.safetensors", 3])
 def test_a_config_that_names_other_files_is_refused(folder, name, monkeypatch):
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("a pickle was read"))
-    torch.save(folder.model.state_dict(), folder.place / "adapter_model.bin")
+    torch.save(folder.model.state_dict(), folder.folder / "adapter_model.bin")
     folder.configure(transformers_weights=name)
     with pytest.raises(ModelError, match=r"config\.json names the weight file"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 def test_an_index_that_the_config_names_is_checked_too(folder):
     folder.index("pytorch_model.bin", "other.safetensors.index.json")
     folder.configure(transformers_weights="other.safetensors.index.json")
     with pytest.raises(ModelError, match=r"other\.safetensors\.index\.json names the weight file"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 @pytest.mark.parametrize("kind", ["pickle", "adapter"])
@@ -187,7 +187,7 @@ def test_a_hub_model_is_checked_like_a_folder(kind, tmp_path, monkeypatch):
         folder.index("pytorch_model.bin")
         message = f"{INDEX} names the weight file 'pytorch_model.bin'"
     else:
-        (folder.place / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
+        (folder.folder / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/base"}')
         message = r"holds a PEFT adapter .*base model \(owner/base\)"
     with pytest.raises(ModelError, match=message):
         load_model("owner/name")
@@ -196,7 +196,7 @@ def test_a_hub_model_is_checked_like_a_folder(kind, tmp_path, monkeypatch):
 def test_attention_from_the_hub_is_refused_in_a_config_too(folder):
     folder.configure(attn_implementation="kernels-community/flash-attn2")
     with pytest.raises(ModelError, match="it is code from the hub, and a config runs no code"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 @pytest.mark.parametrize("load", [load_model, load_vocabulary])
@@ -206,16 +206,16 @@ def test_a_folder_with_code_is_refused_without_a_question(folder, load, what, mo
     if what == "model":
         folder.configure(model_type="own", auto_map={"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"})
     else:
-        (folder.place / "vocab.json").write_text("{}")
-        (folder.place / "tokenizer_config.json").write_text(
+        (folder.folder / "vocab.json").write_text("{}")
+        (folder.folder / "tokenizer_config.json").write_text(
             '{"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.T", null]}}'
         )
-    (folder.place / "own.py").write_text("raise SystemExit('code was run')")
+    (folder.folder / "own.py").write_text("raise SystemExit('code was run')")
     with pytest.raises(ModelError, match="contains custom code"):
-        load(folder.place)
+        load(folder.folder)
 
 
-def test_models_configs_and_tokenizers_are_loaded_in_one_place():
+def test_models_configs_and_tokenizers_are_loaded_in_one_module():
     found = set()
     for package in (specdec_core, specdec_drafters, specdec_plugins):
         root = Path(str(package.__file__)).parent
@@ -239,19 +239,19 @@ def test_models_configs_and_tokenizers_are_loaded_in_one_place():
 def test_a_config_of_more_weights_than_the_files_can_hold_is_an_error(folder, settings):
     folder.configure(**settings)
     with pytest.raises(ModelError, match=r"its config needs at least .* weights \(.*\), and its files"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 def test_weights_that_are_a_pipe_are_an_error(folder):
     folder.weights.unlink()
     os.mkfifo(folder.weights)
     with pytest.raises(ModelError, match=r"model\.safetensors is not a file"):
-        load_model(folder.place)
+        load_model(folder.folder)
 
 
 @pytest.mark.parametrize("eos", [[1, "x", None], "1", 1.5, True, {"id": 1}])
 @pytest.mark.parametrize("load", [load_model, load_vocabulary])
 def test_ids_that_end_a_text_are_integers(folder, eos, load):
-    (folder.place / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    (folder.folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
     with pytest.raises(ModelError, match=r"eos_token_id .*must be a token id or a list of them; given"):
-        load(folder.place)
+        load(folder.folder)

@@ -16,7 +16,7 @@ from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove
 from specdec_core.models.fast.cuda_graphs import IDLE, GraphPasses
 from specdec_core.models.fast.inductor import InductorPasses
-from specdec_core.models.fast.static import place
+from specdec_core.models.fast.static import block_layout
 from tests.compiled import TOLERANCE, compiled, fixed, traced
 from tests.tiny import DECODER_ONLY, FAMILIES, tiny_model
 
@@ -40,7 +40,7 @@ def counted(loaded, kind):
 def test_tokens_take_the_next_positions_and_padding_the_slot_that_is_never_read():
     # Rows with 5, 0 and 7 cached tokens, of which 2, 3 and none new ones, with padding before and after them.
     layout = torch.tensor([[5, 0, 7], [1, 0, 4], [2, 3, 0]])
-    positions, slots, real = place(layout, 4, trash=99)
+    positions, slots, real = block_layout(layout, 4, trash=99)
     assert real.tolist() == [[False, True, True, False], [True, True, True, False], [False] * 4]
     assert slots.tolist() == [[99, 5, 6, 99], [0, 1, 2, 99], [99] * 4]
     assert positions.tolist() == [[0, 5, 6, 0], [0, 1, 2, 0], [0] * 4]

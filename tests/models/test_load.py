@@ -18,10 +18,10 @@ from tests.tiny import FAMILIES, RECURRENT, tiny_model
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("models")
-    tiny_model("llama").save_pretrained(place / "llama")
-    tiny_model("t5").save_pretrained(place / "t5")
-    return place
+    root = tmp_path_factory.mktemp("models")
+    tiny_model("llama").save_pretrained(root / "llama")
+    tiny_model("t5").save_pretrained(root / "t5")
+    return root
 
 
 @pytest.mark.parametrize("name", ["llama", "t5"])
@@ -53,7 +53,7 @@ def test_dtype_is_passed_through(folder):
 def test_device_map_and_revision_are_passed_through(folder, monkeypatch):
     given = {}
 
-    def record(place, **options):
+    def record(root, **options):
         given.update(options)
         return tiny_model("llama"), dict.fromkeys(("missing_keys", "unexpected_keys", "mismatched_keys"), ())
 

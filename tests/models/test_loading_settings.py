@@ -23,12 +23,12 @@ PROMPTS = [[3, 4, 5, 6], [7]]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("models")
+    root = tmp_path_factory.mktemp("models")
     for family in FAMILIES:
-        tiny_model(family).save_pretrained(place / family)
+        tiny_model(family).save_pretrained(root / family)
     # Blocks of 64 weights are the smallest that bitsandbytes quantizes.
-    tiny_model("llama", hidden_size=128, intermediate_size=128, head_dim=32).save_pretrained(place / "wide")
-    return place
+    tiny_model("llama", hidden_size=128, intermediate_size=128, head_dim=32).save_pretrained(root / "wide")
+    return root
 
 
 @pytest.fixture
@@ -159,16 +159,16 @@ def test_a_device_map_and_offloaded_weights_decode_like_generate(folder, tmp_pat
     assert greedy(load_model("llama", folder=folder, device_map="auto")) == greedy(
         load_model("llama", folder=folder)
     )
-    places = dict.fromkeys(("model.layers.0", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
+    modules = dict.fromkeys(("model.layers.0", "model.norm", "model.rotary_emb", "lm_head"), "cpu")
     disk = {"model.embed_tokens": "disk", "model.layers.1": "disk"}
-    loaded = load_model("llama", folder=folder, device_map={**places, **disk}, offload_folder=tmp_path / "off")
+    loaded = load_model("llama", folder=folder, device_map={**modules, **disk}, offload_folder=tmp_path / "off")
     assert loaded.device == torch.device("cpu")
     assert greedy(loaded) == generated(loaded) == greedy(load_model("llama", folder=folder))
     with pytest.raises(ModelError, match="quantized or offloaded, so they cannot be identified"):
         loaded.features.fingerprint()
     with pytest.raises(ModelError, match="spread over devices, which excludes `packed`"):
         load_model(
-            "llama", folder=folder, device_map={**places, **disk}, offload_folder=tmp_path / "off", packed=True
+            "llama", folder=folder, device_map={**modules, **disk}, offload_folder=tmp_path / "off", packed=True
         )
 
 
@@ -291,7 +291,7 @@ def test_a_checkpoint_that_is_quantized_loads_as_it_is_and_is_not_quantized_twic
         load_model(tmp_path, quantization_config=INT8)
 
 
-def adapters(folder, place):
+def adapters(folder, root):
     """Write a LoRA and a prefix for the model `wide`; return their folders."""
     import peft
     from transformers import AutoModelForCausalLM
@@ -304,7 +304,7 @@ def adapters(folder, place):
     }
     for name, config in configs.items():
         model = AutoModelForCausalLM.from_pretrained(folder / "wide")
-        peft.get_peft_model(model, config).save_pretrained(place / name)
+        peft.get_peft_model(model, config).save_pretrained(root / name)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -64,8 +64,8 @@ def test_a_tree_may_grow_by_levels_of_different_size(family, device):
     first, second = torch.tensor([[11, 12, 13]] * 3), torch.tensor([[14, 15]] * 3)
     session.forward([[]] * 3, first, (3, 2, 1), torch.full((3, 3), -1))
     logits = session.forward([[]] * 3, second, (2, 2, 1), torch.tensor([[0, 2], [1, 0], [0, 0]]))
-    for row, place, tokens in [(0, 1, [13, 15]), (1, 0, [12, 14]), (1, 1, [11, 15]), (2, 0, [11, 14])]:
-        close(logits[row, place], loaded, rows[row] + tokens, sources, row)
+    for row, position, tokens in [(0, 1, [13, 15]), (1, 0, [12, 14]), (1, 1, [11, 15]), (2, 0, [11, 14])]:
+        close(logits[row, position], loaded, rows[row] + tokens, sources, row)
     session.keep([[2, 4, 9], [0, 3], [0, 1]])  # node 9 was drafted and not read
     logits = session.forward([[1], [1], [1]])
     for row, tokens in enumerate([[13, 15], [11, 15], [11, 14]]):
@@ -91,8 +91,8 @@ def test_a_tree_may_be_pruned_and_go_on(family, device):
         [[11, 12, 13, 16], [11, 12, 13, 16, 17]],
     ]
     for row, paths in enumerate(wanted):
-        for place, path in enumerate(paths):
-            close(logits[row, place], loaded, rows[row] + path, sources, row)
+        for position, path in enumerate(paths):
+            close(logits[row, position], loaded, rows[row] + path, sources, row)
     session.prune([[1, 3, 4], [1, 2, 3], []], [2, 0, 0])
     logits = session.forward([[]] * 3, more, (1, 1, 1), torch.tensor([[0] * 3, [2] * 3, [-1] * 3]))
     wanted = [[11, 12, 15, 17, 18, 16], [12, 14, 16, 16], [11, 12, 13, 16]]

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, Outcome, StepReport
 
 Rates = Callable[[int, int], float]
-"""Acceptance at a position of the draft (from 1), given those before it, at a place in the text."""
+"""Acceptance at a position of the draft (from 1), given those before it, at a position in the text."""
 
 
 def constant(alpha: float) -> Rates:
-    return lambda position, place: alpha
+    return lambda position, index: alpha
 
 
 def by_position(*rates: float) -> Rates:
-    return lambda position, place: rates[min(position, len(rates)) - 1]
+    return lambda position, index: rates[min(position, len(rates)) - 1]
 
 
 def changing(before: float, after: float, at: int) -> Rates:
-    return lambda position, place: before if place < at else after
+    return lambda position, index: before if index < at else after
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Text:
     def __init__(self, drafter: Drafter, seed: int) -> None:
         self.drafter = drafter
         self.random = random.Random(seed)
-        self.place = 0
+        self.index = 0
         self.left = 0  # tokens that the present burst still has
 
     def draft(self, asked: int) -> tuple[int, int]:
@@ -69,10 +69,10 @@ class Text:
     def _rate(self, position: int) -> float:
         if self.drafter.bursts and position > self.left:
             return 0.05
-        return self.drafter.rates(position, self.place)
+        return self.drafter.rates(position, self.index)
 
     def _next(self) -> None:
-        self.place += 1
+        self.index += 1
         self.left = max(0, self.left - 1)
         if self.drafter.bursts and not self.left and self.random.random() < self.drafter.bursts[0]:
             self.left = self.drafter.bursts[1]

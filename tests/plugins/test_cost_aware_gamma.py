@@ -181,13 +181,13 @@ def asked_by(simulation: Simulation, made: CostAwareGamma, tokens: int) -> list[
 
 def test_it_turns_itself_off_and_on_again():
     rates = {0: 0.9, 1: 0.02, 2: 0.9}
-    drafter = Drafter(lambda position, place: rates[min(place // 1500, 2)])
+    drafter = Drafter(lambda position, written: rates[min(written // 1500, 2)])
     machine = Machine(JUMPS, c=0.2 * PLAIN)
-    places, gammas = [0], []
+    written, gammas = [0], []
     for report in Simulation(drafter, machine).steps(controller(), 4500):
         gammas.append(report.asked[0])
-        places.append(places[-1] + len(report.outcome.committed[0]))
-    by_part = [[gamma for gamma, place in zip(gammas, places, strict=False) if low <= place < low + 500]
+        written.append(written[-1] + len(report.outcome.committed[0]))
+    by_part = [[gamma for gamma, start in zip(gammas, written, strict=False) if low <= start < low + 500]
                for low in (1000, 2500, 4000)]  # fmt: skip
     on, off, again = (sum(gamma > 0 for gamma in part) / len(part) for part in by_part)
     assert on > 0.95

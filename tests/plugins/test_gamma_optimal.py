@@ -176,7 +176,7 @@ def test_so_does_one_with_the_controller_within_a_drafter(write):
         ),
     ],
 )
-def test_a_choice_that_is_not_there_is_named_with_its_place(write, more, problem):
+def test_a_choice_that_is_not_there_is_named_with_its_location(write, more, problem):
     folder = write(drafter("ngram"), drafter("heads")).parent
     (folder / "study.yaml").write_text(STUDY % more)
     with pytest.raises(ConfigError) as caught:
@@ -189,7 +189,7 @@ def test_a_choice_that_is_not_there_is_named_with_its_place(write, more, problem
     ("text", "problem"),
     [(None, "there is no such file"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
 )
-def test_a_file_that_is_no_measurement_is_named_with_its_place(tmp_path, text, problem):
+def test_a_file_that_is_no_measurement_is_named_with_its_location(tmp_path, text, problem):
     if text is not None:
         (tmp_path / "measured.json").write_text(text)
     (tmp_path / "study.yaml").write_text(STUDY % "")

@@ -96,13 +96,13 @@ def test_a_schedule_that_descends_says_where():
 def test_a_schedule_goes_from_point_to_point():
     points = ((2, 1.0), (6, 0.6), (7, 0.1))
     straight = ScheduleLenienceConfig(points=points)
-    found = [lenience_at(straight, place) for place in range(10)]
+    found = [lenience_at(straight, position) for position in range(10)]
     assert found == pytest.approx([1, 1, 1, 0.9, 0.8, 0.7, 0.6, 0.1, 0.1, 0.1])
     steps = ScheduleLenienceConfig(points=points, interpolation="step")
-    assert [lenience_at(steps, place) for place in range(9)] == [1, 1, 1, 1, 1, 1, 0.6, 0.1, 0.1]
+    assert [lenience_at(steps, position) for position in range(9)] == [1, 1, 1, 1, 1, 1, 0.6, 0.1, 0.1]
 
 
-def test_each_position_of_a_draft_is_judged_by_its_place_in_its_row():
+def test_each_position_of_a_draft_is_judged_by_its_position_in_its_row():
     config = ScheduleLenienceConfig(points=((0, 1.0), (10, 0.5)))
     session = ScheduleLenience(config).open(batch(64, 64, gamma=3))
     assert session.lenience() == [pytest.approx([1, 0.95, 0.9])] * 2

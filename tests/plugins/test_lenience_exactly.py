@@ -15,7 +15,7 @@ from specdec_plugins.lenience.constant import ConstantLenience, ConstantLenience
 from specdec_plugins.lenience.greedy import GreedyLenience, GreedyLenienceConfig
 from specdec_plugins.lenience.schedule import ScheduleLenience, ScheduleLenienceConfig, lenience_at
 from tests.lossless import EOS, PROMPT, VOCAB, enumerate_continuations, p_value, small_target
-from tests.plugins.lenience_law import Enumeration
+from tests.plugins.lenience_distribution import Enumeration
 from tests.toys import Gamma, TableDrafter
 
 GAMMAS, LENGTH, ROWS, CALLS = (1, 2, 0), 4, 1536, 2
@@ -30,11 +30,11 @@ CONTROLLERS = {
     "budgeted-amply": BudgetedLenience(BudgetedLenienceConfig(max_deviation=2, min_lenience=0.05)),
 }
 LEAST = {
-    "constant": lambda place: 0.3,
-    "greedy": lambda place: 0.3,
-    "schedule": lambda place: lenience_at(SCHEDULE, place),
-    "budgeted": lambda place: 1 / 1.4,  # a position spends no more than is left, so 1 / l - 1 is 0.4 at most
-    "budgeted-amply": lambda place: 0.05,
+    "constant": lambda position: 0.3,
+    "greedy": lambda position: 0.3,
+    "schedule": lambda position: lenience_at(SCHEDULE, position),
+    "budgeted": lambda position: 1 / 1.4,  # a position spends no more than is left, so 1 / l - 1 is 0.4 at most
+    "budgeted-amply": lambda position: 0.05,
 }
 SAMPLING = [*(name for name in CONTROLLERS if name != "greedy")]
 
@@ -46,17 +46,17 @@ def target():
 
 @pytest.fixture(scope="module")
 def enumerated(target):
-    """Works out each controller's law once."""
+    """Works out each controller's distribution once."""
     made = {}
 
-    def law_of(name, *, greedy, gammas=GAMMAS, length=LENGTH):
+    def distribution_of(name, *, greedy, gammas=GAMMAS, length=LENGTH):
         key = (name, greedy, gammas, length)
         if key not in made:
             parts = (TableDrafter(VOCAB), CONTROLLERS[name], gammas, length)
             made[key] = Enumeration(target, *parts, greedy=greedy)
         return made[key]
 
-    return law_of
+    return distribution_of
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def decode(target):
 
 @pytest.mark.parametrize("name", SAMPLING)
 def test_the_texts_are_distributed_as_worked_out(target, enumerated, decode, name):
-    law = enumerated(name, greedy=False).law
-    assert sum(law.texts.values()) == pytest.approx(1)
+    distribution = enumerated(name, greedy=False).distribution
+    assert sum(distribution.texts.values()) == pytest.approx(1)
     texts, metrics = decode(name, greedy=False)
-    assert p_value(Counter(texts), law.texts) > 1e-4
+    assert p_value(Counter(texts), distribution.texts) > 1e-4
     count = len(texts)
-    assert metrics.deviation / count == pytest.approx(law.spent, abs=0.02)
-    assert metrics.accepted / count == pytest.approx(law.kept, abs=0.06)
-    assert metrics.alpha == pytest.approx(law.kept / law.judged, abs=0.02)
+    assert metrics.deviation / count == pytest.approx(distribution.spent, abs=0.02)
+    assert metrics.accepted / count == pytest.approx(distribution.kept, abs=0.06)
+    assert metrics.alpha == pytest.approx(distribution.kept / distribution.judged, abs=0.02)
     # It is no test of lenience if exact decoding passes it too.
     assert p_value(Counter(texts), enumerate_continuations(target, SAMPLED, length=LENGTH)) < 1e-4
 
@@ -108,9 +108,9 @@ def test_the_texts_are_distributed_as_worked_out(target, enumerated, decode, nam
 @pytest.mark.parametrize("name", SAMPLING)
 def test_no_token_is_likelier_than_its_bound(enumerated, decode, name):
     made = enumerated(name, greedy=False)
-    for prefix in made.law.prefixes():
+    for prefix in made.distribution.prefixes():
         bound = made.p(prefix) / LEAST[name](len(prefix))
-        assert (made.law.after(prefix) <= bound + 1e-9).all(), prefix
+        assert (made.distribution.after(prefix) <= bound + 1e-9).all(), prefix
     texts, _ = decode(name, greedy=False)
     for prefix in {text[:end] for text in texts for end in range(3)}:
         following = [
@@ -127,23 +127,23 @@ def test_no_token_is_likelier_than_its_bound(enumerated, decode, name):
 @pytest.mark.parametrize("name", SAMPLING)
 def test_the_whole_text_is_as_near_as_its_deviation_says(target, enumerated, name):
     exact = enumerate_continuations(target, SAMPLED, length=LENGTH)
-    law = enumerated(name, greedy=False).law
-    variation = sum(abs(law.texts.get(text, 0) - p) for text, p in exact.items()) / 2
-    assert 0.01 < variation <= law.spent + 1e-9
+    distribution = enumerated(name, greedy=False).distribution
+    variation = sum(abs(distribution.texts.get(text, 0) - p) for text, p in exact.items()) / 2
+    assert 0.01 < variation <= distribution.spent + 1e-9
 
 
 @pytest.mark.parametrize("name", CONTROLLERS)
 def test_greedy_decoding_is_as_worked_out_too(enumerated, decode, name):
     made = enumerated(name, greedy=True)
     texts, metrics = decode(name, greedy=True)
-    assert p_value(Counter(texts), made.law.texts) > 1e-4
-    assert metrics.deviation / len(texts) == pytest.approx(made.law.spent, abs=0.05)
-    assert metrics.alpha == pytest.approx(made.law.kept / made.law.judged, abs=0.02)
+    assert p_value(Counter(texts), made.distribution.texts) > 1e-4
+    assert metrics.deviation / len(texts) == pytest.approx(made.distribution.spent, abs=0.05)
+    assert metrics.alpha == pytest.approx(made.distribution.kept / made.distribution.judged, abs=0.02)
     others = 0
     for text in texts:
-        for place, token in enumerate(text):
-            p = made.p(text[:place])
-            assert p[token] >= LEAST[name](place) * p.max() * (1 - 1e-4), text
+        for position, token in enumerate(text):
+            p = made.p(text[:position])
+            assert p[token] >= LEAST[name](position) * p.max() * (1 - 1e-4), text
             others += int(p[token] < p.max())
     # Every token that is not the greedy was paid for, and nothing else was.
     assert metrics.deviation == others
@@ -162,10 +162,10 @@ def test_the_greedy_form_leaves_sampling_exact(target, decode):
 def test_no_text_whatsoever_spends_more_than_the_budget(target, budget, greedy):
     controller = BudgetedLenience(BudgetedLenienceConfig(max_deviation=budget, min_lenience=0.01))
     for gammas, length in (((2,), 4), ((3,), 4), ((1,), 2), ((2,), 1)):
-        law = Enumeration(target, TableDrafter(VOCAB), controller, gammas, length, greedy=greedy).law
-        assert law.most <= budget
+        texts = Enumeration(target, TableDrafter(VOCAB), controller, gammas, length, greedy=greedy).distribution
+        assert texts.most <= budget
         affordable = length > 1 and budget >= (1 if greedy else 0.05)
-        assert (law.most > 0) == affordable
+        assert (texts.most > 0) == affordable
 
 
 @pytest.mark.parametrize("sampling", [SAMPLED, GREEDY], ids=["sampled", "greedy"])
@@ -212,5 +212,5 @@ def test_a_drafter_that_fails_leaves_lenience_with_nothing_to_judge(target, name
 
 
 def test_an_end_inside_a_draft_is_part_of_what_was_worked_out(enumerated):
-    law = enumerated("budgeted", greedy=False).law
-    assert sum(weight for text, weight in law.texts.items() if text[-1] == EOS) > 0.05
+    distribution = enumerated("budgeted", greedy=False).distribution
+    assert sum(weight for text, weight in distribution.texts.items() if text[-1] == EOS) > 0.05

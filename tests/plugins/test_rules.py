@@ -1,4 +1,4 @@
-"""Each acceptance rule against the law it must have, by enumeration, and through the decoder."""
+"""Each acceptance rule against the distribution it must have, by enumeration, and through the decoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.testing.harness.rule_law import FORMS, TOLERANCE, Models, law_of, models, replay_error, step_of
+from specdec_core.testing.harness.rule_distribution import (
+    FORMS,
+    TOLERANCE,
+    Models,
+    deviation_of,
+    models,
+    replay_error,
+    step_of,
+)
 from specdec_core.verification import SpeculativeSampling, accept_greedy
 from specdec_plugins.rules.block import BlockRule
 from specdec_plugins.rules.config import (
@@ -47,9 +55,9 @@ QUICK = (0, 1, 6)
 HARD = SamplingSettings(temperature=0.7, top_k=4)
 
 
-def law(rule, pair, form="dense"):
+def deviations(rule, pair, form="dense"):
     step = step_of(pair, form)
-    return law_of(step, rule.sample(step.proposal, step.p, None, step.uniforms))
+    return deviation_of(step, rule.sample(step.proposal, step.p, None, step.uniforms))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -69,7 +77,7 @@ def require_lossless(rule, form, seeds):
     for seed in seeds:
         step = step_of(models(*SIZES[seed], seed), form)
         answer = rule.sample(step.proposal, step.p, None, step.uniforms)
-        found = law_of(step, answer)
+        found = deviation_of(step, answer)
         assert found.measured.max() < TOLERANCE, (seed, found)
         assert found.declared.sum() == 0
         assert (replay_error(step, answer, rule) < TOLERANCE).all(), seed
@@ -80,7 +88,7 @@ def require_lossless(rule, form, seeds):
 def test_lossy_rules_deviate_by_what_they_declare(name, form):
     most = 0.0
     for seed, size in enumerate(SIZES):
-        found = law(LOSSY[name], models(*size, seed), form)
+        found = deviations(LOSSY[name], models(*size, seed), form)
         assert torch.allclose(found.measured, found.declared, atol=TOLERANCE), (size, found)
         most = max(most, float(found.measured.max()))
     assert most > 10 * TOLERANCE  # lossy indeed
@@ -92,8 +100,8 @@ def test_block_is_exact_where_models_agree_or_share_nothing():
     other = tuple(one.roll(1, dims=1) for one in one_hot[:-1])
     for p, q in ((pair.p, pair.p[:-1]), (one_hot, pair.q), (pair.p, other), (one_hot, other)):
         for form in ("dense", "sparse"):
-            assert law(BLOCK, Models(p, q, ""), form).measured.max() < TOLERANCE
-    assert law(BLOCK, Models(pair.p, pair.p[:-1], "")).accepted == pytest.approx(3)
+            assert deviations(BLOCK, Models(p, q, ""), form).measured.max() < TOLERANCE
+    assert deviations(BLOCK, Models(pair.p, pair.p[:-1], "")).accepted == pytest.approx(3)
 
 
 def test_the_residual_of_block_is_that_of_what_was_accepted():
@@ -102,7 +110,7 @@ def test_the_residual_of_block_is_that_of_what_was_accepted():
     after = torch.tensor([[0.6, 0.35, 0.05]]).expand(3, 3), torch.tensor([[0.2, 0.3, 0.5]]).expand(3, 3)
     pair = Models((first[0], after[0], after[0].repeat(3, 1)), (first[1], after[1]), "")
     for form in ("dense", "sparse"):
-        assert law(BLOCK, pair, form).measured.max() < TOLERANCE / 2
+        assert deviations(BLOCK, pair, form).measured.max() < TOLERANCE / 2
 
 
 @pytest.mark.slow
@@ -111,16 +119,18 @@ def test_block_never_accepts_fewer_tokens_than_token():
     for seed in range(9):
         pair = models(3, 1 + seed % 3, seed)
         for form in ("dense", "point"):
-            token, block = law(TOKEN, pair, form).accepted, law(BLOCK, pair, form).accepted
+            token, block = deviations(TOKEN, pair, form).accepted, deviations(BLOCK, pair, form).accepted
             assert block > token - 1e-3
             gained.append(block - token)
     assert max(gained) > 0.03
 
 
 def test_of_a_point_mass_block_accepts_as_many_as_token():
-    # Each ratio p / q is at most 1, so that no place makes up for another.
+    # Each ratio p / q is at most 1, so that no position makes up for another.
     pair = models(3, 2, 2)
-    assert law(BLOCK, pair, "point").accepted == pytest.approx(law(TOKEN, pair, "point").accepted, abs=1e-3)
+    assert deviations(BLOCK, pair, "point").accepted == pytest.approx(
+        deviations(TOKEN, pair, "point").accepted, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("rule", [BLOCK, REJECTION, *LOSSY.values()], ids=lambda one: type(one).__name__)

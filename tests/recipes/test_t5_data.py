@@ -37,7 +37,7 @@ def pairs_of(reader: str, files: dict[str, str], **patterns: str) -> list[tuple[
 
 
 def translation(english: str, german: str = "ein Wort", name: str = "django") -> Pair:
-    return Pair("translate", english, german, name, "place", prose_key(english))
+    return Pair("translate", english, german, name, "location", prose_key(english))
 
 
 def test_every_program_is_permissive_and_has_a_reader() -> None:

@@ -98,7 +98,7 @@ def test_no_librarys_text_is_close_to_a_held_out_one():
     ]
     splits = split_summaries(train, [Summary(body, "Held out.", "d", True, "d.py")])
     assert {pair.program for pair in splits["valid"]} == {"cpython"}
-    assert [pair.place for pair in splits["train"]] == ["b"]
+    assert [pair.location for pair in splits["train"]] == ["b"]
 
 
 def test_messages_are_those_that_are_raised_logged_or_shown(tmp_path):

@@ -178,7 +178,9 @@ def test_a_split_of_answers_is_read_back(tmp_path):
     samples.merge(tmp_path, "sampled", 2)
     joined = open_split(tmp_path, "sampled")
     assert [joined.target(index)[0] - 10 for index in range(7)] == [0, 2, 4, 6, 1, 3, 5]
-    assert all((joined.source(place) == data.source(index)).all() for place, index in ((0, 0), (4, 1), (3, 6)))
+    assert all(
+        (joined.source(position) == data.source(index)).all() for position, index in ((0, 0), (4, 1), (3, 6))
+    )
     assert joined.summaries.tolist() == [False, False, False, True, False, False, True]
     assert [path.name for path in tmp_path.iterdir()] == ["sampled.npz"]
 

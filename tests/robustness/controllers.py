@@ -118,17 +118,17 @@ WRONG: dict[str, dict[str, Callable[[], Any]]] = {
 def controllers(random: Random, _: Path) -> Iterator[str]:
     """A controller answers nonsense."""
     call, temperature = random.randrange(3), random.choice([0, 1])
-    place = random.choice(list(WRONG))
-    what = random.choice(sorted(WRONG[place]))
-    yield f"{place}: {what}, from call {call + 1} on, temperature {temperature}"
-    script = Script(place, call, lambda _: WRONG[place][what]())
-    shape = random.choice([None, TokenTree((-1, -1, 0))]) if place == "gamma.plan" else None
+    point = random.choice(list(WRONG))
+    what = random.choice(sorted(WRONG[point]))
+    yield f"{point}: {what}, from call {call + 1} on, temperature {temperature}"
+    script = Script(point, call, lambda _: WRONG[point][what]())
+    shape = random.choice([None, TokenTree((-1, -1, 0))]) if point == "gamma.plan" else None
     last = {
         "gamma.plan": (shape or [GAMMA] * BATCH) if call else [0] * BATCH,
         "gamma.keep_drafting": [True] * BATCH,
         "lenience.lenience": [LENIENCE if call else 1.0] * BATCH,
-    }[place]
-    of_lenience = place.startswith("lenience")
+    }[point]
+    of_lenience = point.startswith("lenience")
 
     def decoded(script: Script) -> BatchResult:
         lenience = FaultyLenience(script, LENIENCE) if of_lenience else None
@@ -136,7 +136,7 @@ def controllers(random: Random, _: Path) -> Iterator[str]:
         return decode(temperature, drafter=DrawingDrafter(), gamma=gamma, lenience=lenience)
 
     name = "FaultyLenience" if of_lenience else "FaultyGamma"
-    compare(decoded(script), decoded(Script(place, call, lambda _: last)), name if script.done else "")
+    compare(decoded(script), decoded(Script(point, call, lambda _: last)), name if script.done else "")
 
 
 def decode(temperature: float, **plugins: Any) -> BatchResult:

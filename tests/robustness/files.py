@@ -97,19 +97,19 @@ def _read(path: Path) -> None:
 
 
 def change(random: Random, data: Any) -> str:
-    """Change a random place of nested data; return what was done."""
-    places: list[tuple[Any, Any]] = []
+    """Change a random part of nested data; return what was done."""
+    spots: list[tuple[Any, Any]] = []
 
     def collect(node: Any) -> None:
         keys = node.keys() if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
         for key in keys:
-            places.append((node, key))
+            spots.append((node, key))
             collect(node[key])
 
     collect(data)
-    if not places:
+    if not spots:
         return "nothing left to change"
-    node, key = random.choice(places)
+    node, key = random.choice(spots)
     value = random.choice(VALUES)
     act = random.choice(["set", "set", "set", "delete", "nest", "rename", "add"])
     if act == "delete":
@@ -128,9 +128,9 @@ def change(random: Random, data: Any) -> str:
 def damaged(random: Random, content: bytes) -> bytes:
     """Return bytes with pieces inserted, removed or replaced."""
     for _ in range(random.randint(1, 4)):
-        place = random.randrange(len(content) + 1)
-        until = min(len(content), place + random.choice([0, 0, 1, 5, 50]))
-        content = content[:place] + random.choice([b"", *PIECES]) + content[until:]
+        at = random.randrange(len(content) + 1)
+        until = min(len(content), at + random.choice([0, 0, 1, 5, 50]))
+        content = content[:at] + random.choice([b"", *PIECES]) + content[until:]
     return content
 
 

@@ -137,18 +137,18 @@ def journals(random: Random, folder: Path) -> Iterator[str]:
     shutil.copytree(source, folder)
     path = folder / "repeats.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    place = random.randrange(len(lines))
-    did, lines[place] = _spoiled(random, lines[place])
-    yield f"line {place + 1} of {len(lines)} {did}"
+    index = random.randrange(len(lines))
+    did, lines[index] = _spoiled(random, lines[index])
+    yield f"line {index + 1} of {len(lines)} {did}"
     path.write_bytes(b"".join(lines))
     try:
         compare({**STUDY, "target": str(model())}, folder, progress=False)
     except SpecdecError as error:
-        if place:
+        if index:
             raise BrokenError(f"all lines are refused for one: {str(error)[:100]}") from error
         return
     after = path.read_bytes()
-    if place and not all(line in after for number, line in enumerate(lines[1:], 1) if number != place):
+    if index and not all(line in after for number, line in enumerate(lines[1:], 1) if number != index):
         raise BrokenError("sound lines are gone")
     if (folder / "outputs.jsonl").read_bytes() != outputs:
         raise BrokenError("other outputs")
@@ -172,8 +172,8 @@ def _spoiled(random: Random, line: bytes) -> tuple[str, bytes]:
     if how == "doubled":
         return how, line + line
     if how == "bytes":
-        place = random.randrange(len(line) - 1)
-        return f"with byte {place} changed", line[:place] + bytes([random.randrange(256)]) + line[place + 1 :]
+        index = random.randrange(len(line) - 1)
+        return f"with byte {index} changed", line[:index] + bytes([random.randrange(256)]) + line[index + 1 :]
     key = random.choice(sorted(entry))
     if how == "a key less":
         del entry[key]

@@ -55,7 +55,7 @@ _RAW = (
     ),
     *(b'{"": {"": []}}', b"[256]", b"[-1]", b"[true]", b"[1e2]", b"[[]]"),
 )
-"""JSON, or nearly, in the place of a value."""
+"""JSON, or nearly, instead of a value."""
 _TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}c"
 _SAMPLINGS = (SamplingSettings(), SamplingSettings(temperature=0))
 
@@ -66,14 +66,14 @@ def logs(random: Random, folder: Path) -> Iterator[str]:
     sound = [json.dumps(FORMS[one]).encode() for one in random.choices(sorted(FORMS), k=2)]
     how = random.choice([_values, _values, _literal, _bytes, _whole])
     did, bad = how(random, copy.deepcopy(FORMS[form]))
-    place = random.randrange(3)
-    lines = [*sound[:place], bad, *sound[place:]]
+    index = random.randrange(3)
+    lines = [*sound[:index], bad, *sound[index:]]
     path = folder / "log.jsonl"
     newline = random.choice([b"\n", b"\n", b"\r\n"])
     path.write_bytes(random.choice([b"", b"", b"\xef\xbb\xbf"]) + newline.join(lines) + newline)
     sampling = random.choice(_SAMPLINGS)
-    yield f"{form}, line {place + 1}, temperature {sampling.temperature:g}: {did}"
-    record = _imported(path, folder, sampling, None if how is _bytes else place + 1)
+    yield f"{form}, line {index + 1}, temperature {sampling.temperature:g}: {did}"
+    record = _imported(path, folder, sampling, None if how is _bytes else index + 1)
     if record is not None:
         _check(record, sampling)
 
@@ -84,19 +84,19 @@ def _values(random: Random, line: Any) -> tuple[str, bytes]:
 
 
 def _literal(random: Random, line: Any) -> tuple[str, bytes]:
-    """Put a hostile piece of JSON in the place of a value."""
+    """Put a hostile piece of JSON instead of a value."""
     mark = "@mark@"
-    places = list(_places(line))
-    node, key = random.choice(places)
+    parts = list(_parts(line))
+    node, key = random.choice(parts)
     node[key] = mark
     piece = random.choice(_RAW)
     return f"{key!r} is {piece[:30]!r}", json.dumps(line).encode().replace(f'"{mark}"'.encode(), piece)
 
 
-def _places(node: Any) -> Iterator[tuple[Any, Any]]:
+def _parts(node: Any) -> Iterator[tuple[Any, Any]]:
     for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
         yield node, key
-        yield from _places(node[key])
+        yield from _parts(node[key])
 
 
 def _bytes(random: Random, line: Any) -> tuple[str, bytes]:

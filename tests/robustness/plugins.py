@@ -94,15 +94,15 @@ ANSWERS: tuple[Callable[[], Any], ...] = (
 
 
 class Script:
-    """What a plugin does wrong: once, at one place."""
+    """What a plugin does wrong: once, at one method."""
 
-    def __init__(self, place: str, call: int, act: Callable[[Any], Any] | None) -> None:
-        self.place, self.call, self.act = place, call, act
+    def __init__(self, point: str, call: int, act: Callable[[Any], Any] | None) -> None:
+        self.point, self.call, self.act = point, call, act
         self.done = False
 
-    def at(self, place: str, given: Any, answer: Any) -> Any:
-        """Return the right answer, or do what is wrong if this is the place and the time."""
-        if place != self.place:
+    def at(self, point: str, given: Any, answer: Any) -> Any:
+        """Return the right answer, or do what is wrong if this is the method and the call."""
+        if point != self.point:
             return answer
         self.call -= 1
         if self.call >= 0 or self.act is None:
@@ -208,10 +208,10 @@ ANSWERED = ("drafter.open", "drafter.propose", "gamma.max_gamma", "gamma.open", 
 
 def answering(random: Random, _: Path) -> Iterator[str]:
     """A plugin answers with something that is no answer."""
-    place, call, number = random.choice(ANSWERED), random.randrange(3), random.randrange(len(ANSWERS))
+    point, call, number = random.choice(ANSWERED), random.randrange(3), random.randrange(len(ANSWERS))
     answer = ANSWERS[number]()
-    yield f"{place} returns {answer!r:.40} at call {call + 1}"
-    decode(Script(place, call, lambda _: answer))
+    yield f"{point} returns {answer!r:.40} at call {call + 1}"
+    decode(Script(point, call, lambda _: answer))
 
 
 def decode(script: Script, *, temperature: float = 0) -> None:
@@ -224,7 +224,7 @@ def decode(script: Script, *, temperature: float = 0) -> None:
     Raises:
         BrokenError: The tokens are not the target's own.
     """
-    lenience = FaultyLenience(script) if script.place.startswith("lenience") else None
+    lenience = FaultyLenience(script) if script.point.startswith("lenience") else None
     decoder = Decoder(
         target(), FaultyDrafter(script), gamma=FaultyGamma(script), lenience=lenience, temperature=temperature
     )

@@ -96,7 +96,7 @@ def _q(form: str, batch: int, width: int) -> Any:
 
 
 def malformed(random: Random, _: Path) -> Iterator[str]:
-    """A proposal is malformed in one place."""
+    """A proposal is malformed in one part."""
     form = random.choice(["point mass", "dense", "sparse"])
     parts = {"point mass": [], "dense": ["probabilities"], "sparse": ["ids", "probabilities"]}
     part = random.choice(["tokens", "lengths", "q", *parts[form] * 3])

@@ -121,11 +121,11 @@ def _value(random: Random, path: Path) -> str:
         wrong = [-1] if name in ("numbers", "samples") else wrong
         wrong += [-0.5, 1.5] if "probabilities" in name else []
         value = random.choice(wrong)
-        place = random.randrange(array.numel())
+        index = random.randrange(array.numel())
         values = array.flatten().numpy().copy()
-        values[place] = value
+        values[index] = value
         arrays[name] = torch.from_numpy(values).reshape(array.shape)
-        return f"{name}[{place}] = {value}"
+        return f"{name}[{index}] = {value}"
 
     return _written(_shard(random, path), change)
 
@@ -277,7 +277,7 @@ def _bytes(random: Random, path: Path) -> str:
 
 
 def _file(random: Random, path: Path) -> str:
-    """Put something else in the place of a file."""
+    """Put something else instead of a file."""
     others = path / "record.json", path / "features.safetensors"
     file = random.choice([*sorted(path.glob("part-*/shard-*")), *others])
     file.unlink()

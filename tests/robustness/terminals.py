@@ -39,9 +39,9 @@ RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 def _study(random: Random, text: str, folder: Path) -> tuple[str, list[str], dict[str, Any]]:
     """Return where the text was put, the arguments of the command, and the study."""
     study = {**STUDY, "target": str(model()), "repeats": 1}
-    place = random.choice(sorted(PLACES))
-    arguments = PLACES[place](study, text, folder) or ["compare", "study.yaml", "--output", "out"]
-    return place, arguments, study
+    command = random.choice(sorted(COMMANDS))
+    arguments = COMMANDS[command](study, text, folder) or ["compare", "study.yaml", "--output", "out"]
+    return command, arguments, study
 
 
 def _run_name(study: dict[str, Any], text: str, _: Path) -> None:
@@ -95,7 +95,7 @@ def _prompt(study: dict[str, Any], text: str, _: Path) -> list[str]:
     return ["generate", text, "--target", str(study["target"]), "--drafter", text, "--max-new-tokens", "2"]
 
 
-PLACES: dict[str, Callable[[dict[str, Any], str, Path], list[str] | None]] = {
+COMMANDS: dict[str, Callable[[dict[str, Any], str, Path], list[str] | None]] = {
     "the name of a run": _run_name,
     "the name of a task": _task_name,
     "the name of a drafter": _drafter_name,
@@ -114,8 +114,8 @@ PLACES: dict[str, Callable[[dict[str, Any], str, Path], list[str] | None]] = {
 def terminals(random: Random, folder: Path) -> Iterator[str]:
     """A hostile text somewhere on the way to the terminal, the report and the table for spreadsheets."""
     text = random.choice(HOSTILE)
-    place, arguments, study = _study(random, text, folder)
-    yield f"{place} is {text!r}"
+    command, arguments, study = _study(random, text, folder)
+    yield f"{command} is {text!r}"
     (folder / "study.yaml").write_text(yaml.safe_dump(study, allow_unicode=False))
     here = [
         one if one.startswith("--") else one.replace("study.yaml", str(folder / "study.yaml")) for one in arguments

@@ -41,8 +41,8 @@ def test_a_draw_has_weight(draw, size, uniform):
     weights = torch.zeros(50, size)
     generator = torch.Generator().manual_seed(0)
     for row in weights:
-        places = torch.randint(0, size, (3,), generator=generator)
-        row[places] = 10.0 ** torch.randint(-30, 3, (3,), generator=generator).float()
+        positions = torch.randint(0, size, (3,), generator=generator)
+        row[positions] = 10.0 ** torch.randint(-30, 3, (3,), generator=generator).float()
     index, _ = draw(weights, torch.full((50,), uniform, dtype=torch.float64))
     assert (weights.gather(1, index[:, None]) > 0).all()
 

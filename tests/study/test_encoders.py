@@ -1,4 +1,4 @@
-"""A drafter's model must have an encoder where the target has one: told when the study is read, by its place."""
+"""A drafter's model must have an encoder where the target has one: told with its location."""
 
 import json
 
@@ -88,7 +88,7 @@ STARVED = (
         ),
     ],
 )
-def test_a_model_on_the_wrong_side_is_told_with_its_place(problems, target, drafter, expected):
+def test_a_model_on_the_wrong_side_is_told_with_its_location(problems, target, drafter, expected):
     assert problems(target, drafter) == [expected]
 
 

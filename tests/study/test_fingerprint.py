@@ -73,15 +73,15 @@ def test_what_is_no_file_is_left_out(model, text):
     assert named(model.parent, {"model": text}) == {}
 
 
-@pytest.mark.parametrize("place", [0, 40, 79])
+@pytest.mark.parametrize("offset", [0, 40, 79])
 @pytest.mark.parametrize("whole", [2**20, 2**30], ids=["in pieces", "whole"])
-def test_large_files(tmp_path, monkeypatch, place, whole):
+def test_large_files(tmp_path, monkeypatch, offset, whole):
     monkeypatch.setattr(provenance, "_READ_WHOLE", whole)
     path = tmp_path / "large.bin"
     with path.open("wb") as file:
         file.truncate(80 * 2**20)
     before = named(tmp_path, {"model": "large.bin"})
     with path.open("r+b") as file:
-        file.seek(place * 2**20)
+        file.seek(offset * 2**20)
         file.write(b"1" * 2**20)
     assert named(tmp_path, {"model": "large.bin"}) != before

@@ -42,7 +42,7 @@ def refused(load):
         *("!mine {a: 1}", "!mine [1]"),
     ],
 )
-def test_tags_are_refused_with_their_place(refused, value):
+def test_tags_are_refused_with_their_location(refused, value):
     assert refused(GOOD.replace("builtin:target", value)).startswith("1:9: tags such as ")
 
 
@@ -51,7 +51,7 @@ def test_a_text_may_be_tagged_as_one(load):
 
 
 @pytest.mark.parametrize("value", ["{<<: {model: 'builtin:target'}}", "{<<: [{model: 'builtin:target'}]}"])
-def test_what_is_merged_needs_no_place_of_its_own(load, value):
+def test_what_is_merged_needs_no_location(load, value):
     assert load(GOOD.replace("builtin:target", value)).tasks[0].target.model == "builtin:target"
 
 
@@ -109,17 +109,17 @@ def test_the_runs_of_all_tasks_are_counted(load, refused):
 
 
 def test_of_many_problems_the_first_are_reported(refused):
-    unknown = refused(GOOD + "".join(f"promqts{place}: 1\n" for place in range(1000))).splitlines()
+    unknown = refused(GOOD + "".join(f"promqts{number}: 1\n" for number in range(1000))).splitlines()
     assert len(unknown) == 21
     assert unknown[-1] == "980 more problems are not shown."
-    doubled = "".join(f"  - {{name: n{place // 2}, drafter: echo, gamma: 2}}\n" for place in range(200))
+    doubled = "".join(f"  - {{name: n{number // 2}, drafter: echo, gamma: 2}}\n" for number in range(200))
     named = refused(GOOD + doubled).splitlines()
     assert len(named) == 21
     assert named[-1] == "These are the first problems; there may be more."
 
 
 def test_a_study_that_expands_or_nests_without_end(refused):
-    levels = "".join(f"a{place}: &a{place} [{', '.join([f'*a{place - 1}'] * 9)}]\n" for place in range(1, 10))
+    levels = "".join(f"a{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]\n" for number in range(1, 10))
     assert "more than 20,000 values" in refused(f"a0: &a0 [1]\n{levels}")
     assert "nested too deeply" in refused("x: " + "[" * 120 + "]" * 120)
 

@@ -173,13 +173,13 @@ def test_what_a_name_holds_is_shown_and_stays_within_it():
     text = page([baseline(task=name), run(name, task=name)], outputs, {name: [prompt]})
     text.encode()
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]", text)
-    for place in (
+    for where in (
         "<bdi>{}</bdi></a>",
         "<h4><bdi>{}</bdi></h4>",
         "<dt><bdi>{}</bdi></dt>",
         "Prompt <bdi>{}</bdi> (",
     ):
-        assert place.format(shown) in text
+        assert where.format(shown) in text
 
 
 def test_what_was_not_measured_is_left_out():

@@ -107,7 +107,7 @@ def test_another_study_is_refused_with_what_differs(tmp_path, change, said):
 
 
 def shapes(line):
-    """Return lines that a journal may hold in the place of a good one."""
+    """Return lines that a journal may hold instead of a good one."""
     good = json.loads(line)
     changed = [
         {**good, "metrics": {**good["metrics"], "seconds": value}}
@@ -207,7 +207,7 @@ def test_no_space_left_keeps_what_is_finished(tmp_path, monkeypatch):
     assert set(Journal(tmp_path, IDENTITY).finished) == {("tenth", "baseline", 1), ("tenth", "baseline", 2)}
 
 
-def test_a_place_that_cannot_be_written(tmp_path):
+def test_a_path_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="results cannot be stored there"):
         Journal(tmp_path / "file", IDENTITY)

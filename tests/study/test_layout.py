@@ -153,13 +153,13 @@ def test_a_table_without_spare_columns_has_a_line_per_value():
 
 
 def test_a_table_of_many_columns_is_turned_on_its_side():
-    cells = [f"{place}.00" for place in range(12)]
+    cells = [f"{number}.00" for number in range(12)]
     table = ReportTable(
         tuple(map(Column, ("k", *map(str, range(12))))), (Row(("step, ms", *cells)), Row(("T(k), ms", *cells)))
     )
     lines = [line.split() for line in shown(table, 40).splitlines() if line.split()]
     assert lines[0] == ["k", "step,", "ms", "T(k),", "ms"]
-    assert lines[2:] == [[str(place), cell, cell] for place, cell in enumerate(cells)]
+    assert lines[2:] == [[str(number), cell, cell] for number, cell in enumerate(cells)]
 
 
 def test_running_text_is_wrapped_and_not_cut():

@@ -329,7 +329,7 @@ def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(probl
 
 
 @pytest.mark.parametrize(
-    ("drafter", "fact", "place"),
+    ("drafter", "fact", "found_at"),
     [
         ({"name": "pack", "drafters": ["echo", "reader"]}, "has_tokenizer", ("drafters", 1)),
         ({"name": "pack", "drafters": ["looker"]}, "has_hidden_states", ("drafters", 0)),
@@ -340,10 +340,10 @@ def test_what_a_nested_drafter_cannot_do_is_seen_before_anything_is_loaded(probl
         ("looker", "has_hidden_states", ()),
     ],
 )
-def test_needs_are_asked_of_all_that_work_for_the_target(nests, drafter, fact, place):
+def test_needs_are_asked_of_all_that_work_for_the_target(nests, drafter, fact, found_at):
     config = run_model(default_registry()).model_validate({"drafter": drafter, "gamma": 1}).drafter
     found = [keys for keys, _ in unmet_requirements(default_registry(), config, **{fact: False})]
-    assert found == ([] if place is None else [place])
+    assert found == ([] if found_at is None else [found_at])
     assert not list(unmet_requirements(default_registry(), config, **{fact: True}))
     assert not list(unmet_requirements(default_registry(), config))
 

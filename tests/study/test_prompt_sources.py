@@ -248,14 +248,14 @@ def dataset(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
     def make(kind="jsonl"):
-        place = tmp_path / kind
-        place.mkdir()
+        folder = tmp_path / kind
+        folder.mkdir()
         for split, count in (("train", 30), ("test", 4)):
             rows = [{"question": f"{split} {number}?", "answer": str(number)} for number in range(count)]
             if kind == "jsonl":
-                (place / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+                (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
             else:
-                datasets.Dataset.from_list(rows).to_parquet(place / f"{split}.parquet")
+                datasets.Dataset.from_list(rows).to_parquet(folder / f"{split}.parquet")
         return kind
 
     return make

@@ -301,14 +301,14 @@ def test_false_alarms_are_as_rare_as_promised_and_intervals_hold_0(pool, prompts
     monkeypatch.setattr(difference_module, "RESAMPLES", 400)
     chance, trials = np.random.default_rng(prompts), 200
     rows = {name: np.stack([each[name].rows[:prompts] for each in pool]) for name in TESTED}
-    place = np.arange(prompts)
+    position = np.arange(prompts)
     alarms, outside = dict.fromkeys(TESTED, 0), dict.fromkeys(TESTED, 0)
     for _ in range(trials):
         # Two different outputs of the one system after every prompt.
         one = chance.integers(10, size=prompts)
         two = (one + chance.integers(1, 10, size=prompts)) % 10
         run, baseline = (
-            {n: replace(pool[0][n], rows=rows[n][some, place]) for n in TESTED} for some in (one, two)
+            {n: replace(pool[0][n], rows=rows[n][some, position]) for n in TESTED} for some in (one, two)
         )
         for name, found in differences(run, baseline).items():
             alarms[name] += found.p < 0.05

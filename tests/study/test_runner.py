@@ -58,7 +58,7 @@ def test_progress_moves_within_a_repeat(study):
     recorder = Recorder()
     run_study(study(STUDY, "repeats=1"), recorder)
     timing = [(done, note) for stage, done, note in recorder.done if stage == "timing"]
-    assert [done for done, _ in timing] == pytest.approx([place / 3 for place in range(10)])
+    assert [done for done, _ in timing] == pytest.approx([position / 3 for position in range(10)])
     assert [note for _, note in timing[1:3]] == ["baseline, repeat 1"] * 2
     assert "tokens/s" in timing[3][1]
 

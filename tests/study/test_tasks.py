@@ -95,7 +95,7 @@ def test_a_task_may_have_a_target_of_its_own_and_be_set(study):
         ("    prompts: [d e]", "    promts: [d e]", ["tasks[1]: missing key 'prompts'", "unknown key 'promts'"]),
     ],
 )
-def test_what_is_wrong_with_a_task_has_its_place(study, old, new, messages):
+def test_what_is_wrong_with_a_task_has_its_location(study, old, new, messages):
     assert old in STUDY
     with pytest.raises(ConfigError) as caught:
         study(STUDY.replace(old, new, 1))
@@ -251,8 +251,8 @@ def test_nearly_all_is_not_said_to_be_all(result_of, exact, told, cell):
     run = replace(run, quality={**run.quality, "exact": exact, "first_difference": (0, 0)})
     assert departures([baseline, run])[0].startswith(f"echo-1: {told} of its outputs")
     table = quality_table([baseline, run])
-    place = [column.heading for column in table.columns].index("same as\nbaseline")
-    assert [row.cells[place] for row in table.rows] == ["100%", cell]
+    position = [column.heading for column in table.columns].index("same as\nbaseline")
+    assert [row.cells[position] for row in table.rows] == ["100%", cell]
 
 
 def test_a_lenience_that_is_lossless_is_told_where_it_departs(study, site):

@@ -29,7 +29,7 @@ LENIENCES = {
 
 
 BOUND = "probability-bound"
-"""By default, tests/plugins/test_lenience_exactly.py compares samples with the bound and with the law itself."""
+"""By default, tests/plugins/test_lenience_exactly.py compares samples with the bound and the distribution."""
 
 ALIKE = {
     "fixed-none",

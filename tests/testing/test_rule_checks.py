@@ -140,21 +140,23 @@ DEFECTS = [
 ]
 
 
-LAWS = ("lossless", "replay-as-declared", "deviation-declared")
-"""Checks that enumerate the law of a rule, as tests/plugins/test_rules.py does by default."""
+ENUMERATED = ("lossless", "replay-as-declared", "deviation-declared")
+"""Checks that enumerate the drafts of a rule, as tests/plugins/test_rules.py does by default."""
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_rule_that_ships_conforms(name, device):
     # One process can tell for all plugins of a distribution whether listing them imports torch.
-    names = [check.name for check in checks_for("rule") if check.name not in ("spec-imports-no-torch", *LAWS)]
+    names = [
+        check.name for check in checks_for("rule") if check.name not in ("spec-imports-no-torch", *ENUMERATED)
+    ]
     assert not failures(named("rule", name, BUILT_IN[name], device=device), *names)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_the_law_of_a_rule_that_ships_is_as_declared(name, device):
-    results = outcomes(named("rule", name, BUILT_IN[name], device=device), *LAWS)
+def test_the_distribution_of_a_rule_that_ships_is_as_declared(name, device):
+    results = outcomes(named("rule", name, BUILT_IN[name], device=device), *ENUMERATED)
     assert not [one for one in results if one.outcome == "failed"]
     exact = name in ("token", "block", "rejection")
     found = {one.name: one.outcome for one in results}

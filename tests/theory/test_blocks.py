@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from specdec_core.testing.harness.rule_law import law_of, models, step_of
+from specdec_core.testing.harness.rule_distribution import deviation_of, models, step_of
 from specdec_core.theory import (
     acceptance_rate,
     allowed_acceptance,
@@ -26,7 +26,7 @@ from specdec_plugins.rules.rejection import RejectionRule
 def as_block(levels):
     """Return the distributions of a harness as the theory takes them."""
     vocab_size = levels[0].shape[-1]
-    return [one.double().numpy().reshape((vocab_size,) * (place + 1)) for place, one in enumerate(levels)]
+    return [one.double().numpy().reshape((vocab_size,) * (position + 1)) for position, one in enumerate(levels)]
 
 
 def test_the_example_of_the_paper():
@@ -63,7 +63,7 @@ def test_the_rules_reach_what_theory_says(gamma, seed):
         (BlockRule(BlockRuleConfig()), block_acceptance),
         (RejectionRule(RejectionRuleConfig()), rejection_acceptance),
     ):
-        reached = law_of(step, rule.sample(step.proposal, step.p, None, step.uniforms)).accepted
+        reached = deviation_of(step, rule.sample(step.proposal, step.p, None, step.uniforms)).accepted
         assert reached == pytest.approx(theory(p, q).sum(), abs=3e-3)
 
 

@@ -22,16 +22,16 @@ def text(alpha: float, tokens: int, seed: int) -> list[bool]:
 
 def replay(guessed: list[bool], gammas: itertools.cycle | list[int], seconds) -> tuple[list[int], float]:
     """Decode a text with a choice for each step; return what was accepted, and how long it took."""
-    place, accepted, spent = 0, [], 0.0
+    index, accepted, spent = 0, [], 0.0
     for gamma in gammas:
-        if place >= len(guessed):
+        if index >= len(guessed):
             break
         n = 0
-        while n < gamma and guessed[place + n]:
+        while n < gamma and guessed[index + n]:
             n += 1
         accepted.append(n)
         spent += seconds[gamma]
-        place += n + 1
+        index += n + 1
     return accepted, spent
 
 
@@ -72,11 +72,11 @@ def test_fixed_gammas_on_a_text_that_is_known():
         trace, _ = replay(guessed, itertools.cycle([8]), JUMPS)
         # The trace does not know whether bonus tokens were guessed, and takes them for it.
         known = [True] * len(guessed)
-        place = 0
+        index = 0
         for n in trace:
-            place += n + 1
+            index += n + 1
             if n < 8:
-                known[place - 1] = False
+                known[index - 1] = False
         assert fixed_seconds(trace, gamma, JUMPS) == pytest.approx(
             replay(known, itertools.cycle([gamma]), JUMPS)[1]
         )

@@ -50,9 +50,9 @@ def test_inputs_that_are_printed_alike_reach_every_row_of_table_4(row):
     assert least < walltime_improvement(row.alpha, row.gamma, row.c) < most
 
 
-@pytest.mark.parametrize("place", range(4))
-def test_argmax_lenience_of_appendix_a_5(place):
-    alpha, factor = paper.GREEDY_LENIENCE.alphas[place], paper.GREEDY_LENIENCE.factors[place]
+@pytest.mark.parametrize("column", range(4))
+def test_argmax_lenience_of_appendix_a_5(column):
+    alpha, factor = paper.GREEDY_LENIENCE.alphas[column], paper.GREEDY_LENIENCE.factors[column]
     assert round(walltime_improvement(alpha, paper.GREEDY_GAMMA, paper.LENIENCE_C), 1) == factor
 
 

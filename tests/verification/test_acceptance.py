@@ -37,7 +37,7 @@ def forms(form):
 
 
 def sparse_q(rows, padding=0):
-    """Return Q as a sparse q; `padding` further places repeat an id with probability 0."""
+    """Return Q as a sparse q; `padding` further entries repeat an id with probability 0."""
     ids = torch.tensor([[3, 1, 0, 4], [0, 3, 2, 1]])
     listed = torch.cat([Q.gather(1, ids), torch.zeros(K, padding)], dim=1)
     ids = torch.cat([ids, ids[:, 1:2].expand(K, padding)], dim=1)
@@ -86,44 +86,44 @@ def test_the_three_forms_agree_on_the_same_draft():
         assert torch.equal(verdict.token, verdicts[0].token)
 
 
-def random_sparse(rows, places, listed, vocab, seed):
+def random_sparse(rows, width, listed, vocab, seed):
     """Return a random sparse q with 1 to `listed` ids at each position, in any order, and padding."""
     generator = torch.Generator().manual_seed(seed)
-    ids = torch.zeros(rows, places, listed, dtype=torch.long)
-    own = torch.zeros(rows, places, listed)
-    for row, place in itertools.product(range(rows), range(places)):
+    ids = torch.zeros(rows, width, listed, dtype=torch.long)
+    own = torch.zeros(rows, width, listed)
+    for row, index in itertools.product(range(rows), range(width)):
         count = int(torch.randint(1, listed + 1, (1,), generator=generator))
         weights = torch.rand(count, generator=generator) * 5
-        ids[row, place, :count] = torch.randperm(vocab, generator=generator)[:count]
-        ids[row, place, count:] = ids[row, place, int(torch.randint(count, (1,), generator=generator))]
-        own[row, place, :count] = weights / weights.sum()
+        ids[row, index, :count] = torch.randperm(vocab, generator=generator)[:count]
+        ids[row, index, count:] = ids[row, index, int(torch.randint(count, (1,), generator=generator))]
+        own[row, index, :count] = weights / weights.sum()
     return Sparse(ids, own)
 
 
 @pytest.mark.parametrize("lenience", [1.0, 0.5])
 @pytest.mark.parametrize("listed", [1, 9])
 def test_a_sparse_q_gives_the_result_of_the_same_dense_q(listed, lenience):
-    rows, places, vocab = 3, 4, 40
+    rows, width, vocab = 3, 4, 40
     kept = set()
     for seed in range(60):
-        q = random_sparse(rows, places, listed, vocab, seed)
+        q = random_sparse(rows, width, listed, vocab, seed)
         generator = torch.Generator().manual_seed(seed)
-        whole = dense(q, torch.zeros(rows, places, dtype=torch.long), vocab)
-        torch.testing.assert_close(whole.sum(dim=2), torch.ones(rows, places))
-        tokens = torch.stack([draw(whole[:, k], uniforms(rows, 1, seed + 99 * k)[:, 0]) for k in range(places)], 1)
+        whole = dense(q, torch.zeros(rows, width, dtype=torch.long), vocab)
+        torch.testing.assert_close(whole.sum(dim=2), torch.ones(rows, width))
+        tokens = torch.stack([draw(whole[:, k], uniforms(rows, 1, seed + 99 * k)[:, 0]) for k in range(width)], 1)
         assert torch.equal(density(q, tokens), density(Dense(whole), tokens))
-        p = torch.softmax(torch.randn(rows, places + 1, vocab, generator=generator) * 2, dim=2)
-        p[:, :places] = (p[:, :places] + whole) / 2  # so that some drafts are kept
-        lengths = tuple(torch.randint(0, places + 1, (rows,), generator=generator).tolist())
+        p = torch.softmax(torch.randn(rows, width + 1, vocab, generator=generator) * 2, dim=2)
+        p[:, :width] = (p[:, :width] + whole) / 2  # so that some drafts are kept
+        lengths = tuple(torch.randint(0, width + 1, (rows,), generator=generator).tolist())
         l_row = torch.tensor([lenience, 1.0, lenience])
         one, other = (
-            accept(Proposal(tokens, lengths, form), p, l_row, uniforms(rows, places + 1, seed))
+            accept(Proposal(tokens, lengths, form), p, l_row, uniforms(rows, width + 1, seed))
             for form in (q, Dense(whole))
         )
         assert torch.equal(one.accepted, other.accepted)
         assert torch.equal(one.token, other.token)
         kept.update(zip(one.accepted.tolist(), lengths, strict=True))
-    assert len(kept) > 8  # rejections at several places, and drafts kept whole
+    assert len(kept) > 8  # rejections at several positions, and drafts kept whole
 
 
 def test_the_residual_of_a_sparse_q_is_that_of_the_same_dense_q():
@@ -269,11 +269,11 @@ def test_greedy_lenience_accepts_what_is_probable_enough_and_nothing_after_a_rej
     p, best = torch.softmax(scores, dim=2), scores.argmax(dim=2)
     for row, length in enumerate(lengths):
         accepted = 0
-        for place in range(length):
-            token, l_each = tokens[row, place], lenience[row, place if each_position else 0]
-            if token != best[row, place] and p[row, place, token] < l_each * p[row, place].max():
+        for index in range(length):
+            token, l_each = tokens[row, index], lenience[row, index if each_position else 0]
+            if token != best[row, index] and p[row, index, token] < l_each * p[row, index].max():
                 break
-            assert result.deviation[row, place] == (token != best[row, place])
+            assert result.deviation[row, index] == (token != best[row, index])
             accepted += 1
         assert result.accepted[row] == accepted
         assert result.token[row] == best[row, accepted]

@@ -1,4 +1,4 @@
-"""Algorithm 1 on a CPU gives what the tensor functions give, whose law the other tests prove."""
+"""Algorithm 1 on a CPU gives what the tensor functions give, whose distribution the other tests prove."""
 
 from __future__ import annotations
 

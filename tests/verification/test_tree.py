@@ -1,4 +1,4 @@
-"""Algorithm 1 on trees: the law of what it emits, worked out for every draft, is that of the target.
+"""Algorithm 1 on trees: the distribution of its tokens, worked out for every draft, is the target's.
 
 The random numbers are integrated out. Each one decides by a threshold (a node is accepted below it, the token that
 follows grows with it), which bisection finds; so nothing here is a sample, and no formula of the rule is repeated.
@@ -32,7 +32,7 @@ EXACT = {"rtol": 0, "atol": 1e-5}
 @functools.cache
 def distribution(name, path):
     """Return the distribution `[V]` of a model after a path: any numbers, an id of probability 0 now and then."""
-    seed = sum((token + 1) * (V + 1) ** place for place, token in enumerate(path)) * 2 + (name == "q")
+    seed = sum((token + 1) * (V + 1) ** position for position, token in enumerate(path)) * 2 + (name == "q")
     weights = torch.rand(V, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.02
     if seed % 5 == 2:
         weights[seed % V] = 0
@@ -107,7 +107,7 @@ def outcomes(parents, tokens, weights, q, p):
     width = len(parents)
     draft = torch.arange(len(tokens))
     numbers = torch.full((len(tokens), width + 1), MAX_UNIFORM, dtype=torch.float64)
-    law = weights
+    mass = weights
 
     def verdict(rows, column, u):
         given = numbers[rows]
@@ -126,46 +126,46 @@ def outcomes(parents, tokens, weights, q, p):
             return (real & (result.path == node)).any(dim=1)
 
         every = torch.arange(len(draft))
-        below = torch.zeros_like(law)
-        met = every[taken(every, torch.zeros_like(law))]
+        below = torch.zeros_like(mass)
+        met = every[taken(every, torch.zeros_like(mass))]
         below[met] = threshold(lambda u, rows=met, taken=taken: taken(rows, u), len(met))
         both = torch.cat([numbers, numbers])
         both[:, node] = torch.cat([torch.zeros_like(below), torch.full_like(below, MAX_UNIFORM)])
-        chances = torch.cat([law * below, law * (1 - below)])
+        chances = torch.cat([mass * below, mass * (1 - below)])
         kept = chances > TINY
-        draft, numbers, law = torch.cat([draft, draft])[kept], both[kept], chances[kept]
+        draft, numbers, mass = torch.cat([draft, draft])[kept], both[kept], chances[kept]
     every = torch.arange(len(draft))
-    below = [torch.zeros_like(law)]
+    below = [torch.zeros_like(mass)]
     for token in range(V - 1):
         below.append(threshold(lambda u, last=token: verdict(every, width, u).token <= last, len(draft)))
-    below.append(torch.ones_like(law))
-    result = verdict(every, width, torch.full_like(law, 0.5))
+    below.append(torch.ones_like(mass))
+    result = verdict(every, width, torch.full_like(mass, 0.5))
     ends = zip(draft.tolist(), result.accepted.tolist(), result.path.tolist(), strict=True)
     for row, (number, accepted, path) in enumerate(ends):
         emitted = tuple(tokens[number, path[:accepted]].tolist())
         for token in range(V):
-            yield float(law[row] * (below[token + 1] - below[token])[row]), (*emitted, token)
+            yield float(mass[row] * (below[token + 1] - below[token])[row]), (*emitted, token)
 
 
 def probability(text):
     """Return the target's probability of a text."""
-    factors = [distribution("p", text[:place])[token] for place, token in enumerate(text)]
+    factors = [distribution("p", text[:position])[token] for position, token in enumerate(text)]
     return float(torch.stack(factors).double().prod()) if text else 1.0
 
 
 def texts_of(parents, how, form, accepted=None):
-    """Return the law of the first tokens, as many as a path and one more; the target goes on after a step."""
+    """Return the distribution of the first tokens, one more than a path."""
     tokens, weights, q = all_drafts(parents, how)
     length = 1 + max(len(path_to(node, parents, tokens[0].tolist())) for node in range(len(parents)))
-    law = defaultdict(float)
+    mass = defaultdict(float)
     for chance, emitted in outcomes(parents, tokens, weights, in_form(q, form), target_after(parents, tokens)):
         if accepted is not None:
             accepted[len(emitted) - 1] += chance
         for rest in itertools.product(range(V), repeat=length - len(emitted)):
             text = (*emitted, *rest)
             begun = probability(emitted)
-            law[text] += chance * (probability(text) / begun if begun else 0.0)
-    return law, length
+            mass[text] += chance * (probability(text) / begun if begun else 0.0)
+    return mass, length
 
 
 CASES = [
@@ -186,11 +186,11 @@ MORE = [
 @pytest.mark.parametrize(
     ("tree", "how", "form"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )
-def test_what_is_emitted_has_exactly_the_targets_law(tree, how, form):
+def test_what_is_emitted_has_exactly_the_targets_distribution(tree, how, form):
     accepted = defaultdict(float)
-    law, length = texts_of(TREES[tree], how, form, accepted)
+    mass, length = texts_of(TREES[tree], how, form, accepted)
     texts = list(itertools.product(range(V), repeat=length))
-    found = torch.tensor([law[text] for text in texts])
+    found = torch.tensor([mass[text] for text in texts])
     torch.testing.assert_close(found, torch.tensor([probability(text) for text in texts]), **EXACT)
     assert min(accepted[count] for count in range(1, length)) > 0.02  # every depth is reached
     # Where each id is a sibling, one of them is accepted.

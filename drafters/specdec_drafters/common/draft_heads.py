@@ -156,7 +156,7 @@ def head_of(
         head = make()
     tensors = _with_target_weights(checkpoint, draft_vocab_size, target, features)
     _load_weights(head, tensors, checkpoint.model, drafter)
-    return place_beside_target(head, features)
+    return on_target_device(head, features)
 
 
 def _with_target_weights(
@@ -227,7 +227,7 @@ def _load_weights(head: DraftVocabularyHead, tensors: Mapping[str, Tensor], mode
         )
 
 
-def place_beside_target(head: H, features: TargetFeatures) -> H:
+def on_target_device(head: H, features: TargetFeatures) -> H:
     """Return a head for inference, on the device of the target's output embedding, with weights of its data type.
 
     Buffers keep theirs, as in models of transformers: in bfloat16, rotary frequencies would be off by up to 0.2%.

@@ -49,8 +49,8 @@ class DFlashSpeculatorConfig(SpeculatorConfig):
         )
         if shape.drafted < 1:
             raise ModelError(
-                f"drafter 'dflash': {model} has a block_size of {self.block_size}, of which the first place holds "
-                "the last token, so that it drafts nothing. Choose a head with a larger block_size."
+                f"drafter 'dflash': {model} has a block_size of {self.block_size}, of which the first position "
+                "holds the last token, so that it drafts nothing. Choose a head with a larger block_size."
             )
         return shape
 

@@ -69,7 +69,7 @@ class Eagle3Trainer(WeightsTrainer["Distillation"]):
             "draft vocabulary": head.shape.draft_vocab_size,
             **{
                 f"{what} {when}": ", ".join(f"{value:.3f}" for key, value in point.items() if key.startswith(name))
-                for what, name in (("alpha by place", "alpha_"), ("greedy alpha by place", "greedy_alpha_"))
+                for what, name in (("alpha by position", "alpha_"), ("greedy alpha by position", "greedy_alpha_"))
                 for when, point in (("before", before), ("after", after))
             },
             "block efficiency before": round(before["block_efficiency"], 4),

@@ -13,7 +13,7 @@ from specdec_core.interface import ModelError, TargetInfo
 from specdec_drafters.common.draft_heads import (
     check_sizes,
     check_weights,
-    place_beside_target,
+    on_target_device,
     target_features,
 )
 from specdec_drafters.common.speculators import SpeculatorConfig, open_checkpoint
@@ -106,4 +106,4 @@ def read_mtp(model: str, target: TargetInfo) -> tuple[MtpHead, tuple[int, ...]]:
     # Assigned, not copied: the target's embeddings are in memory once.
     head.load_state_dict({**tensors, **shared}, assign=True)
     layers = (config.last_layer(features.num_layers, model),)
-    return place_beside_target(head, features), layers
+    return on_target_device(head, features), layers

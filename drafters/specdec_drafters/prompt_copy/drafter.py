@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo
 from specdec_drafters.prompt_copy.config import PromptCopyConfig
-from specdec_drafters.prompt_copy.suffix_automaton import FrequentContinuations, LatestPlaces, SuffixAutomaton
+from specdec_drafters.prompt_copy.suffix_automaton import FrequentContinuations, LatestOccurrence, SuffixAutomaton
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,4 +100,4 @@ class _PromptCopySession(DraftSession):
 def _automaton(config: PromptCopyConfig, undo: int = 0, *, source: bool = False) -> SuffixAutomaton:
     if config.prefer == "frequent":
         return FrequentContinuations(config.max_match, undo, min_match=config.min_match)
-    return LatestPlaces(config.max_match, undo, endless=not source)
+    return LatestOccurrence(config.max_match, undo, endless=not source)

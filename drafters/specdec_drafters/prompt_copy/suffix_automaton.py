@@ -9,7 +9,7 @@ References:
     Blumer, Blumer, Haussler, Ehrenfeucht, Chen and Seiferas, "The smallest automaton recognizing the subwords of
     a text", Theoretical Computer Science 40, 1985: the automaton and its construction, one token at a time.
 
-    Added here are notes on continuations (`LatestPlaces`, `FrequentContinuations`), exact for substrings of at
+    Added here are notes on continuations (`LatestOccurrence`, `FrequentContinuations`), exact for substrings of at
     most `max_match` tokens, and an undo log for the last tokens.
 """
 
@@ -250,7 +250,7 @@ class SuffixAutomaton(ABC):
         """Restore the notes that `_note` replaced."""
 
 
-class LatestPlaces(SuffixAutomaton):
+class LatestOccurrence(SuffixAutomaton):
     """Continues a match with the tokens after its latest occurrence.
 
     An occurrence counts once a token follows it, so the end of the sequence never matches itself. The note of a
@@ -268,13 +268,13 @@ class LatestPlaces(SuffixAutomaton):
         super().__init__(longest, undo)
         self._endless = endless
 
-    def place(self, state: int) -> int:
+    def latest(self, state: int) -> int:
         """Return the position after the latest occurrence of a state from `match` or `locate`."""
         return self._notes[0][state]
 
     def continuation(self, tokens: Sequence[int], match: tuple[int, int], count: int) -> list[int]:
         """Return `count` tokens after the latest occurrence, or as many as there are; see the base class."""
-        position = self.place(match[1])
+        position = self.latest(match[1])
         copied = list(tokens[position : position + count])
         if self._endless:
             period = self._length - position

@@ -44,14 +44,14 @@ class Scores:
         return (self.agreement / self.positions.clamp(min=1)).tolist()
 
     @property
-    def acceptance_by_place(self) -> list[float]:
+    def acceptance_by_position(self) -> list[float]:
         """The probability that the tokens at depths 1 ... i are all accepted, for each i."""
         return (self.accepted / self.positions.clamp(min=1)).tolist()
 
     @property
     def block_efficiency(self) -> float:
         """Expected tokens per target forward pass with drafts of k tokens: 1 plus the accepted draft tokens."""
-        return 1 + sum(self.acceptance_by_place)
+        return 1 + sum(self.acceptance_by_position)
 
     @property
     def run_alpha(self) -> float:
@@ -59,5 +59,5 @@ class Scores:
 
         Depth i is verified if all depths before it were accepted.
         """
-        accepted = self.acceptance_by_place
+        accepted = self.acceptance_by_position
         return sum(accepted) / (1 + sum(accepted[:-1]))

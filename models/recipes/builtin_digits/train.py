@@ -156,9 +156,9 @@ def main() -> None:
             trained = train(objective, config, LEARNING_RATE, folder, progress)
         except ConfigError as error:
             raise SystemExit(f"error: {error}") from error
-    with writing_folder(config.output) as place, without_progress_bar():
-        model.eval().to(torch.float16).save_pretrained(place)
-        write_curve(trained.curve, place)
+    with writing_folder(config.output) as folder, without_progress_bar():
+        model.eval().to(torch.float16).save_pretrained(folder)
+        write_curve(trained.curve, folder)
     last = trained.curve[-1]
     print(f"{trained.state.step} steps, {last['bits_per_pixel']:.4f} bits per pixel of the held-out pictures")
 

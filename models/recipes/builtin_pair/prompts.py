@@ -39,7 +39,7 @@ class Prompt:
 
 
 def kind_of_end(lines: list[str], end: int) -> str | None:
-    """Return what a prompt that ends with line `end` ends in, or None if that is not a good place."""
+    """Return what a prompt that ends with line `end` ends in, or None if that is not a good end."""
     line, before = lines[end].strip(), lines[end - 1].strip()
     opened = line.startswith('"""') and line.count('"""') == 1 and len(line) > 20
     if opened and before.endswith(":"):

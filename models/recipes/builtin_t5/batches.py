@@ -121,9 +121,9 @@ def epoch_batches(
         chunk = order[start : start + CHUNK]
         # By target length, then by source length: about a tenth of a batch is padding.
         chunk = chunk[np.lexsort((lengths[chunk, 0], lengths[chunk, 1] // 4))]
-        places = cut(lengths[chunk], budget, multiple)
-        batches += [chunk[a:b] for a, b in itertools.pairwise(places) if b > a]
-    return [batches[place] for place in generator.permutation(len(batches))]
+        cuts = cut(lengths[chunk], budget, multiple)
+        batches += [chunk[a:b] for a, b in itertools.pairwise(cuts) if b > a]
+    return [batches[index] for index in generator.permutation(len(batches))]
 
 
 def batches_of(data: Encoded, seed: int, budget: int, summaries: float, multiple: int) -> Iterator[np.ndarray]:
@@ -136,6 +136,6 @@ def in_order(data: Encoded, indices: np.ndarray, budget: int) -> Iterator[Batch]
     """Yield the pairs at `indices`, each once, in batches of similar length."""
     lengths = np.stack([np.diff(data.source_starts), np.diff(data.target_starts)], axis=1)[indices]
     order = np.lexsort((lengths[:, 1], lengths[:, 0]))
-    places = cut(lengths[order], budget, 1)
-    for first, end in itertools.pairwise(places):
+    cuts = cut(lengths[order], budget, 1)
+    for first, end in itertools.pairwise(cuts):
         yield collect(data, indices[order[first:end]])

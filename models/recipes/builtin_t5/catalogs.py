@@ -28,10 +28,10 @@ class Message:
 
     english: str
     german: str
-    place: str
+    location: str
 
 
-def place_of(path: str) -> str:
+def location_of(path: str) -> str:
     """Shorten a member's name to the part that distinguishes the catalogs of a program."""
     skipped = {"locale", "locales", "translations", "translation", "de", "de_DE", "LC_MESSAGES", "package", "dist"}
     skipped |= {".", "usr", "share", "static", "lib", "src", "i18n", "es", "dev"}
@@ -73,7 +73,7 @@ def read_po(_program: Program, files: Files) -> Iterator[Message]:
     for path, content in files.items():
         for entry in po_entries(content.decode("utf-8")):
             german = entry.get("msgstr", entry.get("msgstr[0]", ""))
-            yield Message(entry["msgid"], german, place_of(path))
+            yield Message(entry["msgid"], german, location_of(path))
 
 
 def read_mo(_program: Program, files: Files) -> Iterator[Message]:
@@ -83,7 +83,7 @@ def read_mo(_program: Program, files: Files) -> Iterator[Message]:
         for key, german in catalog.items():
             english, number = key if isinstance(key, tuple) else (key, 0)
             if number == 0:
-                yield Message(english.rpartition("\x04")[2], german, place_of(path))
+                yield Message(english.rpartition("\x04")[2], german, location_of(path))
 
 
 # One file per language, with the same keys
@@ -176,7 +176,7 @@ def read_paired(program: Program, files: Files) -> Iterator[Message]:
         german = load_strings(german_path, files[german_path])
         english = load_strings(sides[1][groups], files[sides[1][groups]])
         for key, value in english.items():
-            yield Message(value, german.get(key, ""), place_of(german_path))
+            yield Message(value, german.get(key, ""), location_of(german_path))
 
 
 # Formats of single programs
@@ -233,7 +233,7 @@ def read_vscode(program: Program, files: Files) -> Iterator[Message]:
             bundle = json.loads(content)["contents"].get("bundle", {})
             for english, german in bundle.items():
                 if english.count("/") == german.count("/"):  # otherwise a note to translators follows the text
-                    yield Message(english, german, place_of(path))
+                    yield Message(english, german, location_of(path))
     call = re.compile(r"""localize2?\((\d+),\s*("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')""")
     for path, content in files.items():
         if re.fullmatch(program.english, path):

@@ -63,7 +63,7 @@ class Pair:
     source_text: str
     target: str
     program: str
-    place: str
+    location: str
     key: str
 
 
@@ -89,7 +89,7 @@ def clean(program: Program, messages: list[Message], faults: Counter[str]) -> li
         if reason:
             faults[reason] += 1
         else:
-            pairs.append(Pair("translate", english, german, program.name, message.place, prose_key(english)))
+            pairs.append(Pair("translate", english, german, program.name, message.location, prose_key(english)))
     return pairs
 
 
@@ -196,7 +196,7 @@ def record(pair: Pair, split: str, fetched: dict[str, dict[str, object]]) -> dic
         "task": pair.task,
         "prompt": (TRANSLATE if pair.task == "translate" else SUMMARIZE) + pair.source_text,
         "reference": pair.target,
-        "source": f"{program}: {pair.place}",
+        "source": f"{program}: {pair.location}",
         "split": split,
         "weight": 1,
     }
@@ -308,16 +308,16 @@ def kind_of(pair: Pair) -> str:
         return pair.program
     if pair.program != "cpython":
         return f"docstrings of {pair.program}"
-    if pair.place.startswith("documentation: "):
+    if pair.location.startswith("documentation: "):
         return "documentation"
-    return "help topics" if pair.place.startswith("pydoc_data.topics.") else "docstrings"
+    return "help topics" if pair.location.startswith("pydoc_data.topics.") else "docstrings"
 
 
 def ship(splits: dict[str, list[Pair]], held_out: list[Summary], folder: Path, out: Path) -> None:
     """Write the two test sets and the licence texts into the package."""
     by_name = {program.name: program for program in PROGRAMS}
     sources = {name: f"{name} {by_name[name].version}, {by_name[name].licence}" for name in TEST}
-    sources["cpython"] = f"CPython {platform.python_version()}: {{place}}, PSF-2.0"
+    sources["cpython"] = f"CPython {platform.python_version()}: {{location}}, PSF-2.0"
     messages = [pair for pair in splits["test"] if pair.task == "translate"]
     docstrings = [pair for pair in splits["test"] if pair.task == "summarize"]
     shipped = ordered_messages(messages)

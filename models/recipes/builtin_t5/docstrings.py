@@ -102,11 +102,11 @@ def of_sources() -> Iterator[Summary]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in old sources
             tree = ast.parse(document.text)
-        for node, place in documented(tree, name):
+        for node, location in documented(tree, name):
             text = ast.get_docstring(node, clean=False)
             parts = split_docstring(text) if text else None
             if parts:
-                yield Summary(parts[1], parts[0], place, document.source in HELD_OUT, document.source)
+                yield Summary(parts[1], parts[0], location, document.source in HELD_OUT, document.source)
 
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
@@ -141,23 +141,23 @@ def of_extensions() -> Iterator[Summary]:
         except ImportError:
             continue
         held_out = name in HELD_OUT_EXTENSIONS
-        for place, text in _held(module, name):
+        for location, text in _held(module, name):
             parts = split_docstring(text)
             if parts:
-                yield Summary(parts[1], parts[0], place, held_out, name)
+                yield Summary(parts[1], parts[0], location, held_out, name)
 
 
 def _held(module: object, name: str) -> Iterator[tuple[str, str]]:
     for key, value in [("", module), *sorted(vars(module).items())]:
-        place = f"{name}.{key}" if key else name
+        location = f"{name}.{key}" if key else name
         if key and not (inspect.isbuiltin(value) or isinstance(value, type)):
             continue
         if isinstance(value.__doc__, str):
-            yield place, value.__doc__
+            yield location, value.__doc__
         if isinstance(value, type):
             for inner, member in sorted(vars(value).items()):
                 if isinstance(getattr(member, "__doc__", None), str) and not isinstance(member, str | int | type):
-                    yield f"{place}.{inner}", member.__doc__
+                    yield f"{location}.{inner}", member.__doc__
 
 
 def of_topics() -> Iterator[Summary]:

@@ -111,7 +111,7 @@ def ngram_rows(path: Path) -> Callable[[np.ndarray], torch.Tensor]:
 
     def rows(text: np.ndarray) -> torch.Tensor:
         prefix = [PAD_ID, *text.tolist()]
-        contexts = [prefix[: place + 1][len(prefix[: place + 1]) - context_length :] for place in range(len(text))]
+        contexts = [prefix[: end + 1][len(prefix[: end + 1]) - context_length :] for end in range(len(text))]
         log_q = np.stack([tables.row(tables.context(context))[:VOCABULARY_SIZE] for context in contexts])
         return torch.from_numpy(log_q).softmax(-1)
 

@@ -110,7 +110,7 @@ def prose(body: str) -> str:
     return re.sub(r"L\{([^{}]*)\}|C\{([^{}]*)\}|``([^`]*)``", lambda match: match[match.lastindex or 1], text)
 
 
-def of_source(content: str, place: str, library: str) -> Iterator[Summary]:
+def of_source(content: str, module: str, library: str) -> Iterator[Summary]:
     """Yield the pairs of a module of a library, or none if it is not Python of this version."""
     try:
         with warnings.catch_warnings():
@@ -118,7 +118,7 @@ def of_source(content: str, place: str, library: str) -> Iterator[Summary]:
             tree = ast.parse(content)
     except (SyntaxError, ValueError):
         return
-    for node, name in documented(tree, place):
+    for node, name in documented(tree, module):
         text = ast.get_docstring(node, clean=False)
         parts = split_docstring(text) if text else None
         if parts is None:
@@ -137,8 +137,8 @@ def of_library(library: Library, folder: Path) -> list[Summary]:
     """
     found: dict[str, Summary] = {}
     for name, content in members(fetch(library.package, folder), SOURCES):
-        place = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for pair in of_source(content.decode("utf-8", errors="replace"), place, library.package.name):
+        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for pair in of_source(content.decode("utf-8", errors="replace"), module, library.package.name):
             found.setdefault(normal(pair.body), pair)
     counts = Counter(normal(pair.summary) for pair in found.values())
     return [pair for pair in found.values() if counts[normal(pair.summary)] <= MAX_REPEATS]

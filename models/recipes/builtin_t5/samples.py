@@ -44,17 +44,17 @@ def answer(
     of similar length; the outputs are in the order of the sources.
     """
     options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {"do_sample": False}
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     answers: dict[int, np.ndarray] = {}
     for first in range(0, len(order), batch):
-        places = order[first : first + batch]
-        inputs = pad([sources[place] for place in places])
+        indices = order[first : first + batch]
+        inputs = pad([sources[index] for index in indices])
         mask = (inputs != PAD_ID).long()
         rows = model.generate(inputs, attention_mask=mask, max_new_tokens=max_tokens, num_beams=1, **options)
-        for place, row in zip(places, rows[:, 1:].numpy(), strict=True):
+        for index, row in zip(indices, rows[:, 1:].numpy(), strict=True):
             ends = np.flatnonzero(row == END_ID)
-            answers[place] = row[: ends[0] + 1] if len(ends) else row
-    return [answers[place] for place in range(len(sources))]
+            answers[index] = row[: ends[0] + 1] if len(ends) else row
+    return [answers[index] for index in range(len(sources))]
 
 
 def choose(data: Encoded, count: int, summaries: float, generator: np.random.Generator) -> np.ndarray:

@@ -38,7 +38,7 @@ TITLES = {
 
 def ordered_messages(pairs: Sequence[Pair]) -> list[Pair]:
     """Return the messages that ship; the first `FIRST` cycle through programs and lengths."""
-    allowed = [pair for pair in pairs if not pair.place.startswith(NOT_SHIPPED)]
+    allowed = [pair for pair in pairs if not pair.location.startswith(NOT_SHIPPED)]
     allowed = [pair for pair in allowed if not pair.source_text.startswith(("-", "\\"))]  # lists of options
     turns = [ROUND[number % len(ROUND)] for number in range(FIRST)]
     queues: dict[str, list[Pair]] = {}
@@ -58,9 +58,9 @@ def spread(items: Sequence[Pair], count: int) -> list[Pair]:
     """Return at most `count` items at even distances, alternating between the middle and the ends."""
     if len(items) <= count:
         return list(items)
-    places = [int((number + 0.5) * len(items) / count) for number in range(count)]
+    indices = [int((number + 0.5) * len(items) / count) for number in range(count)]
     middle_out = sorted(range(count), key=lambda number: (number * 5) % count)
-    return [items[places[number]] for number in middle_out]
+    return [items[indices[number]] for number in middle_out]
 
 
 def interleaved(pairs: Sequence[Pair]) -> list[Pair]:
@@ -75,7 +75,7 @@ def interleaved(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def ordered_docstrings(pairs: Sequence[Pair], module_of: dict[str, str]) -> list[Pair]:
-    """Return the docstrings, with one of each module first; `module_of` maps a place to its module."""
+    """Return the docstrings, with one of each module first; `module_of` maps a location to its module."""
     fit = [
         pair
         for pair in pairs
@@ -84,7 +84,7 @@ def ordered_docstrings(pairs: Sequence[Pair], module_of: dict[str, str]) -> list
     ]
     first: dict[str, Pair] = {}
     for pair in fit:
-        first.setdefault(module_of[pair.place], pair)
+        first.setdefault(module_of[pair.location], pair)
     chosen = list(first.values())[:FIRST]
     return [*chosen, *(pair for pair in pairs if pair not in set(chosen))]
 
@@ -93,12 +93,12 @@ def write_set(path: Path, pairs: Sequence[Pair], prefix: str, sources: dict[str,
     """Write one test set as JSON Lines; `sources` is the `source` of each program's lines."""
     with path.open("w", encoding="utf-8") as file:
         for number, pair in enumerate(pairs):
-            name = pair.place if pair.program == "cpython" else pair.program
+            name = pair.location if pair.program == "cpython" else pair.program
             line = {
                 "id": f"{number:03d}-{name}",
                 "prompt": prefix + pair.source_text,
                 "reference": pair.target,
-                "source": sources[pair.program].format(place=pair.place),
+                "source": sources[pair.program].format(location=pair.location),
             }
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 

@@ -56,7 +56,7 @@ def read_pairs(path: Path) -> list[Pair]:
 def without_rare(texts: Iterable[str], min_count: int) -> list[str]:
     """Return the texts without the characters that occur less than `min_count` times in total.
 
-    The trainer gives every character a piece of its own. Rare ones would take the place of words, and bytes
+    The trainer gives every character a separate piece. Rare ones would take the place of words, and bytes
     represent them anyway.
     """
     texts = list(texts)

@@ -146,8 +146,8 @@ class BeamBatch:
         """Return the hidden state that the last token of each row was predicted from, `[R, D]`."""
         hidden: list[Tensor | None] = [None] * len(self._rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
-            for row, place in zip(rows, prompt.places, strict=True):
-                hidden[row] = None if place.source is None else place.source.hidden
+            for row, current in zip(rows, prompt.running, strict=True):
+                hidden[row] = None if current.source is None else current.source.hidden
         found = [one for one in hidden if one is not None]
         return torch.stack(found) if len(found) == len(hidden) else None
 
@@ -160,9 +160,9 @@ class BeamBatch:
             return {LAST_HIDDEN: last}
         slots: list[list[int]] = [[]] * len(self._rows)
         for prompt, rows in zip(self.prompts, self._row_of, strict=True):
-            for row, place in zip(rows, () if prompt.done else prompt.places, strict=not prompt.done):
+            for row, current in zip(rows, () if prompt.done else prompt.running, strict=not prompt.done):
                 before = len(prompt.before)
-                slots[row] = [*range(before), *(before + node for node in prompt.path(place.node, -1))]
+                slots[row] = [*range(before), *(before + node for node in prompt.path(current.node, -1))]
         longest = max(map(len, slots))
         columns = torch.tensor([[*own, *[0] * (longest - len(own))] for own in slots])
         batch = torch.arange(len(self._rows))[:, None] // self._beams
@@ -265,11 +265,11 @@ class BeamBatch:
                 self._finish(number)
                 continue
             stay, self._row_of[number] = self._assigned(number)
-            for beam, (row, place) in enumerate(zip(self._row_of[number], prompt.places, strict=True)):
+            for beam, (row, current) in enumerate(zip(self._row_of[number], prompt.running, strict=True)):
                 text = (*prompt.text, *prompt.state.beams[beam])
                 if beam in stay:
                     moved[row] = False
-                    path = prompt.path(place.node, block.starts[number][place.origin])
+                    path = prompt.path(current.node, block.starts[number][current.origin])
                     paths[row] = tuple(drafts[number][node][1] for node in path if drafts[number][node][0] == row)
                     committed[row] = text[lengths[row] :]
                     lengths[row] = len(text)
@@ -318,10 +318,10 @@ class BeamBatch:
         prompt, rows = self.prompts[number], self._row_of[number]
         row_of: dict[int, int] = {}
         free = list(rows)
-        for beam, place in enumerate(prompt.places):
-            if rows[place.origin] in free:
-                row_of[beam] = rows[place.origin]
-                free.remove(rows[place.origin])
+        for beam, current in enumerate(prompt.running):
+            if rows[current.origin] in free:
+                row_of[beam] = rows[current.origin]
+                free.remove(rows[current.origin])
         stay = set(row_of)
         for beam, own in enumerate(prompt.state.beams):
             if beam not in row_of:

@@ -61,7 +61,7 @@ class TreeBlock:
         self.proposal = replace(proposal, lengths=tuple(lengths))
         self.beams = [[] if prompt.done else prompt.unread() for prompt in prompts]
         pairs = zip(prompts, self.beams, strict=True)
-        heads = [prompt.places[beam].pending for prompt, some in pairs for beam in some]
+        heads = [prompt.running[beam].pending for prompt, some in pairs for beam in some]
         self.starts: list[list[int]] = []
         self._nodes: list[list[_Node]] = []
         before = 0
@@ -95,10 +95,10 @@ class TreeBlock:
         self, prompt: PromptBeams, rows: Sequence[int], beams: Sequence[int], before: int, heads: int
     ) -> list[_Node]:
         first = len(prompt.nodes)
-        starts = [place.node for place in prompt.places]
+        starts = [current.node for current in prompt.running]
         nodes = []
         for index, beam in enumerate(beams):
-            nodes.append(_Node(before + index, 0, prompt.places[beam].node))
+            nodes.append(_Node(before + index, 0, prompt.running[beam].node))
             starts[beam] = first + index
         width = self.proposal.tokens.shape[1]
         for start, row in zip(starts, rows, strict=True):

@@ -1,4 +1,4 @@
-"""The beam search of one prompt, and where its beams are in the target's cache."""
+"""The beam search of one prompt, and the node of each running beam in the tree that the target reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from specdec_core.decoding.stopping import FinishReason
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a running beam is.
+class RunningBeam:
+    """A running beam and its position in the tree that the target reads.
 
     Attributes:
-        node: The last node of the target's tree on its path; -1 for the text before the tree.
+        node: The last node of the tree on its path; -1 for the text before the tree.
         pending: Its last token, if the target has not read that.
         known: Its best continuations, if the target has read all of it.
         origin: The beam that it was, or continues, when the step began.
@@ -40,7 +40,7 @@ class PromptBeams:
     Attributes:
         text: The committed tokens before decoding.
         state: The search so far.
-        places: Where each running beam is.
+        running: The running beams.
         nodes: Token and parent of each node of the tree.
         before: The tokens before the tree.
     """
@@ -48,7 +48,7 @@ class PromptBeams:
     def __init__(self, text: Sequence[int], rules: BeamRules, reason_at_limit: FinishReason, ends: Ends) -> None:
         self.text = tuple(text)
         self.state = BeamState.start(rules.beams)
-        self.places = [Place(-1, None, None, beam) for beam in range(rules.beams)]
+        self.running = [RunningBeam(-1, None, None, beam) for beam in range(rules.beams)]
         self.nodes: list[tuple[int, int]] = []
         self.before = list(text)
         self._rules = rules
@@ -67,7 +67,7 @@ class PromptBeams:
 
     def unread(self) -> list[int]:
         """Return the beams whose last token the target has to read. Call `read` with a node for each of them."""
-        return [beam for beam, place in enumerate(self.places) if place.pending is not None]
+        return [beam for beam, current in enumerate(self.running) if current.pending is not None]
 
     def read(self, beams: Sequence[int], draft: Sequence[tuple[int, int]]) -> None:
         """Add nodes to the tree: the last token of each of some beams, and a draft.
@@ -77,10 +77,10 @@ class PromptBeams:
             draft: Token and parent of each node of the draft, as numbered in this tree.
         """
         for beam in beams:
-            place = self.places[beam]
-            assert place.pending is not None, "the beam is read"
-            self.places[beam] = replace(place, node=len(self.nodes), pending=None)
-            self.nodes.append((place.pending, place.node))
+            current = self.running[beam]
+            assert current.pending is not None, "the beam is read"
+            self.running[beam] = replace(current, node=len(self.nodes), pending=None)
+            self.nodes.append((current.pending, current.node))
         self.nodes += draft
 
     def simulate(self, known: Mapping[int, Continuations]) -> int:
@@ -93,20 +93,20 @@ class PromptBeams:
             The number of steps.
         """
         children = {(parent, token): node for node, (token, parent) in reversed(list(enumerate(self.nodes)))}
-        places = [
-            replace(place, known=place.known or known.get(place.node), origin=beam)
-            for beam, place in enumerate(self.places)
+        running = [
+            replace(current, known=current.known or known.get(current.node), origin=beam)
+            for beam, current in enumerate(self.running)
         ]
         steps = 0
         while not self.done:
-            step = advance(self.state, [place.known for place in places], self._rules, self._ends)
+            step = advance(self.state, [current.known for current in running], self._rules, self._ends)
             if step is None:
                 break
             steps += 1
             self.state = step.state
             after = zip(step.parents, step.state.beams, strict=True)
-            places = [self._continued(places[parent], text[-1], children, known) for parent, text in after]
-        self.places = places
+            running = [self._continued(running[parent], text[-1], children, known) for parent, text in after]
+        self.running = running
         return steps
 
     def path(self, node: int, stop: int) -> list[int]:
@@ -124,7 +124,7 @@ class PromptBeams:
             The nodes that stay, with their old numbers, and how many of them are a line that all others follow.
             These belong to the text now.
         """
-        paths = [] if self.done else [self.path(place.node, -1) for place in self.places]
+        paths = [] if self.done else [self.path(current.node, -1) for current in self.running]
         kept = sorted({node for path in paths for node in path})
         trunk = 0
         while paths and all(len(path) > trunk and path[trunk] == paths[0][trunk] for path in paths):
@@ -133,7 +133,7 @@ class PromptBeams:
         numbers = {-1: -1, **{node: number - trunk for number, node in enumerate(kept)}}
         self.nodes = [(self.nodes[node][0], max(numbers[self.nodes[node][1]], -1)) for node in kept[trunk:]]
         if paths:
-            self.places = [replace(place, node=numbers[place.node]) for place in self.places]
+            self.running = [replace(current, node=numbers[current.node]) for current in self.running]
         return kept, trunk
 
     def _ends(self, text: Sequence[int], token: int) -> FinishReason | None:
@@ -143,12 +143,12 @@ class PromptBeams:
 
     def _continued(
         self,
-        place: Place,
+        current: RunningBeam,
         token: int,
         children: Mapping[tuple[int, int], int],
         known: Mapping[int, Continuations],
-    ) -> Place:
-        node = children.get((place.node, token))
+    ) -> RunningBeam:
+        node = children.get((current.node, token))
         if node is None or node not in known:
-            return Place(place.node, token, None, place.origin, place.known)
-        return Place(node, None, known[node], place.origin, place.known)
+            return RunningBeam(current.node, token, None, current.origin, current.known)
+        return RunningBeam(node, None, known[node], current.origin, current.known)

@@ -230,7 +230,7 @@ class _GuardedCall:
             self._on_failure()
         return True
 
-    def place(self, frame: FrameType | None) -> str:
+    def location(self, frame: FrameType | None) -> str:
         """Return the plugin's class and method and the line that runs: `Slow.propose (my_drafter.py:12)`."""
         frames = _frames_within(self._plugin, frame)
         own = _own(self._plugin, frames)

@@ -29,7 +29,7 @@ class Call(Protocol):
     began: float
     thread: int
 
-    def place(self, frame: FrameType | None) -> str:
+    def location(self, frame: FrameType | None) -> str:
         """Return the plugin's method and line, for people, given the innermost frame of the thread."""
 
     def is_own(self, frame: FrameType | None) -> bool:
@@ -87,7 +87,7 @@ class CallWatch:
 
     def _name(self, call: Call, took: float, frame: FrameType | None) -> None:
         self._named, self._again = call, 2 * took
-        say(f"specdec: waiting for {call.place(frame)} for {took:.3g} s\n")
+        say(f"specdec: waiting for {call.location(frame)} for {took:.3g} s\n")
 
     def _interrupt(self, frame: FrameType | None) -> None:
         call, limit = self.call, self._limit

@@ -39,8 +39,8 @@ class StaticError(Exception):
     """A pass cannot be captured, or its replay differs. The message says why."""
 
 
-def place(layout: Tensor, width: int, trash: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return where the tokens of a block belong.
+def block_layout(layout: Tensor, width: int, trash: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the positions and cache slots of the tokens of a block.
 
     Args:
         layout: `[3, B]` int64: the number of cached tokens of each row, its left padding, and its new tokens.
@@ -48,7 +48,7 @@ def place(layout: Tensor, width: int, trash: int) -> tuple[Tensor, Tensor, Tenso
         trash: The slot for padding, which is never read.
 
     Returns:
-        Positions, slots and whether it is a token rather than padding, each `[B, T]`.
+        Positions, slots, and whether each is a token rather than padding: `[B, T]`.
     """
     lengths, padding, counts = layout[:, :, None]  # [B, 1] each
     positions = lengths - padding + torch.arange(width, device=layout.device)
@@ -74,13 +74,13 @@ class StaticForward:
 
         Args:
             tokens: `[B, W]` int64.
-            layout: `[3, B]` int64, as in `place`.
+            layout: `[3, B]` int64, as in `block_layout`.
             keys: `[E]` int64, the numbers 0 to E - 1: the pass attends to the first E slots.
             *buffers: Those of the cache, then those of the encoder's memory.
         """
         cache = SlotCache.over(buffers[: self._cached], self._layers)
         memory = EncoderMemory.over(cache, buffers[self._cached :]) if len(buffers) > self._cached else None
-        positions, slots, _ = place(layout, tokens.shape[1], cache.capacity)
+        positions, slots, _ = block_layout(layout, tokens.shape[1], cache.capacity)
         plan = WritePlan(slice(None), 0, keys.shape[0], slots)
         visible = keys <= positions[..., None]
         output = self._forward.run_ragged(

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
-from specdec_core.models.fast.static import WIDEST, place
+from specdec_core.models.fast.static import WIDEST, block_layout
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
@@ -268,7 +268,7 @@ class ModelSession:
         """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
         layout = torch.tensor([self.lengths, block.padding, block.counts]).to(self._device, non_blocking=True)
-        positions, slots, real = place(layout, block.tokens.shape[1], self._cache.capacity)
+        positions, slots, real = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
         keys = torch.arange(end, device=self._device)

@@ -26,14 +26,14 @@ class Expanded:
         data: The entry with the values of the grid.
         index: Its index in the list as written.
         choices: The values from the grid, by dotted key.
-        places: The keys of the entry that each dotted key resolves to.
+        resolved: The keys of the entry that each dotted key resolves to.
     """
 
     section: str
     data: Any
     index: int
     choices: Mapping[str, Any] = field(default_factory=dict)
-    places: Mapping[str, Keys] = field(default_factory=dict)
+    resolved: Mapping[str, Keys] = field(default_factory=dict)
 
     def written(self, path: Keys) -> Keys:
         """Return where in the study a setting of this entry was written.
@@ -41,7 +41,7 @@ class Expanded:
         Args:
             path: The keys of the setting, relative to the entry.
         """
-        for key, keys in self.places.items():
+        for key, keys in self.resolved.items():
             if path[: len(keys)] == keys:
                 return (self.section, self.index, "grid", key)
         return (self.section, self.index, *path)

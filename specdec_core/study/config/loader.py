@@ -188,7 +188,7 @@ class _Loader:
             name += "" if run.draft_beams is None else f"-draft_beams={run.draft_beams}"
             named: list[Keys] = [("gamma",), ("lenience",), ("rule",), ("draft_beams",)]
             labelled = {*named, *_labelled_keys(run.drafter, ("drafter",))}
-            others = {key: value for key, value in origin.choices.items() if origin.places[key] not in labelled}
+            others = {key: value for key, value in origin.choices.items() if origin.resolved[key] not in labelled}
             origin = replace(origin, choices=others)
         labels = RunLabels(drafter, gamma, lenience, rule)
         settings = (run.drafter, run.gamma, run.lenience, run.draft_sampling, labels, run.rule, run.draft_beams)

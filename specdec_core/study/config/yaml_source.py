@@ -233,7 +233,7 @@ class _Reader:
 
     def _mapping(self, node: Any, path: Keys) -> dict[str, Any]:
         result = {}
-        marks = self._places(node)
+        marks = self._marks(node)
         for key, value in node.items():
             if not isinstance(key, str):
                 where = self._document.where(path)
@@ -249,7 +249,7 @@ class _Reader:
 
     def _sequence(self, node: Any, path: Keys) -> list[Any]:
         result = []
-        marks = self._places(node)
+        marks = self._marks(node)
         for index, value in enumerate(node):
             mark = marks.get(index)
             if mark is not None:
@@ -257,7 +257,7 @@ class _Reader:
             result.append(self.plain(value, (*path, index)))
         return result
 
-    def _places(self, node: Any) -> Mapping[Any, Sequence[int]]:
+    def _marks(self, node: Any) -> Mapping[Any, Sequence[int]]:
         """Return line and column of the parts of a collection; there are none in what is empty or merged."""
         return (node.lc.data or {}) if self._document.located and hasattr(node, "lc") else {}
 

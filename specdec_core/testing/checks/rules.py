@@ -15,12 +15,12 @@ from specdec_core.decoding.guard.rule import REFUSALS, checked_answer
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, PointMass, Proposal
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
-from specdec_core.testing.harness.rule_law import (
+from specdec_core.testing.harness.rule_distribution import (
     FORMS,
     TOLERANCE,
-    Law,
     Step,
-    law_of,
+    StepDeviation,
+    deviation_of,
     models,
     replay_error,
     step_of,
@@ -98,7 +98,7 @@ def is_lossless(subject: RuleSubject) -> None:
     """After every accepted prefix, the next token has the target's distribution, for every form of q."""
     rule = subject.fresh()
     for step in _steps(subject):
-        found = law_of(step, _answer(subject, rule, step))
+        found = deviation_of(step, _answer(subject, rule, step))
         index = int(found.measured.argmax())
         if found.measured[index] > TOLERANCE:
             raise CheckFailure(
@@ -130,7 +130,7 @@ def deviation_declared(subject: RuleSubject) -> None:
     """It deviates from the target by no more than the `deviation` that it reports, for every form of q."""
     rule = subject.fresh()
     for step in _steps(subject):
-        _require_declared(step, law_of(step, _answer(subject, rule, step)))
+        _require_declared(step, deviation_of(step, _answer(subject, rule, step)))
 
 
 @check("lossless-greedy", kind="rule", skip_if=lossy_greedy)
@@ -327,7 +327,7 @@ def _did(step: Step) -> str:
     return f"verified every draft of {gamma} tokens from {vocab}, q {kind}"
 
 
-def _require_declared(step: Step, found: Law) -> None:
+def _require_declared(step: Step, found: StepDeviation) -> None:
     excess = found.measured - found.declared
     index = int(excess.argmax())
     if excess[index] > TOLERANCE:

@@ -36,9 +36,9 @@ def sources(tmp_path_factory):
     path = tmp_path_factory.mktemp("sources") / "sources.jsonl"
     lines = []
     for number in range(32):
-        line = {"source": [2 + (7 * number + place * place) % 38 for place in range(3 + number % 5)]}
+        line = {"source": [2 + (7 * number + position * position) % 38 for position in range(3 + number % 5)]}
         if number % 2:
-            line["target"] = [2 + (number + place) % 38 for place in range(6)] + [1]
+            line["target"] = [2 + (number + position) % 38 for position in range(6)] + [1]
         lines.append(json.dumps(line))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path

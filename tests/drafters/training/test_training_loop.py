@@ -339,8 +339,8 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(run, tmp_path
     path = tmp_path / "cut.training" / "checkpoint.safetensors"
     before = path.read_bytes()
 
-    def full(tensors, place, metadata):
-        place.write_bytes(b"half")
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("specdec_drafters.training.checkpoints.save_file", full)

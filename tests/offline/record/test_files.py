@@ -154,8 +154,8 @@ def test_ids_take_two_bytes_each_where_the_vocabulary_allows(tmp_path):
 def test_every_flipped_byte_is_noticed(folder):
     path = folder / "part-0" / "shard-00000.safetensors"
     data = path.read_bytes()
-    for place in range(0, len(data), 7):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for index in range(0, len(data), 7):
+        path.write_bytes(data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
         with pytest.raises(ConfigError, match=r"safetensors: this (file of a record is damaged|is version)"):
             list(read_record(folder).parts[0])
     path.write_bytes(data)

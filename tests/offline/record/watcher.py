@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Watcher:
-    """Receives progress; raises at one place if asked to."""
+    """Receives progress; raises at one step if asked to."""
 
     def __init__(self, stop_at=None):
         self.stop_at = stop_at

@@ -73,14 +73,14 @@ def _table(seed: int, *shape: int) -> torch.Tensor:
 
 
 def _heads(sampling: SamplingSettings) -> Case:
-    """Each token depends on the last committed one and its place in the draft; at most 3 of them."""
+    """Each token depends on the last committed one and its position in the draft; at most 3 of them."""
     table = _table(4, 3, VOCAB)
 
     def propose(request: DraftRequest) -> Proposal:
         last = [row[-1] for row in request.tokens]
-        for place in range(3):
+        for position in range(3):
             if request.wants_more():
-                request.sample(table[place, last])
+                request.sample(table[position, last])
         return request.proposal()
 
     def q_of(prefix: tuple[int, ...], draft: tuple[int, ...]) -> Any:
@@ -97,7 +97,7 @@ class _Copier(DeterministicDrafter):
     """Drafts 0 to 3 tokens, as many as the last token says; they depend on all tokens before."""
 
     def draft(self, tokens: Sequence[int], budget: int) -> Sequence[int]:
-        return [(sum(tokens) + place) % VOCAB for place in range(min(budget, COPIES[tokens[-1]]))]
+        return [(sum(tokens) + position) % VOCAB for position in range(min(budget, COPIES[tokens[-1]]))]
 
 
 def _deterministic(sampling: SamplingSettings) -> Case:

@@ -22,6 +22,7 @@ from specdec_core.testing.harness.replaying import memory_record, recorded_texts
 from specdec_core.testing.harness.tiny_target import gpt2_config, random_model, uncached_logits
 
 Text = tuple[int, ...]
+Kept = tuple[int, int, float]
 QOf = Callable[[Text, Text], np.ndarray | int | None]
 """Takes the committed tokens and the draft so far; returns q `[V]`, a certain token, or None at its end."""
 PROMPT = (2, 0, 2, 3)
@@ -69,12 +70,12 @@ def expected_by_enumeration(
     """Return what a rule counts on average, over all drafts and all outcomes of each step."""
     kinds: Counter[tuple[bool, int, int, int, int]] = Counter()
     begins: dict[Text, float] = {(): 1.0}
-    law = _law(target, sampling, prompt)
+    distribution = _distribution(target, sampling, prompt)
     for at in range(length):
         for text, weight in [(text, weight) for text, weight in begins.items() if len(text) == at]:
             asked = min(gamma, length - at - 1)
             for draft, chance in _drafts(q_of, (*prompt, *text), asked):
-                for accepted, token, share in OUTCOMES[rule](law, q_of, text, draft):
+                for accepted, token, share in OUTCOMES[rule](distribution, q_of, text, draft):
                     new = _clipped((*draft[:accepted], token), target.eos_ids)
                     kept = min(accepted, len(new))
                     kinds[at == 0, asked, len(draft), kept, len(new)] += weight * chance * share
@@ -86,7 +87,7 @@ def expected_by_enumeration(
     return total
 
 
-class _Law:
+class _Distribution:
     """The target's p after each text."""
 
     def __init__(self, target: LoadedModel, sampling: SamplingSettings, prompt: Text) -> None:
@@ -100,7 +101,7 @@ class _Law:
         return self._known[text]
 
     def pairs(self, q_of: QOf, text: Text, draft: Text) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return p and q at each place of a draft."""
+        """Return p and q at each position of a draft."""
         found = []
         for n in range(len(draft)):
             p, q = self.p(text + draft[:n]), q_of((*self._prompt, *text), draft[:n])
@@ -108,7 +109,7 @@ class _Law:
         return found
 
 
-_law = cache(_Law)
+_distribution = cache(_Distribution)
 
 
 def _drafts(q_of: QOf, prefix: Text, asked: int) -> Iterator[tuple[Text, float]]:
@@ -125,10 +126,10 @@ def _drafts(q_of: QOf, prefix: Text, asked: int) -> Iterator[tuple[Text, float]]
             open_drafts += [((*draft, x), chance * float(q[x])) for x in np.flatnonzero(q).tolist()]
 
 
-def _by_token(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
+def _by_token(distribution: _Distribution, q_of: QOf, text: Text, draft: Text) -> Iterator[Kept]:
     """Yield n, the token that follows, and the probability of both, as in Algorithm 1."""
     reached = 1.0
-    for n, (x, (p, q)) in enumerate(zip(draft, law.pairs(q_of, text, draft), strict=True)):
+    for n, (x, (p, q)) in enumerate(zip(draft, distribution.pairs(q_of, text, draft), strict=True)):
         beta = min(1.0, p[x] / q[x])
         residual = np.maximum(p - q, 0)
         if beta < 1:
@@ -137,26 +138,26 @@ def _by_token(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[i
         reached *= beta
         if not reached:
             return
-        if x in law._target.eos_ids:  # nothing that follows is committed
+        if x in distribution._target.eos_ids:  # nothing that follows is committed
             yield n + 1, x, reached
             return
-    p = law.p(text + draft)
+    p = distribution.p(text + draft)
     yield from ((len(draft), t, reached * p[t]) for t in np.flatnonzero(p).tolist())
 
 
-def _by_block(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
-    """Yield the same for block verification (arXiv 2403.10444): the last place that passes counts."""
-    pairs = law.pairs(q_of, text, draft)
+def _by_block(distribution: _Distribution, q_of: QOf, text: Text, draft: Text) -> Iterator[Kept]:
+    """Yield the same for block verification (arXiv 2403.10444): the last position that passes counts."""
+    pairs = distribution.pairs(q_of, text, draft)
     kept, passes, residuals = [1.0], [1.0], []
     for n, (x, (p, q)) in enumerate(zip(draft, pairs, strict=True)):
         residuals.append(np.maximum(kept[n] * p - q, 0))
         if n:
             more = residuals[n].sum()
-            # 0 / 0 where p = q and everything so far is kept: the next place passes as well.
+            # 0 / 0 where p = q and everything so far is kept: the next position passes as well.
             passes.append(more / (more + 1 - kept[n]) if more + 1 - kept[n] > 1e-12 else 1.0)
         kept.append(min(1.0, kept[n] * p[x] / q[x]))
     passes += [kept[-1]] if draft else []
-    residuals.append(law.p(text + draft))
+    residuals.append(distribution.p(text + draft))
     later = 1.0
     for n in reversed(range(len(draft) + 1)):
         weights = residuals[n]
@@ -166,15 +167,15 @@ def _by_block(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[i
             yield from ((n, t, share * weights[t] / weights.sum()) for t in np.flatnonzero(weights).tolist())
 
 
-def _by_rejection(law: _Law, q_of: QOf, text: Text, draft: Text) -> Iterator[tuple[int, int, float]]:
+def _by_rejection(distribution: _Distribution, q_of: QOf, text: Text, draft: Text) -> Iterator[Kept]:
     """Yield the same for rejection sampling: x passes with probability p(x) / (M q(x)), or p is drawn from."""
     reached = 1.0
-    for n, (x, (p, q)) in enumerate(zip(draft, law.pairs(q_of, text, draft), strict=True)):
+    for n, (x, (p, q)) in enumerate(zip(draft, distribution.pairs(q_of, text, draft), strict=True)):
         most = max(1.0, max(p[t] / q[t] if q[t] else np.inf for t in np.flatnonzero(p)))
         passes = p[x] / (most * q[x])
         yield from ((n, t, reached * (1 - passes) * p[t]) for t in np.flatnonzero(p).tolist())
         reached *= passes
-    p = law.p(text + draft)
+    p = distribution.p(text + draft)
     yield from ((len(draft), t, reached * p[t]) for t in np.flatnonzero(p).tolist())
 
 
@@ -182,7 +183,7 @@ OUTCOMES = {"token": _by_token, "block": _by_block, "rejection": _by_rejection}
 
 
 def _clipped(new: Text, eos_ids: Sequence[int]) -> Text:
-    ends = [place for place, token in enumerate(new) if token in eos_ids]
+    ends = [position for position, token in enumerate(new) if token in eos_ids]
     return new[: ends[0] + 1] if ends else new
 
 

@@ -113,7 +113,7 @@ def test_a_draft_that_is_empty_though_asked_for_takes_its_time():
     texts = recorded_texts(target, PROMPT, [(2, 3, 0, 2)], sampling, 4)
     acceptance = replayed(target, texts, sampling, Nothing(4), length=4).acceptance()
     found = expected_metrics(acceptance, 2, costs=COSTS).metrics
-    assert found.draft_seconds == pytest.approx(3 * 0.01)  # the last place before the limit is not asked for
+    assert found.draft_seconds == pytest.approx(3 * 0.01)  # the last position before the limit is not asked for
     assert found.draft_calls == 3
 
 
@@ -155,7 +155,7 @@ def test_confidence_is_what_a_controller_is_told_live():
     one = replayed(target, texts, sampling, drafter, max_gamma=3, length=12).acceptance()[0]
     told = drafter.table[[PROMPT[-1], *one.tokens[:-1].tolist()]].softmax(dim=1).max(dim=1).values
     known = np.isfinite(one.confidence[:, 0])
-    assert known.sum() == 11  # the last place is not drafted
+    assert known.sum() == 11  # the last position is not drafted
     np.testing.assert_allclose(one.confidence[known, 0], told.numpy()[known], rtol=1e-5)
 
 

@@ -131,7 +131,7 @@ def test_drafters_are_told_what_follows_from_their_drafts(target, autoregressive
     texts = texts_of(target, (7, 3))
     replayed(target, texts, SAMPLED, drafter, 3, 7, autoregressive=autoregressive, batch_size=2).acceptance()
     if autoregressive:
-        # Two drafts of three tokens and none at the last place, which is never drafted; one of two.
+        # Two drafts of three tokens and none at the last position, which is never drafted; one of two.
         assert drafter.asked == [(3, 2), (3, 0)]
     else:
         assert drafter.asked == [(3, 2), (3, 1), (3, 0), (3, 0), (2, 0), (1, 0)]

@@ -1,4 +1,4 @@
-"""Replaying a study on a record: the numbers are those of the law of acceptance, and whatever fails is named."""
+"""Replaying a study on a record: the numbers are those of the recorded acceptance, and whatever fails is named."""
 
 import json
 import sys
@@ -116,19 +116,19 @@ def test_greedy_counts_are_those_of_decoding(replayed, registry):
     assert outputs[0] == outputs[1], "the texts of the record"
 
 
-def test_numbers_are_those_of_the_law_of_acceptance(replayed, record, registry):
+def test_numbers_are_those_of_the_recorded_acceptance(replayed, record, registry):
     result = replayed(machines=[])
     rows = {(row.task, row.name): row for row in summarise(result)}
     for part, task in zip(record.parts, result.study.tasks, strict=True):
         config = task.runs[4].drafter
         acceptance = DrafterReplay(record, part, config, max_gamma=3, registry=registry).acceptance()
         for gamma in (1, 3):
-            row, law = rows[task.name, f"random-{gamma}"], expected_metrics(acceptance, gamma)
-            assert row.counts.block_efficiency == pytest.approx(law.metrics.block_efficiency)
-            assert row.counts.alpha == pytest.approx(law.metrics.alpha)
-            assert row.counts.verified_by_position == pytest.approx(law.metrics.verified_at)
+            row, expected = rows[task.name, f"random-{gamma}"], expected_metrics(acceptance, gamma)
+            assert row.counts.block_efficiency == pytest.approx(expected.metrics.block_efficiency)
+            assert row.counts.alpha == pytest.approx(expected.metrics.alpha)
+            assert row.counts.verified_by_position == pytest.approx(expected.metrics.verified_at)
             numbers = [one.number for one in acceptance]
-            interval = ratio_interval(law.tokens_by_text.tolist(), law.steps_by_text.tolist(), numbers)
+            interval = ratio_interval(expected.tokens_by_text.tolist(), expected.steps_by_text.tolist(), numbers)
             assert (row.replayed.low, row.replayed.high) == pytest.approx(interval)
             assert (row.replayed.texts, row.replayed.prompts) == (len(part), 3)
             assert row.replayed.tokens == row.counts.tokens == len(part) * 12
@@ -193,8 +193,8 @@ def test_runs_of_one_drafter_differ_by_their_rule(replayed, record, registry):
     ).acceptance()
     token, block = (rows["sampled", name] for name in ("token", "block"))
     for row, rule in ((token, None), (block, make_rule("block", greedy=False))):
-        law = expected_metrics(acceptance, 3, rule=rule).metrics
-        assert row.counts.block_efficiency == pytest.approx(law.block_efficiency)
+        expected = expected_metrics(acceptance, 3, rule=rule).metrics
+        assert row.counts.block_efficiency == pytest.approx(expected.block_efficiency)
         assert row.expected.speedup_by_gamma[3] == pytest.approx(row.speed.speedup)
     assert block.counts.block_efficiency > token.counts.block_efficiency
     assert rows["greedy", "block"].counts == rows["greedy", "token"].counts

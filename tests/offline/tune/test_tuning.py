@@ -56,12 +56,12 @@ def test_the_seconds_are_those_of_each_text_in_the_order_asked_for(study, tmp_pa
     texts = list(part)
     for run, gamma in zip(runs, (1, 2, 3, 2), strict=True):
         costs = machine.costs(drafter_key(run.drafter, run.draft_sampling))
-        for place, number in enumerate(order):
+        for position, number in enumerate(order):
             acceptance = DrafterReplay(
                 record, OneText(part.header, texts[number]), run.drafter, max_gamma=3
             ).acceptance()
             alone = expected_metrics(acceptance, gamma, costs=costs)
-            assert found[run.name][place] == pytest.approx(alone.seconds_by_text[0])
+            assert found[run.name][position] == pytest.approx(alone.seconds_by_text[0])
     assert len(np.unique(found[runs[0].name])) > 1  # or the order would not matter
 
 

@@ -21,10 +21,10 @@ class SeesNoDraft(Sampling):
     autoregressive = True
 
     def propose(self, request: DraftRequest) -> Proposal:
-        places = [context(row) for row in request.tokens]
+        indices = [context(row) for row in request.tokens]
         while request.wants_more():
-            request.sample(self.table[places])
-            places = [(place + 1) % len(self.table) for place in places]
+            request.sample(self.table[indices])
+            indices = [(index + 1) % len(self.table) for index in indices]
         return request.proposal()
 
 

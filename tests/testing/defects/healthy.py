@@ -51,7 +51,7 @@ class WithTokens:
         return getattr(self._request, name)
 
 
-PLACES = 16
+POSITIONS = 16
 """Number of contexts with logits of their own."""
 
 
@@ -64,7 +64,7 @@ class SizeConfig(PluginConfig):
 
 def context(tokens: Sequence[int]) -> int:
     """Return a number that depends on every token and its position, so that a wrong prefix shows."""
-    return sum((place + 1) * (token + 1) for place, token in enumerate(tokens)) % PLACES
+    return sum((position + 1) * (token + 1) for position, token in enumerate(tokens)) % POSITIONS
 
 
 class Toy(Drafter):
@@ -73,7 +73,7 @@ class Toy(Drafter):
     def __init__(self, target: TargetInfo) -> None:
         super().__init__(SizeConfig(), target)
         numbers = torch.Generator().manual_seed(3)
-        self.table = torch.randn(PLACES, target.vocab_size, generator=numbers) * 1.5
+        self.table = torch.randn(POSITIONS, target.vocab_size, generator=numbers) * 1.5
 
     def logits(self, prefix: Sequence[int]) -> Tensor:
         """Return the logits `[V]` of the token that follows."""

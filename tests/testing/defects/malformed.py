@@ -54,7 +54,7 @@ class PadsRows(Deterministic):
 class NegativePadding(Deterministic):
     """A draft that is shorter than the budget is filled up with -1, and the length counts it.
 
-    Seen in batched code that marks places without a token so.
+    Seen in batched code that marks positions without a token so.
     """
 
     def continuation(self, tokens: Sequence[int], budget: int) -> list[int]:
@@ -170,8 +170,8 @@ class ForksForEachToken(Stateless):
 
     def propose(self, request: DraftRequest) -> Proposal:
         prefixes, made = [list(row) for row in request.tokens], []
-        for place in range(max(request.budget)):
-            one = request.fork([int(place < budget) for budget in request.budget])
+        for position in range(max(request.budget)):
+            one = request.fork([int(position < budget) for budget in request.budget])
             for prefix, token in zip(prefixes, one.sample(self.all_logits(prefixes)).tolist(), strict=True):
                 prefix.append(token)
             made.append(one.proposal())
@@ -216,24 +216,24 @@ class SharesOneBudget(Deterministic):
 class ManyRowsAtMost(Deterministic):
     """Has buffers for eight rows."""
 
-    places = 8
+    positions = 8
 
     def open(self, session: SessionInfo) -> DraftSession:
-        if session.batch_size > self.places:
-            raise IndexError(f"index {session.batch_size - 1} is out of bounds, with size {self.places}")
+        if session.batch_size > self.positions:
+            raise IndexError(f"index {session.batch_size - 1} is out of bounds, with size {self.positions}")
         return super().open(session)
 
 
 class SmallTable(Deterministic):
-    """Has a table of 64 places, whatever the capacity of the session.
+    """Has a table of 64 positions, whatever the capacity of the session.
 
     Seen in drafters with fewer positions than the target.
     """
 
-    places = tuple(range(64))
+    positions = tuple(range(64))
 
     def continuation(self, tokens: Sequence[int], budget: int) -> list[int]:
-        self.places[len(tokens) - 1]
+        self.positions[len(tokens) - 1]
         return super().continuation(tokens, budget)
 
 

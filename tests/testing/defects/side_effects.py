@@ -22,7 +22,15 @@ from specdec_core.interface import (
     SessionInfo,
     TargetInfo,
 )
-from tests.testing.defects.healthy import PLACES, Deterministic, Hidden, Sampling, SizeConfig, Stateless, context
+from tests.testing.defects.healthy import (
+    POSITIONS,
+    Deterministic,
+    Hidden,
+    Sampling,
+    SizeConfig,
+    Stateless,
+    context,
+)
 
 
 class WritesIntoTheRequest(Deterministic):
@@ -185,7 +193,7 @@ class LeavesLayersOut(Sampling):
         return made
 
     def logits(self, prefix: Sequence[int]) -> Tensor:
-        return self.table[(context(prefix) + self.layers) % PLACES]
+        return self.table[(context(prefix) + self.layers) % POSITIONS]
 
 
 class UsesUpItself(Drafter):

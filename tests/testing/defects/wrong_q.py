@@ -45,9 +45,9 @@ class ArgmaxWithSoftmax(Sampling):
 
 
 class OnePositionOff(Sampling):
-    """q stands one place too late: each token comes with the q of the token before it.
+    """q stands one position too late: each token comes with the q of the token before it.
 
-    Seen wherever logits at place n, which predict token n + 1, are stored at n.
+    Seen wherever logits at position n, which predict token n + 1, are stored at n.
     """
 
     def hand_back(self, made: Proposal, logits: Tensor) -> Proposal:
@@ -57,7 +57,7 @@ class OnePositionOff(Sampling):
 
 
 class OneBuffer(Sampling):
-    """Every place holds the same buffer, which was written over: all have the q of the last token.
+    """Every position holds the same buffer, which was written over: all have the q of the last token.
 
     Seen where rows of a preallocated buffer are views, and not copies.
     """

@@ -143,8 +143,8 @@ def in_form(q: Tensor, form: str) -> Distribution:
 
 
 @dataclass(frozen=True)
-class Law:
-    """What a step does.
+class StepDeviation:
+    """How far the tokens of a step are from the target's distribution.
 
     Attributes:
         measured: `[gamma + 1]` float64, total variation from p of the token at each position, times the
@@ -195,8 +195,8 @@ def following(step: Step, answer: AcceptanceResult, position: int) -> Following:
     return Following(torch.arange(len(n)) // (len(n) // groups), token, n >= position, groups)
 
 
-def law_of(step: Step, answer: AcceptanceResult) -> Law:
-    """Return what a rule's answer to all drafts of a step amounts to.
+def deviation_of(step: Step, answer: AcceptanceResult) -> StepDeviation:
+    """Return how far a rule's answer to all drafts of a step is from the target's distribution.
 
     The token after each prefix s of the draft must follow p(. | s), given that the step gets to s, that is: that
     all of s is accepted. Then a text has the distribution of the target whatever number of steps it takes.
@@ -219,7 +219,7 @@ def law_of(step: Step, answer: AcceptanceResult) -> Law:
             cost.index_add_(0, group, step.weights * reached * deviation[:, position].double())
         declared.append(cost[apart.argmax()] if certain else cost.sum())
     accepted = float((step.weights * n).sum() / step.weights.sum())
-    return Law(torch.stack(measured), torch.stack(declared), accepted)
+    return StepDeviation(torch.stack(measured), torch.stack(declared), accepted)
 
 
 def replay_error(step: Step, answer: AcceptanceResult, rule: AcceptanceRule) -> Tensor:

@@ -23,7 +23,7 @@ Text = tuple[int, ...]
 
 
 @dataclass
-class Law:
+class TextDistribution:
     """Texts with their probability, and what their decoding comes to.
 
     Attributes:
@@ -68,7 +68,7 @@ class _Outcome:
 
 
 class Enumeration:
-    """Works out the law of one target, drafter, controller and setting.
+    """Works out the distribution of one target, drafter, controller and setting.
 
     Args:
         target: The model.
@@ -91,7 +91,7 @@ class Enumeration:
     ) -> None:
         self._target, self._drafter = target, drafter
         self._gammas, self._length, self._argmax = gammas, length, greedy
-        self.law = Law()
+        self.distribution = TextDistribution()
         info = BatchInfo(1, max(gammas), (length,), greedy)
         self._step((), 1.0, 0.0, controller.open(info), 0)
 
@@ -114,12 +114,12 @@ class Enumeration:
             kept, sum_spent = min(outcome.kept, len(new)), spent + outcome.deviation
             done = EOS in new or len(longer) == self._length
             judged = kept + int(kept < gamma and len(new) > kept)
-            self.law.judged += share * judged
-            self.law.kept += share * kept
-            self.law.spent += share * outcome.deviation
-            self.law.most = max(self.law.most, sum_spent)
+            self.distribution.judged += share * judged
+            self.distribution.kept += share * kept
+            self.distribution.spent += share * outcome.deviation
+            self.distribution.most = max(self.distribution.most, sum_spent)
             if done:
-                self.law.texts[longer] = self.law.texts.get(longer, 0.0) + share
+                self.distribution.texts[longer] = self.distribution.texts.get(longer, 0.0) + share
                 continue
             following = copy.deepcopy(session)
             # The draft is told as far as it was kept: no lenience controller looks at it.
