@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import torch
 
 from specdec_core.costs import StepCosts
 from specdec_core.decoding import make_gamma, make_lenience, make_rule
@@ -16,7 +17,7 @@ from specdec_core.interface import AcceptanceRule, GammaController
 from specdec_core.offline.record import Record, RecordedText, RecordPart
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, Replayed, TextAcceptance, check_replayable, expected_metrics
-from specdec_core.offline.replay.workers import PooledReplay
+from specdec_core.offline.replay.workers import PooledDrafter, PooledReplay
 from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.theory.intervals import ratio_interval
 
@@ -92,8 +93,10 @@ class Replayer:
         assert run.drafter is not None, "the baseline drafts nothing"
         folder, timeout = self.folder.absolute(), self.plugin_timeout
         if self.pool is not None:
-            where = self.pool, self.record, self.part, run
-            pooled = PooledReplay(*where, max_gamma=max_gamma, folder=folder, plugin_timeout=timeout, texts=texts)
+            record, part = self.record, self.record.parts.index(self.part)
+            where = torch.get_num_threads(), record.path.absolute(), record.named, part
+            asked = PooledDrafter(*where, run, max_gamma, folder, timeout)
+            pooled = PooledReplay(self.pool, asked, range(len(self.part)) if texts is None else texts)
             return lambda: pooled
         return partial(
             DrafterReplay,

@@ -13,7 +13,7 @@ import torch
 
 from specdec_core.cluster import Pool
 from specdec_core.costs import StepCosts
-from specdec_core.offline.record import Record, RecordPart, read_record
+from specdec_core.offline.record import read_record
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, TextAcceptance
 from specdec_core.offline.replay.drafter import BATCH_SIZE
@@ -25,46 +25,26 @@ _JOBS_EACH = 2
 
 
 class PooledReplay:
-    """A drafter along the texts of a part, on the workers of a pool; it has started when this returns.
+    """A drafter along some texts of a part, on the workers of a pool; it has started when this returns.
 
     Args:
         pool: The workers. The folder of the record must be the same one on all of them.
-        record: The record.
-        part: One of its parts.
-        run: Settings of the drafter.
-        max_gamma: The longest draft.
-        folder: Base for relative paths in plugin settings.
-        plugin_timeout: Seconds that one call into the drafter may take.
-        texts: Numbers of the texts, in ascending order; None for all of the part.
+        asked: The drafter.
+        chosen: Numbers of the texts, in ascending order.
 
     Attributes:
         notes: What a reader of the results should know; see `DrafterReplay`.
         device: Where the drafter was timed.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        record: Record,
-        part: RecordPart,
-        run: Run,
-        *,
-        max_gamma: int,
-        folder: Path,
-        plugin_timeout: float | None,
-        texts: Sequence[int] | None = None,
-    ) -> None:
-        threads = torch.get_num_threads()
+    def __init__(self, pool: Pool, asked: PooledDrafter, chosen: Sequence[int]) -> None:
         self._pool, self._gpus = pool, min(1.0, float(pool.gpus))
-        cpus = 1 if self._gpus else threads  # the results may depend on the number of threads
-        where = (str(record.path.absolute()), record.named, record.parts.index(part))
-        self._asked = _Asked(threads, *where, run, max_gamma, folder, plugin_timeout)
-        chosen = tuple(range(len(part)) if texts is None else texts)
+        self._asked, self._chosen = asked, tuple(chosen)
+        cpus = 1 if self._gpus else asked.threads  # the results may depend on the number of threads
         batches = -(-len(chosen) // BATCH_SIZE)
         each = -(-batches // (_JOBS_EACH * pool.workers(cpus, self._gpus))) * BATCH_SIZE
-        some = [chosen[first : first + each] for first in range(0, len(chosen), each)]
-        self._found = pool.map(_acceptance, [(self._asked, one) for one in some], cpus=cpus, gpus=self._gpus)
-        self._chosen = chosen
+        jobs = [(asked, self._chosen[first : first + each]) for first in range(0, len(chosen), each)]
+        self._found = pool.map(_acceptance, jobs, cpus=cpus, gpus=self._gpus)
         self._acceptance: list[TextAcceptance] | None = None
         self.notes: tuple[str, ...] = ()
         self.device = ""
@@ -88,8 +68,8 @@ class PooledReplay:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """The request to a drafter.
+class PooledDrafter:
+    """A drafter along a part of a record, as a job names it.
 
     Attributes:
         threads: Threads of the process that asks.
@@ -103,7 +83,7 @@ class _Asked:
     """
 
     threads: int
-    record: str
+    record: Path
     named: frozenset[str]
     part: int
     run: Run
@@ -114,40 +94,40 @@ class _Asked:
     def replay(self, chosen: tuple[int, ...], acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
         """Return the drafter along some texts of the part; a worker keeps the last one that it loaded."""
         torch.set_num_threads(self.threads)
-        part = read_record(self.record).parts[self.part]
+        record = replace(read_record(self.record), named=self.named)
+        part = record.parts[self.part]
         if _Loaded.last is None or _Loaded.last[0] != self:
             _Loaded.last = None  # frees memory before the next is loaded
-            _Loaded.last = self, self._load(part)
+            assert self.run.drafter is not None, "the baseline drafts nothing"
+            _Loaded.last = (
+                self,
+                DrafterReplay(
+                    record,
+                    part,
+                    self.run.drafter,
+                    max_gamma=self.max_gamma,
+                    draft_sampling=self.run.draft_sampling,
+                    registry=worker().registry,
+                    folder=self.folder,
+                    plugin_timeout=self.plugin_timeout,
+                ),
+            )
         return _Loaded.last[1].for_texts(SomeTexts(part, chosen), acceptance)
-
-    def _load(self, part: RecordPart) -> DrafterReplay:
-        assert self.run.drafter is not None, "the baseline drafts nothing"
-        return DrafterReplay(
-            replace(read_record(self.record), named=self.named),
-            part,
-            self.run.drafter,
-            max_gamma=self.max_gamma,
-            draft_sampling=self.run.draft_sampling,
-            registry=worker().registry,
-            folder=self.folder,
-            batch_size=BATCH_SIZE,
-            plugin_timeout=self.plugin_timeout,
-        )
 
 
 class _Loaded:
     """The objects that this worker has loaded."""
 
-    last: tuple[_Asked, DrafterReplay] | None = None
+    last: tuple[PooledDrafter, DrafterReplay] | None = None
 
 
-def _acceptance(asked: _Asked, chosen: tuple[int, ...]) -> tuple[list[TextAcceptance], tuple[str, ...]]:
+def _acceptance(asked: PooledDrafter, chosen: tuple[int, ...]) -> tuple[list[TextAcceptance], tuple[str, ...]]:
     replay = asked.replay(chosen)
     return list(replay.acceptance()), replay.notes
 
 
 def _costs(
-    asked: _Asked,
+    asked: PooledDrafter,
     chosen: tuple[int, ...],
     acceptance: Sequence[TextAcceptance],
     target: StepCosts,

@@ -3,9 +3,11 @@
 import json
 import sys
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 
+from specdec_core.cluster import LocalPool
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_rule
 from specdec_core.interface import ConfigError
@@ -83,12 +85,17 @@ def record(model_folder, tmp_path_factory):
 def replayed(record, registry, model_folder):
     """Replays runs on the record, and returns the result."""
 
-    def run(*runs, machines=(), progress=None, output=None, **changed):
+    def run(*runs, machines=(), progress=None, output=None, pool=None, **changed):
         study = load_study(study_of(model_folder, *(runs or RUNS), **changed), registry=registry)
         parts = [part_for(record, task) for task in study.tasks]
         progress = progress or Recorder()
         return replay_study(
-            *(study, record, parts, progress), name="a record", machines=machines, output=output, registry=registry
+            *(study, record, parts, progress),
+            name="a record",
+            machines=machines,
+            output=output,
+            pool=pool,
+            registry=registry,
         )
 
     return run
@@ -114,6 +121,28 @@ def test_greedy_counts_are_those_of_decoding(replayed, registry):
         assert [one.steps for one in own.times] == pytest.approx([one.steps for one in decoded.times]), run.name
     outputs = [one.repeats["greedy", "baseline", 1].outputs for one in (result, live)]
     assert outputs[0] == outputs[1], "the texts of the record"
+
+
+def _copied(value):
+    return ForkingPickler.loads(ForkingPickler.dumps(value))
+
+
+class CopyingPool(LocalPool):
+    """Jobs for two workers, which get and return copies, as other processes do."""
+
+    def workers(self, cpus=1, gpus=0.0):
+        return 2
+
+    def map(self, function, jobs, **resources):
+        for result in super().map(function, _copied(jobs), **resources):
+            yield _copied(result)
+
+
+def test_workers_find_what_one_process_finds(replayed):
+    runs = [{"drafter": "prompt-copy", "gamma": 2}, {"drafter": "random", "gamma": 3}]
+    here, there = (replayed(*runs, machines=[MACHINE], pool=pool) for pool in (None, CopyingPool()))
+    assert not here.failed
+    assert here.repeats == there.repeats
 
 
 def test_numbers_are_those_of_the_recorded_acceptance(replayed, record, registry):
