@@ -1,5 +1,6 @@
 """`specdec replay`: the expected results of drafters on a record, without the target."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,8 @@ from specdec_core.cli.compare import read_machines, show
 from specdec_core.cli.inputs import Named, read_target
 from specdec_core.cli.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
-from specdec_core.offline.candidates import DEFAULT_GAMMAS, drafters_without_settings, gammas_of
-from specdec_core.registry import default_registry
+from specdec_core.offline.candidates import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
+from specdec_core.offline.record import read_record
 from specdec_core.study.config.yaml_source import parse_value
 
 _YAML = (".yaml", ".yml")
@@ -33,8 +34,8 @@ def replay(
     what: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A study, as a .yaml file; or drafters: names, or YAML with their settings.  [default: all "
-            "installed drafters that need no settings, nor the target]",
+            help="A study, as a .yaml file; or drafters: names, or YAML with their settings.  [default: the "
+            "installed ones that work without the target, with the settings known for the record]",
             metavar="[STUDY|DRAFTER...]",
         ),
     ] = None,
@@ -100,7 +101,8 @@ def replay(
             f"{studies[0]} is a study, which names its drafters and gammas: leave out the others and --gamma, or "
             "leave out the study."
         )
-    chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given] or _all_drafters(how.quiet)
+    chosen: Any = Path(studies[0]) if studies else [_drafter(text) for text in given]
+    chosen = chosen or _default_drafters(record, how.quiet)
     from specdec_core.offline.replay import replay as run_replay
 
     with shown_progress(quiet=how.quiet) as progress:
@@ -129,13 +131,9 @@ def _drafter(text: str) -> Any:
     return found
 
 
-def _all_drafters(quiet: bool) -> list[str]:
-    """Return the installed drafters that need neither settings nor the target, and say which do."""
-    ready, needy = drafters_without_settings(default_registry())
-    if not ready:
-        raise ConfigError("no drafter: name one (`specdec plugins` lists them), or give a study.")
-    if needy and not quiet:
-        error_console().print(
-            f"left out, as they need settings, or the target: {', '.join(needy)}.", soft_wrap=True
-        )
-    return ready
+def _default_drafters(record: str, quiet: bool) -> Sequence[DrafterLike]:
+    """Return the installed drafters that can be replayed without the target, and say why the others cannot."""
+    drafters, left_out = default_drafters(read_record(record), with_target=False)
+    for name, reason in {} if quiet else left_out.items():
+        error_console().print(f"left out: {name}: {reason}", soft_wrap=True)
+    return drafters

@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import ValidationError
-
 from specdec_core.interface.controllers import MAX_GAMMA
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.registry import Registry, default_registry, drafter_settings, plugin_settings
@@ -48,24 +46,6 @@ def _run_name(drafter: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -
     if len(same) == 1 or not differ:
         return {}
     return {"name": f"{drafter['name']}({', '.join(f'{key}={drafter[key]}' for key in differ)})"[:100]}
-
-
-def drafters_without_settings(registry: Registry) -> tuple[list[str], list[str]]:
-    """Return the names of the installed drafters that need neither settings nor the target, and of the others."""
-    ready = [one.name for one in registry.records() if one.kind == "drafter" and one.state == "ready"]
-    needy = [name for name in ready if _needs_more(registry, name)]
-    return [name for name in ready if name not in needy], needy
-
-
-def _needs_more(registry: Registry, name: str) -> bool:
-    config = registry.drafter_config(name)
-    if config.needs_model:
-        return True
-    try:
-        config()
-    except ValidationError:
-        return True
-    return False
 
 
 def gammas_of(texts: Sequence[str], option: str = "--gamma") -> list[Any]:
@@ -108,27 +88,52 @@ def default_study(
     Raises:
         ConfigError: No drafter is left, or the settings are invalid.
     """
+    drafters, left_out = default_drafters(record, settings, registry)
+    return load_study({**_shared(record), **study_of_drafters(drafters)}, settings, registry), left_out
+
+
+def default_drafters(
+    record: Record,
+    settings: Sequence[str] = (),
+    registry: Registry | None = None,
+    *,
+    with_target: bool = True,
+) -> tuple[list[DrafterLike], Mapping[str, str]]:
+    """Return the installed drafters that can be tried on a record, and why the others cannot, by name.
+
+    Args:
+        record: The record.
+        settings: Overrides in the form `key=value`, as passed to `--set`.
+        registry: Where plugins come from; by default the installed ones.
+        with_target: Whether to try drafters that work on the target, which is loaded for them.
+
+    Raises:
+        ConfigError: No drafter can be tried, or the settings are invalid.
+    """
     registry = registry or default_registry()
     shared = _shared(record)
     known = drafter_settings(record.header.target.model)
-    runs: list[dict[str, Any]] = []
+    drafters: list[DrafterLike] = []
     left_out: dict[str, str] = {}
     for name in registry.names("drafter"):
-        if reason := _without_target(record, registry.drafter_config(name)):
+        config = registry.drafter_config(name)
+        if not with_target and (config.needs_model or config.needs_hidden_states):
+            left_out[name] = "it works on the target; name it to try it."
+            continue
+        if reason := _without_target(record, config):
             left_out[name] = reason
             continue
         drafter = {"name": name, **known.get(name, {})}
-        run = {"drafter": drafter, "grid": {"gamma": list(DEFAULT_GAMMAS)}}
         try:
-            load_study({**shared, "runs": [run]}, settings, registry)
+            load_study({**shared, **study_of_drafters([drafter])}, settings, registry)
         except SpecdecError as error:
             left_out[name] = _reason(registry, drafter, error)
         else:
-            runs.append(run)
-    if not runs:
+            drafters.append(drafter)
+    if not drafters:
         reasons = "".join(f"\n{name}: {reason}" for name, reason in left_out.items())
         raise ConfigError(f"no installed drafter can be tried without settings; pass a study.{reasons}")
-    return load_study({**shared, "runs": runs}, settings, registry), left_out
+    return drafters, left_out
 
 
 def _without_target(record: Record, config: type[DrafterConfig]) -> str | None:

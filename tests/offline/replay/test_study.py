@@ -12,7 +12,7 @@ from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_rule
 from specdec_core.interface import ConfigError
 from specdec_core.offline.candidates import (
-    drafters_without_settings,
+    default_drafters,
     gammas_of,
     study_of_drafters,
 )
@@ -450,10 +450,10 @@ def test_drafters_of_one_name_are_told_apart_by_their_settings():
     assert [run["grid"] for run in runs] == [{"gamma": [3]}] * 3
 
 
-def test_drafters_that_need_settings_are_told_from_the_others(registry):
-    ready, needy = drafters_without_settings(registry)
-    assert {"again", "prompt-copy", "random"} <= set(ready)
-    assert {"transformer", "chain"} <= set(needy)
+def test_the_drafters_that_can_be_tried_are_told_from_the_others(record, registry):
+    drafters, left_out = default_drafters(record, registry=registry, with_target=False)
+    assert {"again", "prompt-copy", "random"} <= {one["name"] for one in drafters}
+    assert {"transformer", "chain", "early-exit", "heads"} <= set(left_out)
 
 
 @pytest.mark.parametrize(
