@@ -142,8 +142,7 @@ def _default(setting: CliField, info: FieldInfo) -> str:
 
 def _help(spec: PluginSpec, settings: list[CliField]) -> str:
     """Return the docstring of the trainer's settings, with an example if it has none."""
-    own = spec.config.__dict__.get("__doc__")
-    text = inspect.cleandoc(own) if own else spec.summary
+    text = inspect.cleandoc(vars(spec.config)["__doc__"]) if spec.summary else ""
     if f"specdec train {spec.name}" in text:
         return text
     required = [setting for setting in settings if spec.config.model_fields[setting.name].is_required()]

@@ -87,7 +87,9 @@ class PluginSpec:
     @property
     def summary(self) -> str:
         """One line for listings: the first line of the docstring of `config`; empty if it has none of its own."""
-        own = vars(self.config).get("__doc__") if self.config.__module__ != __name__ else None
+        from specdec_core.interface.config_bases import CONFIG_BASES
+
+        own = None if self.config in CONFIG_BASES.values() else vars(self.config).get("__doc__")
         return inspect.cleandoc(own).partition("\n")[0] if own else ""
 
 

@@ -20,17 +20,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
-from specdec_core.interface import (
-    DrafterConfig,
-    LenienceConfig,
-    ModelsSpec,
-    PluginConfig,
-    PluginSpec,
-    RuleConfig,
-    TrainerConfig,
-)
+from specdec_core.interface import ModelsSpec, PluginSpec
+from specdec_core.interface.config_bases import CONFIG_BASES
 from specdec_core.interface.errors import exception_text, is_failure
-from specdec_core.interface.spec import PluginKind
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
 
@@ -179,22 +171,12 @@ def _check_models(spec: ModelsSpec, where: str) -> None:
         )
 
 
-_CONFIGS: dict[PluginKind, type[PluginConfig]] = {
-    "drafter": DrafterConfig,
-    "gamma": PluginConfig,
-    "lenience": LenienceConfig,
-    "rule": RuleConfig,
-    "trainer": TrainerConfig,
-}
-"""The base of the settings of each kind of plugin."""
-
-
 def _check_plugin(spec: PluginSpec, where: str) -> None:
     if len({spec.name, *spec.aliases}) <= len(spec.aliases):
         raise ValueError(f"{where} with aliases {spec.aliases!r}, which repeat a name")
     if not re.fullmatch(r"[\w.]+:\w+", spec.factory):
         raise ValueError(f"{where} with factory {spec.factory!r}; it must have the form 'package.module:Class'")
-    base = _CONFIGS[spec.kind]
+    base = CONFIG_BASES[spec.kind]
     if not (isinstance(spec.config, type) and issubclass(spec.config, base)):
         raise TypeError(f"{where} with config {spec.config!r}; it must be a subclass of {base.__name__}")
     if "name" in spec.config.model_fields:

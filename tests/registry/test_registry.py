@@ -41,6 +41,38 @@ def test_a_plugin_is_found_listed_and_created(toys):
     assert drafter.draft([1, 2], 3) == [4, 4, 4]
 
 
+BARE = """
+    from specdec_core import PluginConfig, PluginSpec, hookimpl
+    from specdec_core.interface import DrafterConfig, LenienceConfig, RuleConfig, TrainerConfig
+
+    @hookimpl
+    def specdec_drafters():
+        return [PluginSpec("drafter", "one", "bare_parts:One", DrafterConfig)]
+
+    @hookimpl
+    def specdec_gamma_controllers():
+        return [PluginSpec("gamma", "two", "bare_parts:Two", PluginConfig)]
+
+    @hookimpl
+    def specdec_lenience_controllers():
+        return [PluginSpec("lenience", "three", "bare_parts:Three", LenienceConfig)]
+
+    @hookimpl
+    def specdec_rules():
+        return [PluginSpec("rule", "four", "bare_parts:Four", RuleConfig)]
+
+    @hookimpl
+    def specdec_trainers():
+        return [PluginSpec("trainer", "five", "bare_parts:Five", TrainerConfig)]
+"""
+
+
+def test_a_plugin_without_settings_of_its_own_has_no_summary(site):
+    site.install("dist-a", "bare_plugin", BARE)
+    found = {one.kind: one.summary for one in Registry().records() if one.distribution == "dist-a"}
+    assert found == dict.fromkeys(("drafter", "gamma", "lenience", "rule", "trainer"), "")
+
+
 def test_loading_twice_gives_the_same_plugins(toys):
     assert Registry().records() == Registry().records()
     assert default_registry() is default_registry()
