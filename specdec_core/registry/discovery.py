@@ -49,7 +49,8 @@ class Origin:
         dist = entry_point.dist
         if dist is None:
             return cls(entry_point.name, "unknown distribution", "")
-        return cls(entry_point.name, dist.name, dist.version)
+        metadata = dist.metadata  # parsed anew by each of dist.name and dist.version
+        return cls(entry_point.name, metadata["Name"], metadata["Version"])
 
 
 @dataclass(frozen=True)
@@ -75,26 +76,25 @@ def discover(candidates: Iterable[EntryPoint] | None = None) -> list[LoadedPlugi
     Args:
         candidates: Entry points to load; all installed ones if None.
     """
-    candidates = list(entry_points(group=PROJECT) if candidates is None else candidates)
-    candidates.sort(key=lambda e: (Origin.of(e).distribution, e.name))
+    found = entry_points(group=PROJECT) if candidates is None else candidates
+    origins = sorted(((Origin.of(e), e) for e in found), key=lambda pair: (pair[0].distribution, pair[1].name))
     allowed = _allow_list()
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     loaded_plugins = []
-    for entry_point in {(e.name, e.value, Origin.of(e)): e for e in candidates}.values():
-        origin = Origin.of(entry_point)
+    for origin, entry_point in {(e.name, e.value, origin): (origin, e) for origin, e in origins}.values():
         if allowed is not None and not allowed & _names_of(origin):
             reason = f"not named in {ALLOW_LIST}"
             loaded_plugins.append(LoadedPlugin(origin, reason=reason, disabled=True))
         else:
             loaded_plugins.append(_load(manager, entry_point, origin))
-    return loaded_plugins + _unmatched(allowed, candidates)
+    return loaded_plugins + _unmatched(allowed, [origin for origin, _ in origins])
 
 
 def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin) -> LoadedPlugin:
     plugin = None
     try:
-        conflict = _version_conflict(entry_point)
+        conflict = _version_conflict(entry_point, origin)
         if conflict is not None:
             return LoadedPlugin(origin, reason=conflict)
         with redirect_stdout(sys.stderr):  # standard output is for results
@@ -111,7 +111,7 @@ def _load(manager: pluggy.PluginManager, entry_point: EntryPoint, origin: Origin
         return LoadedPlugin(origin, reason=exception_text(error))
 
 
-def _version_conflict(entry_point: EntryPoint) -> str | None:
+def _version_conflict(entry_point: EntryPoint, origin: Origin) -> str | None:
     """Return why a distribution's own requirement on specdec-core excludes the installed version, or None.
 
     pip warns about such a conflict but installs the packages anyway.
@@ -119,12 +119,13 @@ def _version_conflict(entry_point: EntryPoint) -> str | None:
     for text in (entry_point.dist and entry_point.dist.requires) or ():
         requirement = Requirement(text)
         ours = canonicalize_name(requirement.name) == "specdec-core"
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if not ours or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
+            continue
         version = installed_version()
-        if ours and applies and not requirement.specifier.contains(version, prereleases=True):
+        if not requirement.specifier.contains(version, prereleases=True):
             return (
                 f"requires specdec-core{requirement.specifier}, but {version} is installed; install a version of "
-                f"{Origin.of(entry_point).distribution} for specdec-core {version}, or another specdec-core"
+                f"{origin.distribution} for specdec-core {version}, or another specdec-core"
             )
     return None
 
@@ -200,8 +201,8 @@ def _allow_list() -> set[str] | None:
     return None if value is None else {_canonical(name) for name in value.split(",") if name.strip()}
 
 
-def _unmatched(allowed: set[str] | None, candidates: Sequence[EntryPoint]) -> list[LoadedPlugin]:
-    known = set().union(*(_names_of(Origin.of(e)) for e in candidates))
+def _unmatched(allowed: set[str] | None, origins: Sequence[Origin]) -> list[LoadedPlugin]:
+    known = set().union(*(_names_of(origin) for origin in origins))
     reason = f"named in {ALLOW_LIST}, but no installed distribution or entry point has this name"
     return [LoadedPlugin(Origin(name, name, ""), reason=reason) for name in sorted((allowed or set()) - known)]
 
