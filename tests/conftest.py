@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Iterator
 
 import hypothesis  # noqa: F401  (before the heap is frozen: it asks the collector who refers to an object of trio)
 import pytest
+
+# Tests start processes that import torch, and each would compile it for seven seconds if none kept the result.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Torch, transformers and the tests make so many objects that the collector would look at them for a quarter of the
 # time in which tests are collected, and for a tenth of that in which they run.
