@@ -245,7 +245,7 @@ def _checked(weights: Distribution[Y], name: str) -> Distribution[Y]:
     total = math.fsum(values)
     if not all(value >= 0 for value in values) or not abs(total - 1) <= _TOLERANCE:
         raise NumericsError(
-            f"{name} returned probabilities that are no distribution: {len(values)} values, the smallest "
+            f"{name} returned probabilities that are not a distribution: {len(values)} values, the smallest "
             f"{min(values, default=0):g}, with sum {total:g}. They must not be negative, and sum to 1."
         )
     return weights

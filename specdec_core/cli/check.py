@@ -49,7 +49,7 @@ def check(
     cause, the first is shown in full. Optional checks count only with --require. If the plugin is slow, checks try
     fewer texts and samples, and the end says which. Pytest runs the checks and takes its own options after `--`.
 
-    Exit codes: 0 nothing failed; 1 a check failed, or was not run for lack of time; 2 there is no such plugin,
+    Exit codes: 0 nothing failed; 1 a check failed, or was not run for lack of time; 2 the plugin does not exist,
     setting, check or device; 130 stopped with Ctrl-C.
 
     For example:

@@ -114,7 +114,7 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
         record: The record that is replayed.
 
     Raises:
-        ConfigError: A file cannot be read, or is not a measurement, or there is no such record.
+        ConfigError: A file cannot be read, or is not a measurement, or the record does not exist.
     """
     if not paths or record is None:
         return []

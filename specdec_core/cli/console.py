@@ -22,7 +22,7 @@ _UNLIMITED = 100_000
 class PlainConsole(Console):
     """A console for text that others wrote: names, prompts, messages of plugins, paths.
 
-    Whatever is printed, and wherever it stands: control sequences are made visible, `[...]` and `:name:` are no
+    Whatever is printed, and wherever it stands: control sequences are made visible, `[...]` and `:name:` are not
     markup, nothing is cut at the edge, and characters that the encoding lacks are spelled out.
 
     Args:

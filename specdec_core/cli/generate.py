@@ -211,18 +211,18 @@ def _standard_input() -> str:
     try:
         text = sys.stdin.read(_MAX_PROMPT + 1)
     except UnicodeDecodeError as error:
-        raise PromptError(f"standard input is no text: byte {error.start} is not {error.encoding}.") from error
+        raise PromptError(f"standard input is not text: byte {error.start} is not {error.encoding}.") from error
     if len(text) > _MAX_PROMPT:
         raise PromptError(f"standard input has more than {_MAX_PROMPT:,} characters, the most that is read.")
     return _checked(text, "standard input")
 
 
 def _checked(text: str, what: str) -> str:
-    """Return a text; refuse bytes that are no characters, which Python keeps as halves of surrogate pairs."""
+    """Return a text; refuse bytes that are not characters, which Python keeps as halves of surrogate pairs."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise PromptError(f"{what} is no text: character {error.start + 1} is not UTF-8.") from error
+        raise PromptError(f"{what} is not text: character {error.start + 1} is not UTF-8.") from error
     return text
 
 

@@ -105,7 +105,7 @@ def open_pool(address: str | None = None) -> Pool:
         address: A Ray cluster, as in `RayPool`; None for this process.
 
     Raises:
-        ConfigError: Ray is not installed, or there is no such cluster.
+        ConfigError: Ray is not installed, or the cluster does not exist.
     """
     if address is None:
         return LocalPool()
@@ -123,7 +123,7 @@ def pooled(address: str | Pool | None, progress: Progress) -> Iterator[Pool | No
         progress: Where progress is reported.
 
     Raises:
-        ConfigError: Ray is not installed, or there is no such cluster.
+        ConfigError: Ray is not installed, or the cluster does not exist.
     """
     if address is None or not isinstance(address, str):
         yield address

@@ -184,7 +184,7 @@ def with_options(settings: _Settings, options: Mapping[str, Any], elsewhere: str
         elsewhere: What to say of a keyword that none of the fields resembles.
 
     Raises:
-        ArgumentError: There is no such keyword; with near misses.
+        ArgumentError: The keyword is unknown; with near misses.
         ConfigError: A value is invalid.
     """
     if not options:

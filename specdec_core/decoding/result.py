@@ -73,8 +73,8 @@ class BatchResult(Sequence[Generation]):
         sequences: The finished sequences.
         metrics: Counts and times.
         failures: What plugins did wrong on the way.
-        notes: Where plugins were overruled, which is no failure: for instance that lines were drafted although the
-            gamma controller asked for trees.
+        notes: Where plugins were overruled, which is not a failure: for instance that lines were drafted although
+            the gamma controller asked for trees.
     """
 
     sequences: tuple[Generation, ...]

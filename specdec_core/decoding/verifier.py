@@ -142,9 +142,9 @@ class Verifier:
         for index, (row, is_sound) in enumerate(zip(rows, sound, strict=True)):
             if not is_sound and row.reason is None:
                 raise NumericsError(
-                    f"the target's logits after {len(row.tokens)} tokens of row {index} are no distribution: NaN, "
-                    "infinity, or nothing left after filtering. Check the weights, the dtype (float16 overflows "
-                    "where bfloat16 does not), custom logits processors, and a temperature close to 0 "
+                    f"the target's logits after {len(row.tokens)} tokens of row {index} are not a distribution: "
+                    "NaN, infinity, or nothing left after filtering. Check the weights, the dtype (float16 "
+                    "overflows where bfloat16 does not), custom logits processors, and a temperature close to 0 "
                     "(0 itself is greedy)."
                 )
         return verified

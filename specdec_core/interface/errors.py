@@ -174,9 +174,9 @@ def reading(
     try:
         yield
     except FileNotFoundError as cause:
-        raise error(f"{path}: there is no such file.{nearby()}") from cause
+        raise error(f"{path}: the file does not exist.{nearby()}") from cause
     except UnicodeDecodeError as cause:
-        raise error(f"{path}: this is no text file ({_not_utf8(path)}); expected {expected}.") from cause
+        raise error(f"{path}: this is not a text file ({_not_utf8(path)}); expected {expected}.") from cause
     except OSError as cause:
         raise error(f"{path}: cannot be read: {cause.strerror or cause}.") from cause
 

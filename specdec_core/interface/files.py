@@ -63,7 +63,7 @@ def _check_folder(path: Path, overwrite: bool, folder_with: str | None) -> None:
         return
     if not (path / folder_with).is_file():
         raise ConfigError(
-            f"output {path} is a folder with other things in it (there is no {folder_with}), which stay; "
+            f"output {path} is a folder with other things in it (but no {folder_with}), which stay; "
             "give another --output."
         )
     if not overwrite:
@@ -73,7 +73,7 @@ def _check_folder(path: Path, overwrite: bool, folder_with: str | None) -> None:
 def _check_writable(path: Path) -> None:
     there = next(parent for parent in path.resolve().parents if parent.exists())
     if not there.is_dir():
-        raise ConfigError(f"output {path}: {there} is no folder; give another --output.")
+        raise ConfigError(f"output {path}: {there} is not a folder; give another --output.")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"output {path}: nothing may be written in {there}; give another --output.")
 

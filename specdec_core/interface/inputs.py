@@ -43,20 +43,24 @@ def input_path(path: str | Path, folder: Path = Path(), error: type[SpecdecError
         error: The error to raise.
 
     Raises:
-        SpecdecError: There is no such home folder, no file can have such a name, or it may not be looked at.
+        SpecdecError: The home folder does not exist, the name is not allowed, or permission is missing.
     """
     try:
         found = folder / Path(path).expanduser()
     except RuntimeError as cause:
-        raise error(f"{path}: there is no home folder {Path(path).parts[0]}; write the path in full.") from cause
+        raise error(
+            f"{path}: the home folder {Path(path).parts[0]} does not exist; write the path in full."
+        ) from cause
     try:
         found.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass
     except UnicodeEncodeError as cause:
-        raise error(f"{path}: this is no path: it has half of a surrogate pair (\\ud800 to \\udfff).") from cause
+        raise error(
+            f"{path}: this is not a path: it has half of a surrogate pair (\\ud800 to \\udfff)."
+        ) from cause
     except ValueError as cause:
-        raise error(f"{shortened(str(path))}: this is no path: it has a NUL character.") from cause
+        raise error(f"{shortened(str(path))}: this is not a path: it has a NUL character.") from cause
     except OSError as cause:
         raise error(f"{shortened(str(path))}: cannot be read: {cause.strerror or cause}.") from cause
     return found

@@ -99,7 +99,7 @@ class GenerationSettings(Validated):
 
         Args:
             sampling: The target's sampling settings.
-            **run: Settings of the run that were given and are no defaults: `draft_beams`, `lenience`, `rule`,
+            **run: Settings of the run that differ from the defaults: `draft_beams`, `lenience`, `rule`,
                 `draft_sampling`.
         """
         if self.beams == 1:

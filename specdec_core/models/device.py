@@ -50,7 +50,7 @@ def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
         device: Where the model will run.
 
     Raises:
-        ModelError: There is no such floating-point dtype.
+        ModelError: The floating-point dtype does not exist.
     """
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"

@@ -118,7 +118,7 @@ class Registry:
         """Return the specification of the plugin with this kind and name or alias.
 
         Raises:
-            PluginError: There is no such plugin, or two plugins claim the name.
+            PluginError: The plugin does not exist, or two plugins claim the name.
         """
         return cast("PluginSpec", self._claimed(kind, name))
 
@@ -130,7 +130,7 @@ class Registry:
         """Return the collection of models with this name.
 
         Raises:
-            PluginError: There is no such collection, or two distributions claim the name.
+            PluginError: The collection does not exist, or two distributions claim the name.
         """
         return cast("ModelsSpec", self._claimed("models", name))
 

@@ -128,7 +128,7 @@ def drafter_settings(target: str) -> Mapping[str, Any]:
 
 
 def _may_be_reference(text: str | Path, folder: Path) -> bool:
-    """Return whether a text has the form of a reference, and there is no file or folder of this name."""
+    """Return whether a text has the form of a reference, and no file or folder has this name."""
     try:
         return _REFERENCE.fullmatch(str(text)) is not None and not input_path(text, folder).exists()
     except (ConfigError, OSError):
@@ -139,5 +139,5 @@ def _collection(reference: str | Path) -> ModelsSpec:
     try:
         return default_registry().collection(str(reference).partition(":")[0])
     except PluginError as error:
-        no_path = "" if is_shipped(reference) else "there is no such file or folder; "
+        no_path = "" if is_shipped(reference) else "no such file or folder; "
         raise ModelError(f"{reference}: {no_path}{error}") from error

@@ -42,8 +42,8 @@ def write_folder(folder: Path, model: str | None, given: Mapping[str, Any], over
         overwrite: Whether to replace another `generate`, and links to another model. Files stay in any case.
 
     Raises:
-        ConfigError: There is no model, another `generate` or model is there, or nothing can be written.
-        ModelError: There is no such model.
+        ConfigError: The model is missing, another `generate` or model is there, or nothing can be written.
+        ModelError: The model does not exist.
     """
     path = folder / _CUSTOM / "generate.py"
     values = {"command": serve_command(folder), "folder": str(Path.cwd()), **given}
@@ -53,8 +53,8 @@ def write_folder(folder: Path, model: str | None, given: Mapping[str, Any], over
         _link(_files_of(model), folder, overwrite)
     elif not (folder / "config.json").is_file():
         raise ConfigError(
-            f"{folder} holds no model (there is no config.json); --model names the one to serve, whose files are "
-            "then linked there."
+            f"{folder} does not hold a model (config.json is missing); --model names the one to serve, whose "
+            "files are then linked there."
         )
     write_module(path, source)
     return path
@@ -75,7 +75,7 @@ def _files_of(model: str) -> Path:
             found = Path(huggingface_hub.snapshot_download(model))
         except Exception as error:
             raise ModelError(
-                f"{model}: there is no such folder, and downloading it from the hub failed: {error} Check the "
+                f"{model}: no such folder, and downloading it from the hub failed: {error} Check the "
                 "name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
             ) from error
     if not (found / "config.json").is_file():

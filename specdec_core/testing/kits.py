@@ -172,7 +172,7 @@ def parametrize_with_checks(
         device: Device of the targets that the plugin is checked on.
 
     Raises:
-        ConfigError: There is no check with a given name; or as for `Subject`.
+        ConfigError: A given name is not that of a check; or as for `Subject`.
     """
     subject = subject_of(kind, make, config=config, seed=seed, device=device)
     expected, required = expected_failures or {}, tuple(require)

@@ -46,7 +46,7 @@ class Suite:
         total_timeout: Seconds after which no further check begins; 0 for no limit.
 
     Raises:
-        ConfigError: There is no check with a given name.
+        ConfigError: A given name is not that of a check.
     """
 
     def __init__(

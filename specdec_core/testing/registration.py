@@ -177,7 +177,7 @@ def checks_for(kind: PluginKind) -> tuple[Check, ...]:
         kind: `drafter`, `gamma`, `lenience` or `rule`.
 
     Raises:
-        ConfigError: There are no checks for this kind.
+        ConfigError: No checks exist for this kind.
     """
     if kind not in _MODULES:
         raise ConfigError(unknown_name("kind of plugin with checks", kind, _MODULES))

@@ -29,7 +29,7 @@ def subject_of(kind: PluginKind, make: Callable[..., Any], **attributes: Any) ->
     """Return the subject of a kind. `attributes` are the others of `Subject`.
 
     Raises:
-        ConfigError: There are no checks for this kind; or as for `Subject`.
+        ConfigError: No checks exist for this kind; or as for `Subject`.
     """
     if kind not in SUBJECTS:
         raise ConfigError(unknown_name("kind of plugin with checks", kind, SUBJECTS))
@@ -49,7 +49,7 @@ def named(
         device: Device of the targets that it is checked on.
 
     Raises:
-        PluginError: There is no plugin of this name; the message lists near misses.
+        PluginError: The plugin does not exist; the message lists near misses.
         ConfigError: The settings are not valid; or as for `Subject`.
     """
     registry = default_registry()

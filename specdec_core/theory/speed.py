@@ -49,7 +49,7 @@ def expected_tokens_by_position(rates: Sequence[float], gamma: int) -> float:
         The expected number of tokens, including the recovered or bonus token. With one rate it is equation (1).
 
     Raises:
-        ValueError: If an argument is out of range, or there is no rate.
+        ValueError: If an argument is out of range, or the rates are empty.
 
     References:
         Equation (1), section 3.1, without its assumption that the betas are identically distributed.

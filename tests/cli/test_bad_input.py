@@ -187,9 +187,9 @@ def test_a_chain_of_none(compare):
         ((*SMALL, "--minutes", "1"), "give --steps or --minutes, not both; got 4 and 1"),
         (
             (*SMALL, "--resume"),
-            "there is no checkpoint in o.training to resume from; check --output, or start without --resume",
+            "o.training has no checkpoint to resume from; check --output, or start without --resume",
         ),
-        (("heads", *SHORT, "--resume"), "there is no checkpoint in o.training to resume from"),
+        (("heads", *SHORT, "--resume"), "o.training has no checkpoint to resume from"),
         (("ngram",), "give one of --text (a text to count), --ids (a file of token ids) and --samples"),
         (("transformer",), "give training data: --samples"),
     ],
@@ -208,7 +208,7 @@ def test_an_output_that_is_in_the_way(here, specdec, what):
     (here / "folder" / "letter.txt").write_text("dear", encoding="utf-8")
     said = specdec("train", *what, "-o", "folder", "--overwrite")
     assert re.search(r"output folder is a folder(, and a file goes there| with other things in it)", said)
-    assert "text.py is no folder; give another --output" in specdec("train", *what, "-o", "text.py/o")
+    assert "text.py is not a folder; give another --output" in specdec("train", *what, "-o", "text.py/o")
     if what[0] != "transformer":
         assert "output text.py is there already; --overwrite replaces it" in specdec(
             "train", *what, "-o", "text.py"

@@ -58,7 +58,7 @@ def test_a_drafter_changes_no_argmax_token(generate, model_folder):
 def test_a_prompt_that_is_no_text(generate, prompt):
     result = generate(prompt, input=b"a\xff")
     assert result.exit_code == 2
-    assert "is no text: " in result.stderr
+    assert "is not text: " in result.stderr
 
 
 def test_prompts_from_standard_input_and_files(generate, model_folder, tmp_path):
@@ -203,14 +203,14 @@ def test_the_trace_can_be_read_without_colours(generate):
         (["a", "--drafter", "echo", "--gamma", "-1"], "--gamma: input should be greater than or equal to 0"),
         (["a", "--drafter", "echo", "--lenience", "0"], "--lenience: input should be greater than 0; given 0."),
         (["a", "--drafter", "absent"], "drafter 'absent' of specdec-toys 1.0 could not be imported"),
-        (["a", "--model", "./nowhere"], "there is no such folder"),
+        (["a", "--model", "./nowhere"], "no such folder"),
         ([""], "the prompt is empty"),
         ([], "give a prompt or --prompts"),
         (["a", "--prompts", "b"], "not both"),
-        (["--prompts", "missing.txt"], "missing.txt: there is no such file"),
-        (["--prompts", "missing.jsonl"], "missing.jsonl: there is no such file"),
+        (["--prompts", "missing.txt"], "missing.txt: the file does not exist"),
+        (["--prompts", "missing.jsonl"], "missing.jsonl: the file does not exist"),
         (["a", "--chat"], "prompt '1' is a chat, but the tokenizer of"),
-        (["a", "--chat", "--chat-template", "missing.jinja"], "missing.jinja: there is no such file"),
+        (["a", "--chat", "--chat-template", "missing.jinja"], "missing.jinja: the file does not exist"),
         (["a", "--chat-template", "t.jinja"], "--chat-template: no prompt is a chat; add --chat"),
         (["a", "--system", "b"], "--system: requires --chat"),
         (["a " * 300], "takes 256"),

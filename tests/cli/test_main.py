@@ -93,13 +93,13 @@ def test_debug_shows_the_traceback(specdec, tmp_path, where):
 def test_debug_behind_two_dashes_is_an_argument(specdec):
     result = specdec("validate", "--", "--debug")
     assert result.exit_code == 2
-    assert "--debug: there is no such file." in result.stderr
+    assert "--debug: the file does not exist." in result.stderr
 
 
 def test_a_missing_file_and_unknown_options_exit_with_2(specdec, tmp_path):
     result = specdec("validate", tmp_path / "missing.yaml")
     assert result.exit_code == 2
-    assert "there is no such file" in result.stderr
+    assert "the file does not exist" in result.stderr
     assert specdec("compare", "--nonsense").exit_code == 2
     assert specdec("comparre").exit_code == 2
 

@@ -68,7 +68,7 @@ def test_a_misspelt_folder_is_found_before_anything_is_loaded(problems, tmp_path
     message = problems(
         old, "target: bg" if old.startswith("target") else "drafter: {name: transformer, model: bg}"
     )
-    assert "bg: there is no such folder" in message
+    assert "bg: no such folder" in message
     assert "Did you mean 'big'?" in message
 
 

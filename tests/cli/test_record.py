@@ -115,7 +115,7 @@ def test_a_log_is_imported(record, model_folder, here):
         (("-o", "r", "--hidden-dtype", "float16"), "--hidden-dtype: requires --hidden"),
         (("-o", "r", "--logprobs", "raw"), "--logprobs: requires --import"),
         (("-o", "r", "--import", "x.jsonl", "--samples", "2"), "--samples: not with --import"),
-        (("-o", "r", "--target", "./none"), "there is no such folder"),
+        (("-o", "r", "--target", "./none"), "no such folder"),
         (("-o", "."), "other things in it"),
         (("-o", "r", "--import", "x.jsonl", "--target", "builtin:target"), "--temperature: with --import, say"),
         (("-o", "r", "--import", "x.jsonl", "--temperature", "1"), "--target: with --import, name the model"),
@@ -125,7 +125,7 @@ def test_a_log_is_imported(record, model_folder, here):
         ),
         (
             ("-o", "r", "--import", "x.jsonl", "--target", "builtin:target", "--temperature", "1"),
-            "x.jsonl: there is no such file",
+            "x.jsonl: the file does not exist",
         ),
     ],
 )

@@ -230,7 +230,7 @@ def test_measurements_that_do_not_say_it(theory, measured, tmp_path):
     other = tmp_path / "other.json"
     other.write_text("{}")
     assert "is not a measurement" in theory("speed", "--measured", other).stderr
-    assert "there is no such file" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
+    assert "the file does not exist" in theory("speed", "--measured", tmp_path / "nothing.json").stderr
     text = json.loads(file.read_text())
     text["drafters"][0]["seconds"]["verify"] = []
     other.write_text(json.dumps(text))
@@ -293,7 +293,7 @@ def test_tables_as_json(theory):
 def test_a_table_that_is_not_there(theory):
     result = theory("table", 2)
     assert result.exit_code == 2
-    assert "there is no table 2; available: 1, 4, 5." in result.stderr
+    assert "table 2 does not exist; available: 1, 4, 5." in result.stderr
 
 
 def test_a_figure_is_written(theory, tmp_path):
@@ -317,7 +317,7 @@ def test_a_figure_replaces_what_is_there_only_when_it_may(theory, tmp_path):
 
 
 def test_figures_that_cannot_be_drawn(theory, tmp_path, monkeypatch):
-    assert "there is no figure 1; available: 2, 3, 4." in theory("figure", 1, "-o", tmp_path / "a.svg").stderr
+    assert "figure 1 does not exist; available: 2, 3, 4." in theory("figure", 1, "-o", tmp_path / "a.svg").stderr
     assert "use .svg or .png" in theory("figure", 2, "-o", tmp_path / "a.txt").stderr
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = theory("figure", 2, "-o", tmp_path / "a.svg")

@@ -67,7 +67,7 @@ def test_a_record_may_stand_in_for_the_study_file(tune, tmp_path, model_folder):
         ([], "nothing to tune: pass a study with the candidates, or a record such as builtin:code"),
         (["builtin:code", "--record", "builtin:code"], "two records are given"),
         (["bultin:code"], "unknown collection of models 'bultin'. Did you mean 'builtin'"),
-        (["study.yaml", "--record", "nowhere"], "nowhere: there is no such folder"),
+        (["study.yaml", "--record", "nowhere"], "nowhere: no such folder"),
         (["study.yaml", "--machine", "nothing.json"], "nothing.json"),
         (["study.yaml", "--task", "cold"], "the study has no `tasks`"),
         (["study.yaml", "--set", "prompts=[a]", "--record", "."], "record.json"),

@@ -455,7 +455,7 @@ def test_logits_that_are_no_distribution_are_an_error_where_they_matter(ending):
     _, target, small = ending
     for drafter in (None, Small(target, small)):
         decoder = Decoder(target, drafter, gamma=drafter and 3, temperature=0, processors=[Nothing(5)])
-        with pytest.raises(NumericsError, match="after 5 tokens of row 1 are no distribution"):
+        with pytest.raises(NumericsError, match="after 5 tokens of row 1 are not a distribution"):
             decoder.generate([[8], [3, 4]], beams=3, max_new_tokens=4, ignore_eos=True)
         decoder.generate([[8], [9]], beams=3, max_new_tokens=4, ignore_eos=True)
 

@@ -194,7 +194,7 @@ def test_a_file_that_was_cut_is_refused(tmp_path, keep):
 
 def test_missing_folders_and_files_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match="there is no such folder"):
+    with pytest.raises(ModelError, match="no such folder"):
         read_eagle3("./nowhere", target_for().info())
     with pytest.raises(ModelError, match=r"the folder has no config\.json"):
         read_eagle3(str(tmp_path), target_for().info())

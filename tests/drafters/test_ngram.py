@@ -97,7 +97,7 @@ def test_max_bytes_may_fall_within_a_character(tmp_path):
         (b"", "the text .* is empty"),
         (b" \n\n", "the text .* is empty"),
         (b"ab\xffcd", r"byte 2 is not UTF-8"),
-        (None, "there is no such file"),
+        (None, "the file does not exist"),
         (b"a", r"has 1 token\(s\) in a row; n-grams of order 2 need at least 2"),
     ],
 )

@@ -152,7 +152,7 @@ def test_sources_go_with_an_encoder(tmp_path):
         (b"", "ids is empty; give a non-empty text"),
         (b"\n \n\n", "ids is empty"),
         (b"1 2\n3\n", r"has 2 token\(s\) in a row; n-grams of order 3 need at least 3"),
-        (None, "there is no such file"),
+        (None, "the file does not exist"),
     ],
 )
 def test_ids_that_cannot_be_counted(content, message, tmp_path):
@@ -169,7 +169,7 @@ def test_an_output_in_the_way_is_refused_before_the_work(tmp_path):
         train(ids=tmp_path / "none", output=tmp_path / "m.arpa")
     with pytest.raises(ConfigError, match="is a folder"):
         train(ids=tmp_path / "none", output=tmp_path)
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         train(ids=tmp_path / "none", output=tmp_path / "m.arpa", overwrite=True)
     assert (tmp_path / "m.arpa").read_text() == "what was there"
     train(ids=DATA / "small.txt", output=tmp_path / "m.arpa", overwrite=True)

@@ -238,7 +238,7 @@ def test_a_decoder_only_drafter_for_an_encoder_decoder_target_is_refused(folder)
 
 def test_a_missing_folder_is_named(tmp_path):
     config = TransformerConfig(model="./none")
-    with pytest.raises(ModelError, match="none: there is no such folder"):
+    with pytest.raises(ModelError, match="none: no such folder"):
         TransformerDrafter(config, TargetInfo(V, folder=tmp_path))
 
 

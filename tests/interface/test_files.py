@@ -189,7 +189,7 @@ def test_a_folder_is_replaced_only_if_it_holds_the_same_kind_of_files(tmp_path):
     folder.mkdir()
     (folder / "thesis.tex").write_text("")
     for overwrite in (False, True):
-        with pytest.raises(ConfigError, match=r"with other things in it \(there is no config\.json\), which stay"):
+        with pytest.raises(ConfigError, match=r"with other things in it \(but no config\.json\), which stay"):
             check_output(folder, overwrite=overwrite, folder_with="config.json")
     (folder / "config.json").write_text("")
     with pytest.raises(ConfigError, match="is there already"):
@@ -206,7 +206,7 @@ def test_a_file_does_not_replace_a_folder_nor_a_folder_a_file(tmp_path, overwrit
         check_output(tmp_path, overwrite)
     with pytest.raises(ConfigError, match="is neither a file nor a folder"):
         check_output(Path(os.devnull), overwrite)
-    with pytest.raises(ConfigError, match="file is no folder"):
+    with pytest.raises(ConfigError, match="file is not a folder"):
         check_output(tmp_path / "file" / "below" / "deep", overwrite)
 
 

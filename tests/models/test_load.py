@@ -77,10 +77,10 @@ def test_the_builtin_pair_loads_and_its_tokenizer_round_trips(name):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("./nowhere", "there is no such folder"),
-        ("a/b/c", "there is no such folder"),
+        ("./nowhere", "no such folder"),
+        ("a/b/c", "no such folder"),
         ("builtin:targte", "Did you mean 'builtin:target'"),
-        ("llama/config.json", "there is no such folder"),
+        ("llama/config.json", "no such folder"),
         ("", "no config.json"),
     ],
 )
@@ -217,7 +217,7 @@ def test_an_untied_output_embedding_is_loaded_without_a_warning(monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (torch.nn.DataParallel, "DataParallel is no model of transformers.*pass `.module`"),
+        (torch.nn.DataParallel, "DataParallel is not a model of transformers.*pass `.module`"),
         (lambda model: model.config.update({"return_dict": False}), "return_dict=False"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_name_that_resembles_a_folder_is_not_sent_to_the_hub(name, tmp_path, m
     model.mkdir(parents=True)
     assert model_folder(name, tmp_path) is None  # what is no model is no near miss
     (model / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"there is no such folder \(.*bg\)\. Did you mean 'big'\?"):
+    with pytest.raises(ModelError, match=r"no such folder \(.*bg\)\. Did you mean 'big'\?"):
         model_folder(name, tmp_path)
     assert model_folder("unlike/anything", tmp_path) is None
     (tmp_path / "cache" / f"models--{name.replace('/', '--')}" / "snapshots").mkdir(parents=True)

@@ -187,7 +187,7 @@ def test_a_choice_that_is_not_there_is_named_with_its_location(write, more, prob
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [(None, "there is no such file"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
+    [(None, "the file does not exist"), ("{}", "is not a measurement"), ("\x00", "is not a measurement")],
 )
 def test_a_file_that_is_no_measurement_is_named_with_its_location(tmp_path, text, problem):
     if text is not None:

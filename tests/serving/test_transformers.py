@@ -161,5 +161,5 @@ def test_a_model_of_the_hub_is_downloaded(tmp_path, monkeypatch):
     words = ["export", str(tmp_path / "other"), "--to", "transformers", "--drafter", "prompt-copy"]
     done = CliRunner().invoke(app, [*words, "--model", "owner/name"])
     assert done.exit_code == 2
-    assert "owner/name: there is no such folder, and downloading it from the hub failed: offline" in done.output
+    assert "owner/name: no such folder, and downloading it from the hub failed: offline" in done.output
     assert not (tmp_path / "other").exists()

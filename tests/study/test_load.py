@@ -156,8 +156,8 @@ def test_set_that_is_wrong_is_named(write, setting, message):
             "target: builtin:tarjet",
             "1:9: unknown model 'builtin:tarjet'. Did you",
         ),
-        ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: there is no such folder ("),
-        ("target: builtin:target", "target: a/b/c", "1:9: a/b/c: there is no such folder ("),
+        ("target: builtin:target", "target: ./nowhere", "1:9: ./nowhere: no such folder ("),
+        ("target: builtin:target", "target: a/b/c", "1:9: a/b/c: no such folder ("),
         ("runs:", "tasks: other\nruns:", "3:8: tasks: expected a list; given 'other'."),
         (
             "runs:",
@@ -227,7 +227,7 @@ def test_two_runs_of_one_name(problems):
         (b"a: [1,\n", "invalid YAML"),
         (b"a: b: c\n", ":1:5: invalid YAML: mapping values are not allowed here"),
         (b"\x7fELF\x02\x01\x00\x00", "not a YAML file"),
-        (b"\xff\xfe\x00", "this is no text file"),
+        (b"\xff\xfe\x00", "not a text file"),
         (b"&x {a: *x}\n", "this alias is recursive"),
         (b"a: !!python/object:os.system x\n", "tags such as"),
         (b"1: 2\n", "the key 1 is not a string"),
@@ -262,7 +262,7 @@ def test_a_merge_key_is_followed(write):
 
 def test_a_missing_file_and_a_folder(tmp_path, write):
     write(GOOD)
-    with pytest.raises(ConfigError, match=r"there is no such file\. Did you mean .*study\.yaml\?"):
+    with pytest.raises(ConfigError, match=r"the file does not exist\. Did you mean .*study\.yaml\?"):
         load_study(tmp_path / "stydu.yaml")
     with pytest.raises(ConfigError, match="does not exist either"):
         load_study(tmp_path / "no" / "study.yaml")

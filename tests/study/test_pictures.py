@@ -33,7 +33,7 @@ def test_levels_go_from_black_to_white_and_anything_else_is_empty():
     grey, opaque = np.moveaxis(pixels(one), -1, 0)
     assert grey.tolist() == [[0, 64, 128], [191, 255, 0]]
     assert opaque.tolist() == [[255, 255, 255], [255, 255, 0]]
-    assert one.words == "5 of 6 pixels drawn; 1 token(s) are no grey level"
+    assert one.words == "5 of 6 pixels drawn; 1 token(s) are not grey levels"
     assert (one.width, one.height) == (72, 48)
 
 

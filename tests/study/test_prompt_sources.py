@@ -70,7 +70,7 @@ def test_columns_of_a_table_by_name(read, write, name, separator):
 @pytest.mark.parametrize(
     ("content", "settings", "message"),
     [
-        ("text\na\n", {}, r"p\.csv:2: there is no column 'prompt'\. Name the one .* with `column`: 'text'\."),
+        ("text\na\n", {}, r"p\.csv:2: .*no column 'prompt'\. Name the one .* with `column`: 'text'\."),
         (
             "question,answer\na,b\nc,d\n",
             {"column": "qestion"},
@@ -78,7 +78,7 @@ def test_columns_of_a_table_by_name(read, write, name, separator):
         ),
         ("a,b\n1,2\n3,4,5\n", {"column": "a"}, r"p\.csv:3: this row has 3 values, the header has 2"),
         ("a,a\n1,2\n", {"column": "a"}, r"p\.csv:1: two columns have the same name: a, a"),
-        ('a\n"b"c\n', {"column": "a"}, r"p\.csv:2: this is no table"),
+        ('a\n"b"c\n', {"column": "a"}, r"p\.csv:2: .*not a table"),
         ("prompt\n\n", {}, "has no prompts"),
         ("", {}, "has no prompts"),
         ("prompt,x\n ,y\n", {}, r"p\.csv:2: prompt 2 is empty"),
@@ -188,7 +188,7 @@ def test_a_format_that_is_unknown(read, write):
         ({"file": "a.csv", "columns": {"reference": "c"}}, "'columns' names no prompt"),
         ({"file": "a.csv", "template": "no column"}, "write columns in braces"),
         ({"file": "a.csv", "template": "{a!r}"}, "nothing else may be in them"),
-        ({"file": "a.csv", "template": "{a"}, "write a brace that is no column as two"),
+        ({"file": "a.csv", "template": "{a"}, "write a brace that is not a column as two"),
         ({"file": "a.csv", "system": "x"}, "'system' requires 'chat: true'"),
         ({"file": "a.csv", "columns": {"prompts": "c"}}, "Extra inputs are not permitted"),
     ],
@@ -234,10 +234,10 @@ def test_a_parquet_file(read, write, tmp_path):
     assert found == (PromptText("1", "a"), PromptText("2", "b"))
     with pytest.raises(PromptError, match=r"p\.parquet: row 1: unknown column 'question'.*Available: n, q\."):
         read(file="p.parquet", column="question")
-    with pytest.raises(PromptError, match="there is no such file"):
+    with pytest.raises(PromptError, match="the file does not exist"):
         read(file="q.parquet")
     write("p.parquet", "x")
-    with pytest.raises(PromptError, match=r"p\.parquet: this is no parquet file"):
+    with pytest.raises(PromptError, match=r"p\.parquet: not a parquet file"):
         read(file="p.parquet")
 
 
@@ -288,7 +288,7 @@ def test_what_is_wrong_with_a_dataset_names_splits_and_columns(dataset, read):
     assert str(caught.value) == (
         "jsonl (test): row 1: unknown column 'qestion'. Did you mean 'question'? Available: answer, question."
     )
-    with pytest.raises(PromptError, match="there is no such folder"):
+    with pytest.raises(PromptError, match="no such folder"):
         read(dataset="./nowhere", column="a")
 
 
@@ -305,7 +305,7 @@ def test_a_study_says_where_its_prompts_are_wrong(write, tmp_path):
     with pytest.raises(ConfigError, match=r"study\.yaml:3:24: .*unknown key 'colum'. Did you mean 'column'"):
         load_study(path)
     write("study.yaml", STUDY.format(prompts="{file: p.csv}"))
-    with pytest.raises(ConfigError, match=r"study\.yaml:3:17: .*p\.csv:2: there is no column 'prompt'"):
+    with pytest.raises(ConfigError, match=r"study\.yaml:3:17: .*p\.csv:2: .*no column 'prompt'"):
         load_study(path)
     write("study.yaml", STUDY.format(prompts="{file: p.csv, column: question}"))
     assert load_study(path).tasks[0].prompts == (PromptText("2", "a"),)

@@ -111,7 +111,7 @@ def test_the_limit_stops_reading(lines):
         (b'["a"]\n', r"p\.jsonl:1: .*given a list"),
         (b'{"prompt": "a"}\n{"prompt": "  "}\n', r"p\.jsonl:2: prompt 2 is empty"),
         (b"", "has no prompts"),
-        (b"\xff\xfe", "this is no text file"),
+        (b"\xff\xfe", "not a text file"),
         (b"\n" * 3 + b'{"prompt": "a", "messages": []}', r'p\.jsonl:4: "prompt" and "messages" are both given'),
     ],
 )
@@ -214,7 +214,7 @@ def test_references_for_some_prompts_only(problems, without, said):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(PromptError, match="there is no such file"):
+    with pytest.raises(PromptError, match="the file does not exist"):
         read_prompts(PromptsConfig(file="p.jsonl"), tmp_path)
     with pytest.raises(PromptError, match="cannot be read"):
         read_prompts(PromptsConfig(file="."), tmp_path)
@@ -238,7 +238,7 @@ def test_the_prompts_that_ship(tmp_path):
 
 def test_a_chat_template_of_the_study(lines, tmp_path):
     config = PromptsConfig(file="p.jsonl", chat_template="t.jinja")
-    with pytest.raises(PromptError, match=r"t\.jinja: there is no such file"):
+    with pytest.raises(PromptError, match=r"t\.jinja: the file does not exist"):
         lines([{"messages": [HELLO]}], chat_template="t.jinja")
     (tmp_path / "t.jinja").write_text(" \n")
     with pytest.raises(PromptError, match=r"t\.jinja: this chat template is empty"):

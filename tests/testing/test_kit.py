@@ -196,10 +196,10 @@ def test_a_drafter_that_cannot_be_made():
 
 def test_a_drafter_that_says_why_it_cannot_be_made():
     def make(target):
-        raise ConfigError("table.txt: there is no such file.")
+        raise ConfigError("table.txt: the file does not exist.")
 
     (one,) = failures(DrafterSubject(make), "zero-budget")
-    assert "got:      table.txt: there is no such file.\nexpected: a Drafter" in one.message
+    assert "got:      table.txt: the file does not exist.\nexpected: a Drafter" in one.message
 
 
 def test_what_is_made_is_no_drafter():

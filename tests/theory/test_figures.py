@@ -47,7 +47,7 @@ def test_a_png_is_one(tmp_path):
 @pytest.mark.parametrize(
     ("number", "name", "said"),
     [
-        (1, "a.svg", "there is no figure 1; available: 2, 3, 4."),
+        (1, "a.svg", "figure 1 does not exist; available: 2, 3, 4."),
         (2, "a.pdf", "output a.pdf: unsupported suffix '.pdf'; use .svg or .png."),
         (2, "a", "use .svg or .png"),
     ],

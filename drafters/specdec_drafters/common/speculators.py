@@ -191,7 +191,7 @@ def _file(model: str, folder: Path | None, name: str) -> Path:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(
-            f"{model}: there is no such folder, and loading {name} from the hub failed: {reason} Check the name "
+            f"{model}: no such folder, and loading {name} from the hub failed: {reason} Check the name "
             "and the network (HF_HUB_OFFLINE?)."
         ) from error
     return Path(found)

@@ -60,7 +60,7 @@ def agreement(parts: Iterable[tuple[Tensor, Tensor, Tensor]], temperature: float
         counts.append(lengths.double().cpu())
     positions = torch.cat(counts) if counts else torch.zeros(0, dtype=torch.float64)
     if not positions.sum():
-        raise ValueError("there are no positions to measure")
+        raise ValueError("no positions to measure")
     alpha, alpha_error = _ratio(torch.cat(betas), positions)
     greedy, greedy_error = _ratio(torch.cat(same), positions)
     return Agreement(alpha, alpha_error, greedy, greedy_error, int(positions.sum()))

@@ -75,8 +75,7 @@ class TrainingFolder:
         if resume:
             if not self._there():
                 raise ConfigError(
-                    f"there is no checkpoint in {self.path} to resume from; check --output, or start "
-                    "without --resume."
+                    f"{self.path} has no checkpoint to resume from; check --output, or start without --resume."
                 )
             self._read_header(self._latest())
             return

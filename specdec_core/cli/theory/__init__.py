@@ -139,7 +139,7 @@ def table(
     ```
     """
     if number not in TABLES:
-        raise ConfigError(f"there is no table {number}; available: {', '.join(map(str, TABLES))}.")
+        raise ConfigError(f"table {number} does not exist; available: {', '.join(map(str, TABLES))}.")
     found = TABLES[number]()
     if as_json:
         print_json([dict(zip(found.columns, row, strict=True)) for row in found.rows])

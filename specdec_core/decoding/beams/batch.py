@@ -219,8 +219,9 @@ class BeamBatch:
         if not steps:
             raise NumericsError(
                 f"the target's logits after {len(prompt.text) + len(prompt.state.beams[0])} tokens of row "
-                f"{number} are no distribution: NaN, infinity, or nothing left after the logits processors. Check "
-                "the weights, the dtype (float16 overflows where bfloat16 does not), and custom logits processors."
+                f"{number} are not a distribution: NaN, infinity, or nothing left after the logits processors. "
+                "Check the weights, the dtype (float16 overflows where bfloat16 does not) and custom logits "
+                "processors."
             )
         return steps
 

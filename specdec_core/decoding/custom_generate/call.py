@@ -209,7 +209,7 @@ def _config_problems(config: GenerationConfig, hidden: Mapping[str, Any]) -> Ite
     if any(kind in str(config.cache_implementation) for kind in ("quantized", "offload")):
         yield _unsupported("cache_implementation", config.cache_implementation)
     if config.max_length is None:
-        yield "there is no max_length; pass max_new_tokens."
+        yield "max_length is missing; pass max_new_tokens."
 
 
 def _argument_problems(
@@ -296,7 +296,7 @@ def _read_encoder(
     """Return what the encoder reads, and what it gave."""
     if inputs is None or inputs.ndim != 2 or inputs.is_floating_point() or bool((inputs < 0).any()):
         raise ConfigError(
-            "generate_with: the encoder's input is no tensor of token ids; pass input_ids, and encoder_outputs "
+            "generate_with: the encoder's input is not a tensor of token ids; pass input_ids, and encoder_outputs "
             "beside them if the encoder has run."
         )
     inputs = inputs.repeat_interleave(len(ids) // len(inputs), dim=0)

@@ -25,7 +25,7 @@ class Columns:
         ids: `[B, L]`, the prompts.
         criteria: Called after each column, as plain `generate` does.
         pad_id: Stands after the end of a row; None where rows go on until all have ended, as they do in plain
-            `generate` if there is no end-of-sequence id.
+            `generate` if it has no end-of-sequence id.
         streamer: Given each column.
         kept: Keeps the logits and scores of a step, if they are asked for.
 

@@ -29,8 +29,8 @@ from specdec_core.models.run.encoder import EncoderMemory
 from specdec_core.models.run.forward import Output
 
 _EXAMPLE = {"rows": 3, "width": 5, "keys": 11, "slots": 23, "source": 7}
-"""Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are no 0 or 1,
-which would be taken for constants."""
+"""Sizes with which a pass is traced. They differ, since equal ones would be taken for the same, and are neither 0
+nor 1, which would be taken for constants."""
 
 
 class InductorPasses(StaticPasses):

@@ -144,7 +144,7 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
         folder: Base for relative paths.
 
     Raises:
-        ModelError: There is no such folder, or it holds no adapter, or no safetensors.
+        ModelError: The folder does not exist, or it holds no adapter, or no safetensors.
     """
     path = model_folder(adapter, folder)
     if path is None:
@@ -154,7 +154,7 @@ def adapter_folder(adapter: str, folder: Path = Path()) -> Path:
             path = Path(snapshot_download(adapter, allow_patterns=[_CONFIG, _WEIGHTS], **hub_options(adapter)))
         except (OSError, ValueError) as error:
             raise ModelError(
-                f"{adapter}: there is no such folder, and loading this adapter from the hub failed: "
+                f"{adapter}: no such folder, and loading this adapter from the hub failed: "
                 f"{str(error).splitlines()[0]} Check the name and the network (HF_HUB_OFFLINE?)."
             ) from error
     for name in (_CONFIG, _WEIGHTS):

@@ -86,7 +86,7 @@ def check_size(model: str, location: str, config: Any, options: Mapping[str, Any
 
 
 def find_file(location: str, name: str, options: Mapping[str, Any]) -> Path | None:
-    """Return a small file of a model, after downloading it if it is on the hub, or None if there is no such file.
+    """Return a small file of a model, after downloading it if it is on the hub, or None if it does not exist.
 
     Raises:
         OSError: The hub cannot be reached.

@@ -119,7 +119,7 @@ def _check_usable(model: Any, name: str) -> None:
         ModelError: With the reason.
     """
     if not hasattr(model, "config"):
-        raise ModelError(f"{name} is no model of transformers; if it wraps one (DataParallel), pass `.module`.")
+        raise ModelError(f"{name} is not a model of transformers; if it wraps one (DataParallel), pass `.module`.")
     if model.config.return_dict is False:
         raise ModelError(f"{name}: its config has return_dict=False; set `model.config.return_dict = True`.")
     for layer in model.modules():

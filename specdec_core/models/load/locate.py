@@ -66,7 +66,7 @@ def _loading_failed(model: str, location: str, error: Exception) -> str:
             not isinstance(error, ValueError)
         )
     return (
-        f"{model}: there is no such folder, and loading it from the hub failed: {reason} "
+        f"{model}: no such folder, and loading it from the hub failed: {reason} "
         "Check the name, the network (HF_HUB_OFFLINE?) and, for gated models, that you are logged in."
     )
 

@@ -28,8 +28,8 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
         folder: Base for relative paths.
 
     Raises:
-        ModelError: No installed collection has this model, or the name can only be a path and there is no such
-            folder, or no folder can have it; or it resembles a model's folder there, and is not in the cache of
+        ModelError: No installed collection has this model, or the name can only be a path and the folder does not
+            exist, or no folder can have it; or it resembles a model's folder there, and is not in the cache of
             the hub.
     """
     if (shipped := shipped_file(model, "model", "generation_config.json", folder)) is not None:
@@ -40,7 +40,7 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
     # Hub names are `name` or `owner/name`; anything else is a path.
     if path.is_file() or str(model).startswith((".", "/", "~")) or str(model).count("/") > 1:
         raise ModelError(
-            f"{model}: there is no such folder ({path}). Give a folder written by save_pretrained(), a hub name "
+            f"{model}: no such folder ({path}). Give a folder written by save_pretrained(), a hub name "
             "such as owner/name, or builtin:target."
         )
     if (near := near_miss(model, folder)) is not None:
@@ -49,7 +49,7 @@ def model_folder(model: str | Path, folder: Path = Path()) -> Path | None:
 
 
 def near_miss(model: str | Path, folder: Path = Path()) -> str | None:
-    """Return a message for a name that is no folder, nor in the cache of the hub, but resembles a model's folder.
+    """Return a message for a name that is not a model, here or in the cache of the hub, but resembles a folder.
 
     Args:
         model: A folder, a hub name, or a model that ships.
@@ -65,7 +65,7 @@ def near_miss(model: str | Path, folder: Path = Path()) -> str | None:
     if not near or _is_cached(str(model)):
         return None
     return (
-        f"{model}: there is no such folder ({path}).{near} If you mean a model of the hub, download it first: "
+        f"{model}: no such folder ({path}).{near} If you mean a model of the hub, download it first: "
         f"hf download {model}"
     )
 
@@ -107,7 +107,7 @@ def hub_options(model: str) -> dict[str, Any]:
         if _is_cached(model):
             return {"local_files_only": True}
         raise ModelError(
-            f"{model}: there is no such folder, and loading it from the hub failed: it cannot be reached "
+            f"{model}: no such folder, and loading it from the hub failed: it cannot be reached "
             f"({exception_text(error)}). Check the name and the network (HF_HUB_OFFLINE?)."
         ) from error
     return {}

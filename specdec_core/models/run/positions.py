@@ -43,7 +43,7 @@ def _has_relative_bias(module: Any) -> bool:
 
 
 def _parameters(module: Any, method: str) -> tuple[str, ...]:
-    """Return the parameter names of a method; empty if there is no such method."""
+    """Return the parameter names of a method; empty if it does not exist."""
     found = getattr(module, method, None)
     return tuple(inspect.signature(found).parameters) if callable(found) else ()
 

@@ -151,7 +151,7 @@ class RecordHeader(_Part):
     @classmethod
     def _check_start(cls, value: int | None, info: ValidationInfo) -> int | None:
         if value is not None and value >= info.data.get("vocab_size", value + 1):
-            raise ValueError(f"{value} is no token id below the vocab_size")
+            raise ValueError(f"{value} is not a token id below the vocab_size")
         return value
 
     @property

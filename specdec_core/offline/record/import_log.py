@@ -188,7 +188,7 @@ class _Reader:
         size = self._outline.vocab_size
         if (largest := max(ids)) >= size:
             raise LineError(
-                f"{shortened(str(largest), 40)} is no token id of {self._options.target.model}, which has 0 to "
+                f"{shortened(str(largest), 40)} is not a token id of {self._options.target.model}, which has 0 to "
                 f"{size - 1}."
             )
 

@@ -181,8 +181,8 @@ def _prompt(*mappings: Mapping[str, Any]) -> str | tuple[int, ...] | tuple[Mappi
             _check_characters(messages, "messages")
             return tuple(_mapping(message, "messages") for message in messages)
     raise LineError(
-        "there is no prompt: add 'prompt' (a text or token ids), 'messages' or 'prompt_token_ids' to the line; a "
-        "response alone does not repeat it."
+        "the prompt is missing: add 'prompt' (a text or token ids), 'messages' or 'prompt_token_ids' to the line; "
+        "a response alone does not repeat it."
     )
 
 

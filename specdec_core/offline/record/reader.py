@@ -67,14 +67,14 @@ def read_record(path: Path | str) -> Record:
 
     Raises:
         ModelError: No installed collection has this record.
-        ConfigError: It is no record, or damaged, or of another version of the format. Iterating a part raises it
-            too, where a shard turns out to be damaged.
+        ConfigError: It is not a record, or damaged, or of another version of the format. Iterating a part raises
+            it too, where a shard turns out to be damaged.
     """
     shipped = shipped_file(path, "record", HEADER)
     folder = input_path(path) if shipped is None else shipped.parent
     if not folder.is_dir():
         raise ConfigError(
-            f"{path}: there is no such folder; `specdec record --output {path}` writes a record, and "
+            f"{path}: no such folder; `specdec record --output {path}` writes a record, and "
             "builtin:code is one that ships."
         )
     header = read_header(folder)

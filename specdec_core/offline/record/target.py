@@ -97,7 +97,7 @@ def target_info(record: Record, folder: Path = Path(), device: str = "auto") -> 
 
     Raises:
         ConfigError: The tokenizer is not the one that was recorded.
-        ModelError: The tokenizer cannot be read, or there is no such device.
+        ModelError: The tokenizer cannot be read, or the device does not exist.
     """
     header = record.header
     where = parse_device(device)

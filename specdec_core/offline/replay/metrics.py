@@ -73,7 +73,7 @@ def expected_metrics(
         PluginError: The controller fails.
     """
     if not acceptance:
-        raise ConfigError("there are no texts to replay.")
+        raise ConfigError("the record has no texts to replay.")
     longest = gamma.max_gamma if isinstance(gamma, GammaController) else gamma
     known = min(one.longest for one in acceptance)
     if not 0 <= longest <= known:

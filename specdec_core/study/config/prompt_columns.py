@@ -52,7 +52,7 @@ def check_template(template: str) -> str:
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise ValueError(f"{error}; write a brace that is no column as two: {{{{ or }}}}") from error
+        raise ValueError(f"{error}; write a brace that is not a column as two: {{{{ or }}}}") from error
     names = [name for _, name, _, _ in parts if name is not None]
     # A format or a conversion would be code of a kind, and so would attributes.
     if not names or any(not name or form or conversion for _, name, form, conversion in parts if name is not None):
@@ -122,5 +122,7 @@ def _own_keys(row: Row) -> Mapping[str, Any]:
         return {"prompt": _text(values["turns"], "turns"), **others}
     if row.table:
         columns = ", ".join(map(repr, values))
-        raise PromptError(f"there is no column 'prompt'. Name the one that holds it with `column`: {columns}.")
+        raise PromptError(
+            f"the rows have no column 'prompt'. Name the one that holds it with `column`: {columns}."
+        )
     return values

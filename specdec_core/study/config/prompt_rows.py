@@ -78,7 +78,7 @@ def dataset_rows(config: PromptsConfig, folder: Path) -> Iterator[Row]:
     name = str(config.dataset)
     path = input_path(name, folder, PromptError)
     if not path.is_dir() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise PromptError(f"{name}: there is no such folder ({path}). Give a folder, or a dataset of the hub.")
+        raise PromptError(f"{name}: no such folder ({path}). Give a folder, or a dataset of the hub.")
     source = str(path.resolve()) if path.is_dir() else name
     with _without_progress_bars(datasets):
         try:
@@ -179,7 +179,7 @@ def _separated(separator: str) -> Callable[[Path], Iterator[Row]]:
                         yield _table_row(path, begun, header, values)
                     begun = reader.line_num + 1
             except csv.Error as error:
-                raise PromptError(f"{path}:{reader.line_num}: this is no table: {error}.") from error
+                raise PromptError(f"{path}:{reader.line_num}: this is not a table: {error}.") from error
 
     return rows
 
@@ -206,7 +206,7 @@ def _parquet(path: Path) -> Iterator[Row]:
                         number += 1
                         yield Row(f"{path}: row {number}", number, values, table=True)
         except pyarrow.ArrowInvalid as error:
-            raise PromptError(f"{path}: this is no parquet file: {str(error).splitlines()[0]}") from error
+            raise PromptError(f"{path}: this is not a parquet file: {str(error).splitlines()[0]}") from error
 
 
 def _text_lines(path: Path) -> Iterator[Row]:

@@ -195,7 +195,7 @@ class Study:
             option: What names them, for messages.
 
         Raises:
-            ConfigError: There is no such task.
+            ConfigError: The task does not exist.
         """
         known = [task.name for task in self.tasks if task.name is not None]
         for name in names:

@@ -51,7 +51,7 @@ def pictures(tokens: Sequence[int], images: ImagesConfig) -> Iterator[Picture]:
         drawn = sum(0 <= level < images.levels for level in pixels)
         words = f"{drawn} of {size} pixels drawn"
         if drawn < len(pixels):
-            words += f"; {len(pixels) - drawn} token(s) are no grey level"
+            words += f"; {len(pixels) - drawn} token(s) are not grey levels"
         source = "data:image/png;base64," + base64.b64encode(_png(pixels, images)).decode()
         yield Picture(source, images.width * factor, images.height * factor, words)
 

@@ -56,7 +56,7 @@ def draw_figure(number: int, path: Path) -> None:
         path: The file, with the suffix `.svg` or `.png`. An existing file is replaced.
 
     Raises:
-        ConfigError: If there is no such figure, the suffix is not supported, or matplotlib is not installed.
+        ConfigError: If the figure does not exist, the suffix is not supported, or matplotlib is not installed.
         OSError: If the file cannot be written.
     """
     check_figure(number, path)
@@ -74,10 +74,10 @@ def check_figure(number: int, path: Path) -> None:
     """Check that a figure can be drawn.
 
     Raises:
-        ConfigError: If there is no such figure, or the suffix is not supported.
+        ConfigError: If the figure does not exist, or the suffix is not supported.
     """
     if number not in FIGURES:
-        raise ConfigError(f"there is no figure {number}; available: {', '.join(map(str, FIGURES))}.")
+        raise ConfigError(f"figure {number} does not exist; available: {', '.join(map(str, FIGURES))}.")
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"output {path}: unsupported suffix {path.suffix!r}; use {' or '.join(SUFFIXES)}.")
 

@@ -279,7 +279,7 @@ def test_a_single_source_is_too_few(targets, config_for, progress, tmp_path):
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="is empty"):
         read_pairs(path, targets("t5"))
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="the file does not exist"):
         read_pairs(tmp_path / "none", targets("t5"))
 
 

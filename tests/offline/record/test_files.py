@@ -391,9 +391,9 @@ def test_a_damaged_header_is_refused(folder, data):
 
 
 def test_what_is_no_record_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"none: there is no such folder; `specdec record --output"):
+    with pytest.raises(ConfigError, match=r"none: no such folder; `specdec record --output"):
         read_record(tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"record\.json: there is no such file"):
+    with pytest.raises(ConfigError, match=r"record\.json: the file does not exist"):
         read_record(tmp_path)
     with pytest.raises(ModelError, match=r"unknown record 'builtin:cod'. Did you mean 'builtin:code'"):
         read_record("builtin:cod")
