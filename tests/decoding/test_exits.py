@@ -7,217 +7,128 @@ import asyncio
 import pytest
 
 from specdec_core.decoding import Decoder, Observer
-from specdec_core.interface import (
-    DeterministicDrafter,
-    Drafter,
-    DraftSession,
-    GammaController,
-    GammaSession,
-    LenienceController,
-    LenienceSession,
-    Proposal,
-)
-from specdec_core.interface.settings import GenerationSettings
+from specdec_core.interface import DeterministicDrafter
 from specdec_core.models import wrap_model
 from tests.drafters.chains import chain
 from tests.drafters.hierarchies import hierarchy
+from tests.robustness import plugins
+from tests.robustness.plugins import (
+    LENGTH,
+    PROMPTS,
+    VOCAB,
+    FaultyDrafter,
+    FaultyGamma,
+    FaultyLenience,
+    OwnError,
+    Script,
+)
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, TableDrafter, target_info
 
-V = 40
-PROMPTS = ([3, 4, 5], [7, 8])
-SETTINGS = GenerationSettings(max_new_tokens=8, ignore_eos=True)
 pytestmark = pytest.mark.filterwarnings("ignore::specdec_core.PluginWarning")
+EXITS = [SystemExit(0), asyncio.CancelledError(), OwnError(), StopIteration()]
 
 
-class Quit(BaseException):
-    """As libraries have for their own ends."""
+def raising(point, error):
+    """A plugin that raises at one point: in a session the second time, in `open` and the like the first time."""
+
+    def act(_):
+        raise error
+
+    return Script(point, 1 if point in SESSIONS else 0, act)
 
 
-EXITS = [SystemExit(0), asyncio.CancelledError(), Quit(), StopIteration()]
-
-
-class Bomb:
-    """Raises in one method of a plugin, the second time that it is called; `open` and the like the first time."""
-
-    def __init__(self, method, error):
-        self.method, self.error, self.left = method, error, 1 if "." not in method else 2
-
-    def at(self, method):
-        self.left -= method == self.method
-        if method == self.method and self.left <= 0 and self.error is not None:
-            raise self.error
-
-
-class BombDrafter(Drafter):
-    def __init__(self, bomb):
-        super().__init__(NO_CONFIG, target_info(V))
-        self.bomb = bomb
-
-    @property
-    def hidden_layers(self):
-        self.bomb.at("hidden_layers")
-        return ()
-
-    def open(self, session):
-        self.bomb.at("open")
-        return _BombSession(self.bomb)
-
-
-class _BombSession(DraftSession):
-    def __init__(self, bomb):
-        self.bomb = bomb
-
-    def propose(self, request):
-        self.bomb.at("s.propose")
-        return Proposal.from_rows([[5] * n for n in request.budget])
-
-    def commit(self, outcome):
-        self.bomb.at("s.commit")
-
-    def rollback(self, lengths):
-        self.bomb.at("s.rollback")
-
-    def close(self):
-        self.bomb.at("close")
-
-
-class BombGamma(GammaController):
-    def __init__(self, bomb):
-        super().__init__(NO_CONFIG)
-        self.bomb = bomb
-
-    @property
-    def max_gamma(self):
-        self.bomb.at("max_gamma")
-        return 3
-
-    def open(self, batch):
-        self.bomb.at("gamma_open")
-        return _BombGammaSession(self.bomb, batch.batch_size)
-
-
-class _BombGammaSession(GammaSession):
-    def __init__(self, bomb, size):
-        self.bomb, self.size = bomb, size
-
-    @property
-    def uses_confidence(self):
-        self.bomb.at("uses_confidence")
-        return True
-
-    def plan(self):
-        self.bomb.at("s.gamma")
-        return [3] * self.size
-
-    def keep_drafting(self, confidence):
-        self.bomb.at("s.keep_drafting")
-        return [True] * self.size
-
-    def observe(self, report):
-        self.bomb.at("s.gamma_observe")
-
-
-class BombLenience(LenienceController):
-    def __init__(self, bomb):
-        super().__init__(NO_CONFIG)
-        self.bomb = bomb
-
-    def open(self, batch):
-        self.bomb.at("lenience_open")
-        return _BombLenienceSession(self.bomb, batch.batch_size)
-
-
-class _BombLenienceSession(LenienceSession):
-    def __init__(self, bomb, size):
-        self.bomb, self.size = bomb, size
-
-    def lenience(self):
-        self.bomb.at("s.lenience")
-        return [1.0] * self.size
-
-    def observe(self, report):
-        self.bomb.at("s.lenience_observe")
-
-
-DRAFTER = ["hidden_layers", "open", "s.propose", "s.commit", "close"]
-GAMMA = ["max_gamma", "gamma_open", "uses_confidence", "s.gamma", "s.keep_drafting", "s.gamma_observe"]
-LENIENCE = ["lenience_open", "s.lenience", "s.lenience_observe"]
+SESSIONS = (
+    *("drafter.propose", "drafter.commit", "drafter.rollback"),
+    *("gamma.plan", "gamma.keep_drafting", "gamma.observe"),
+    *("lenience.lenience", "lenience.observe"),
+)
+POINTS = (
+    *SESSIONS,
+    *("drafter.hidden_layers", "drafter.open", "drafter.close"),
+    *("gamma.max_gamma", "gamma.open", "gamma.uses_confidence", "lenience.open"),
+)
 
 
 @pytest.fixture(scope="module")
 def target():
-    return wrap_model(tiny_model("llama", V))
+    return plugins.target()
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return plugins.expected()
 
 
 @pytest.fixture(scope="module")
 def middle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("middle")
-    tiny_model("llama", V, seed=5).save_pretrained(folder)
+    tiny_model("llama", VOCAB, seed=5).save_pretrained(folder)
     return folder
 
 
-def decoder(target, method, bomb, drafter=None):
-    own = drafter or (BombDrafter(bomb) if method in DRAFTER else TableDrafter(V))
-    gamma = BombGamma(bomb) if method in GAMMA else Gamma(3)
-    lenience = BombLenience(bomb) if method in LENIENCE else None
-    return Decoder(target, own, gamma=gamma, lenience=lenience, temperature=0)
+def decoder(target, script):
+    drafter, gamma, lenience = (script.point.startswith(kind) for kind in ("drafter", "gamma", "lenience"))
+    return Decoder(
+        target,
+        FaultyDrafter(script) if drafter else TableDrafter(VOCAB),
+        gamma=FaultyGamma(script) if gamma else Gamma(3),
+        lenience=FaultyLenience(script) if lenience else None,
+        temperature=0,
+    )
 
 
 def texts(result):
-    return [row.tokens for row in result.sequences]
+    return tuple(row.tokens for row in result.sequences)
 
 
-@pytest.fixture(scope="module")
-def plain(target):
-    return texts(Decoder(target, temperature=0).generate(PROMPTS, SETTINGS))
-
-
-@pytest.mark.parametrize("method", DRAFTER + GAMMA + LENIENCE)
-def test_whatever_a_plugin_raises_is_its_failure(target, plain, method):
+@pytest.mark.parametrize("point", [one for one in POINTS if one != "drafter.rollback"])  # no level is above
+def test_whatever_a_plugin_raises_is_its_failure(target, plain, point):
     for error in EXITS:
-        result = decoder(target, method, Bomb(method, error)).generate(PROMPTS, SETTINGS)
+        result = decoder(target, raising(point, error)).generate(PROMPTS, **LENGTH)
         assert texts(result) == plain
-        assert {failure.plugin[:4] for failure in result.failures} == {"Bomb"}
+        assert {failure.plugin for failure in result.failures} == {f"Faulty{point.partition('.')[0].title()}"}
         assert type(error).__name__ in result.failures[0].message
 
 
-@pytest.mark.parametrize("method", ["open", "s.propose", "s.commit", "s.rollback", "close"])
+@pytest.mark.parametrize("method", ["open", "propose", "commit", "rollback", "close"])
 def test_below_a_chain_and_a_hierarchy_too(target, plain, middle, method):
-    def bomb():
-        return BombDrafter(Bomb(method, SystemExit(0)))
+    def faulty():
+        return FaultyDrafter(raising(f"drafter.{method}", SystemExit(0)))
 
-    below = hierarchy(target, middle, bomb(), Gamma(2))
-    result = decoder(target, method, None, below).generate(PROMPTS, SETTINGS)
+    def decoded(drafter):
+        return Decoder(target, drafter, gamma=Gamma(3), temperature=0).generate(PROMPTS, **LENGTH)
+
+    result = decoded(hierarchy(target, middle, faulty(), Gamma(2)))
     assert texts(result) == plain
-    assert [failure.plugin for failure in result.failures] == ["BombDrafter"]
-    if method != "s.rollback":
-        result = decoder(target, method, None, chain(bomb(), CountingDrafter(V), vocab=V)).generate(
-            PROMPTS, SETTINGS
-        )
+    assert [failure.plugin for failure in result.failures] == ["FaultyDrafter"]
+    if method != "rollback":
+        result = decoded(chain(faulty(), CountingDrafter(VOCAB), vocab=VOCAB))
         assert texts(result) == plain
-        assert result.failures[0].message.startswith("'BombDrafter' (drafters[0]) failed in ")
+        assert result.failures[0].message.startswith("'FaultyDrafter' (drafters[0]) failed in ")
 
 
-@pytest.mark.parametrize("method", ["hidden_layers", "max_gamma", "s.propose", "s.lenience"])
-def test_ctrl_c_passes_and_the_decoder_can_be_used_again(target, plain, method):
-    bomb = Bomb(method, KeyboardInterrupt())
-    stopped = decoder(target, method, bomb)
+@pytest.mark.parametrize(
+    "point", ["drafter.hidden_layers", "gamma.max_gamma", "drafter.propose", "lenience.lenience"]
+)
+def test_ctrl_c_passes_and_the_decoder_can_be_used_again(target, plain, point):
+    script = raising(point, KeyboardInterrupt())
+    stopped = decoder(target, script)
     with pytest.raises(KeyboardInterrupt):
-        stopped.generate(PROMPTS, SETTINGS)
-    bomb.error = None
-    again = stopped.generate(PROMPTS, SETTINGS)
+        stopped.generate(PROMPTS, **LENGTH)
+    script.act = None
+    again = stopped.generate(PROMPTS, **LENGTH)
     assert texts(again) == plain
     assert not again.failures
 
 
 @pytest.mark.parametrize("family", ["llama", "t5"])
 def test_ctrl_c_in_a_forward_pass_leaves_the_model_as_it_was(family):
-    model = tiny_model(family, V)
+    model = tiny_model(family, VOCAB)
     loaded = wrap_model(model)
     lengths = ([3, 4, 5, 6], [7, 8])
-    plain = texts(Decoder(loaded, temperature=0).generate(lengths, SETTINGS))
-    drafting = Decoder(loaded, TableDrafter(V), gamma=2, temperature=0)
+    plain = texts(Decoder(loaded, temperature=0).generate(lengths, **LENGTH))
+    drafting = Decoder(loaded, TableDrafter(VOCAB), gamma=2, temperature=0)
     modules = [module for name, module in model.named_modules() if name and not list(module.children())]
     for number, module in enumerate(modules[:: max(len(modules) // 6, 1)]):
         calls = []
@@ -229,12 +140,12 @@ def test_ctrl_c_in_a_forward_pass_leaves_the_model_as_it_was(family):
 
         hook = module.register_forward_pre_hook(stop)
         try:
-            drafting.generate(lengths, SETTINGS)
+            drafting.generate(lengths, **LENGTH)
         except KeyboardInterrupt:
             pass
         finally:
             hook.remove()
-        assert texts(drafting.generate(lengths, SETTINGS)) == plain
+        assert texts(drafting.generate(lengths, **LENGTH)) == plain
 
 
 @pytest.mark.parametrize("when", ["on_start", "on_step", "on_end"])
@@ -250,16 +161,13 @@ def test_what_an_observer_raises_reaches_the_caller_and_the_drafter_is_closed(ta
             opened.close = lambda: closed.append(1)
             return opened
 
-    class Faulty(Observer):
-        pass
-
     def fail(*_):
         raise RuntimeError("the observer's own")
 
-    observer = Faulty()
+    observer = Observer()
     setattr(observer, when, fail)
-    decoding = Decoder(target, Closing(NO_CONFIG, target_info(V)), gamma=2, temperature=0)
+    decoding = Decoder(target, Closing(NO_CONFIG, target_info(VOCAB)), gamma=2, temperature=0)
     with pytest.raises(RuntimeError, match="the observer's own"):
-        decoding.generate(PROMPTS, SETTINGS, observers=[observer])
+        decoding.generate(PROMPTS, **LENGTH, observers=[observer])
     assert closed == [1]
-    assert texts(decoding.generate(PROMPTS, SETTINGS)) == plain
+    assert texts(decoding.generate(PROMPTS, **LENGTH)) == plain

@@ -118,6 +118,10 @@ class FaultyDrafter(Drafter):
         super().__init__(PluginConfig(), TargetInfo(vocab_size=VOCAB))
         self.script = script
 
+    @property
+    def hidden_layers(self) -> Sequence[int]:  # type: ignore[override]
+        return self.script.at("drafter.hidden_layers", None, ())
+
     def open(self, session: SessionInfo) -> DraftSession:
         return self.script.at("drafter.open", session, _FaultySession(self.script))
 
@@ -140,7 +144,7 @@ class _FaultySession(DraftSession):
         return self.script.at("drafter.commit", outcome, None)
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        raise AssertionError("nothing is rolled back")
+        return self.script.at("drafter.rollback", lengths, None)
 
     def close(self) -> None:
         return self.script.at("drafter.close", None, None)
@@ -166,10 +170,12 @@ class FaultyGamma(GammaController):
 
 
 class _FaultyGammaSession(GammaSession):
-    uses_confidence = True
-
     def __init__(self, script: Script, shape: TreeShape | None) -> None:
         self.script, self.shape = script, shape
+
+    @property
+    def uses_confidence(self) -> bool:  # type: ignore[override]
+        return self.script.at("gamma.uses_confidence", None, True)
 
     def plan(self) -> Sequence[int] | TreeShape:
         return self.script.at("gamma.plan", None, self.shape or [GAMMA] * BATCH)
