@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -201,21 +202,22 @@ def hold(
 
     Args:
         run: Runs the study, given who receives the progress and the folder.
-        output: The folder, which is made if it is not there; None for none.
+        output: The folder, which is made if it is not there, and which no other study uses until its results are
+            written; None for none.
         progress: As for `compare`.
 
     Raises:
         SpecdecError: The folder cannot be used, or the study cannot be run.
     """
     folder = None if output is None else Path(output).absolute()  # wherever a plugin changes to
-    if folder is not None:
-        from specdec_core.study.run.folder import check_free
+    with ExitStack() as entered:
+        if folder is not None:
+            from specdec_core.study.run.folder import exclusive_lock
 
-        check_free(folder)
-    if not isinstance(progress, bool):
+            entered.enter_context(exclusive_lock(folder))  # until the results are written, too
+        if isinstance(progress, bool):
+            progress = entered.enter_context(_display(quiet=not progress))
         return _held(run, folder, progress)
-    with _display(quiet=not progress) as display:
-        return _held(run, folder, display)
 
 
 def _held(

@@ -5,13 +5,18 @@ import sys
 
 import pytest
 
+from specdec_core.study import compare
+from specdec_core.study.report import results
+from specdec_core.study.report.results import write_results
 from specdec_core.study.run.folder import StorageError, exclusive_lock, exclusive_output
-from specdec_core.study.run.runner import run_study
 from tests.study.toy_study import STUDY, Recorder
 
 HOLD = """
 import sys
 from pathlib import Path
+from specdec_core.study import compare
+from specdec_core.study.report import results
+from specdec_core.study.report.results import write_results
 from specdec_core.study.run.folder import exclusive_lock
 
 with exclusive_lock(Path(sys.argv[1])):
@@ -46,11 +51,21 @@ def test_a_killed_study_locks_nothing(tmp_path):
 def test_a_second_study_is_refused_before_a_model_is_loaded(study, tmp_path):
     recorder = Recorder()
     with exclusive_lock(tmp_path / "out"), pytest.raises(StorageError, match="another study is running"):
-        run_study(study(STUDY), recorder, output=tmp_path / "out")
+        compare(study(STUDY), tmp_path / "out", progress=recorder)
     assert recorder.stages == []
-    assert len(run_study(study(STUDY, "repeats=1"), recorder, output=tmp_path / "out").repeats) == 3
+    compare(study(STUDY, "repeats=1"), tmp_path / "out", progress=recorder)
     with exclusive_lock(tmp_path / "out"):
         pass
+
+
+def test_a_folder_is_locked_until_the_results_are_written(study, tmp_path, monkeypatch):
+    def written(folder, *given):
+        with pytest.raises(StorageError, match="another study is running"), exclusive_lock(folder):
+            pass
+        return write_results(folder, *given)
+
+    monkeypatch.setattr(results, "write_results", written)
+    assert compare(study(STUDY, "repeats=1"), tmp_path / "out", progress=False).report.is_file()
 
 
 def test_what_cannot_be_locked_is_not_refused(tmp_path):

@@ -62,15 +62,15 @@ def replay_study(
         name: Name of the record in results.
         machines: Machines whose seconds are expected. With several, each task becomes one for each of them. By
             default the machine that recorded, if its T(k) was recorded, with the time of the drafters here.
-        output: Folder that stores finished runs; without it, a stopped replay cannot be resumed.
+        output: Folder that stores finished runs, which the caller has locked with `exclusive_lock`; without it, a
+            stopped replay cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
         pool: Workers that ask the drafters, with the installed plugins; by default this process.
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
-        SpecdecError: If the folder holds the results of another study, if another study is running there, or if
-            two machines have one name. A run that cannot be replayed is in the result with the reason, and the
-            others continue.
+        SpecdecError: If the folder holds the results of another study, or if two machines have one name. A run
+            that cannot be replayed is in the result with the reason, and the others continue.
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     _check_names(machines)

@@ -43,7 +43,8 @@ def run_study(
     Args:
         study: The study to run.
         progress: Where progress is reported.
-        output: Folder that stores finished repeats; without it, a stopped study cannot be resumed.
+        output: Folder that stores finished repeats, which the caller has locked with `exclusive_lock`; without it,
+            a stopped study cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
         isolate: Give each run a process of its own, which loads the target again, with the installed plugins.
         pool: Workers that load the targets and time the runs, with the installed plugins; by default this process.
@@ -51,9 +52,8 @@ def run_study(
         registry: Where plugins come from; by default the installed ones.
 
     Raises:
-        SpecdecError: If a target cannot be loaded or cannot decode its prompts, if the folder holds the results of
-            another study, or if another study is running there. Any other failing run is recorded in the result,
-            and the others continue.
+        SpecdecError: If a target cannot be loaded or cannot decode its prompts, or if the folder holds the results
+            of another study. Any other failing run is recorded in the result, and the others continue.
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
     registry = registry or default_registry()

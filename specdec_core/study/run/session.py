@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import PluginWarning, SpecdecError, raised_text, without_home
 from specdec_core.study.config.study import Run, Study, Task, with_task
-from specdec_core.study.run.folder import RESUMED, StorageError, exclusive_lock, when_stopped
+from specdec_core.study.run.folder import RESUMED, StorageError, when_stopped
 from specdec_core.study.run.journal import Journal
 from specdec_core.study.run.repeats import Repeat, Repeats, RunKey
 
@@ -121,7 +121,7 @@ def open_session(
     """Open the session of a study, or that of one that was stopped; yield it with the provenance.
 
     Args:
-        output: Folder that stores finished repeats, and that no other study uses meanwhile; None for none.
+        output: Folder that stores finished repeats, which the caller has locked; None for none.
         provenance: Returns everything that must be equal for repeats to belong together.
         progress: Where progress is reported.
         fresh: Discard what an earlier study left in the folder.
@@ -131,10 +131,10 @@ def open_session(
 
     Raises:
         ConfigError: The folder holds the results of another study.
-        StorageError: It cannot be written, or another study is running there.
+        StorageError: It cannot be written.
         KeyboardInterrupt: On Ctrl-C; the message says what was stored.
     """
-    with exclusive_lock(output) if output is not None else nullcontext(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         found = provenance()
         session = Session(None if output is None else Journal(output, found, fresh=fresh))
         warnings.simplefilter("ignore", PluginWarning)  # the result reports failures of plugins
