@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -174,6 +175,8 @@ class Catalogue:
         """Return one of `DRAFTERS`; with `afresh`, a new one."""
         if afresh or who not in self._made:
             name, settings = _CATALOGUE[who]
+            if name == "quantised" and self._info.device != "cpu":
+                pytest.importorskip("torchao")
             settings = {key: self._written(value) for key, value in settings.items()}
             if "middle" not in settings:
                 settings |= self._needed.get(who) or self._needed.get(name, {})

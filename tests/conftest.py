@@ -18,6 +18,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # time in which tests are collected, and for a tenth of that in which they run.
 gc.disable()
 
+NO_DEVICE = pytest.StashKey[str | None]()
+
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
@@ -28,10 +30,22 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", help="device of the correctness tests: cpu or cuda")
+    parser.addoption(
+        "--device",
+        default="cpu",
+        help="device of the correctness tests: cpu, cuda (simulated where there is none) or cuda:simulated",
+    )
     parser.addoption(
         "--compile", choices=("fixed", "symbolic", "device"), help="let all models run static forward passes"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Simulate a GPU where `--device` asks for one and there is none."""
+    if config.getoption("--device").startswith("cuda"):
+        from tests import simulated_gpu
+
+        config.stash[NO_DEVICE] = simulated_gpu.prepare(config.getoption("--device"))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -46,12 +60,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         unused = [item for item in items if "device" not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=unused)
         items[:] = [item for item in items if "device" in getattr(item, "fixturenames", ())]
+        if (reason := config.stash.get(NO_DEVICE, None)) is not None:
+            for item in items:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> str:
     """Return the device that `--device` names."""
-    return str(request.config.getoption("--device"))
+    return str(request.config.getoption("--device")).removesuffix(":simulated")
 
 
 @pytest.fixture(scope="session", autouse=True)

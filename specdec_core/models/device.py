@@ -1,6 +1,6 @@
 """Devices and number formats: settings, descriptions, synchronisation, inference mode.
 
-Other modules pass a `torch.device` along and copy tensors with `tensor.to(device, non_blocking=True)`.
+Other modules pass a `torch.device` along, and copy tensors with `moved` and numbers with `uploaded`.
 """
 
 from __future__ import annotations
@@ -89,6 +89,33 @@ def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished all queued work. Does nothing for a CPU, which runs synchronously."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def moved(tensor: Tensor, device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a tensor on a device, without waiting unless it comes from a GPU to the CPU, which then reads it.
+
+    Args:
+        tensor: On any device. From the CPU to a GPU it goes by way of pinned memory, as others may be waited for.
+        device: Where the result is; the tensor itself is returned if it is there already.
+        dtype: Of the result; that of the tensor by default.
+    """
+    device = torch.device(device)
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.to(dtype or tensor.dtype).pin_memory()
+    return tensor.to(device, dtype or tensor.dtype, non_blocking=device.type != "cpu")
+
+
+def uploaded(numbers: Any, device: torch.device | str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return numbers of Python's, or of an array, as a tensor on a device, without waiting for it.
+
+    `torch.tensor(numbers, device=device)` waits until a GPU has finished all queued work.
+
+    Args:
+        numbers: A number, a list of numbers or of lists, or an array of numpy's, which the result may share.
+        device: Where the result is.
+        dtype: Of the result; what `torch.as_tensor` chooses by default.
+    """
+    return moved(torch.as_tensor(numbers, dtype=dtype), device)
 
 
 def fetched(*parts: Tensor) -> list[Any]:

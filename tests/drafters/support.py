@@ -57,9 +57,12 @@ class SeededRequest:
 
     def draw(self, probabilities: Tensor) -> Tensor:
         assert self.wants_more(), "a token was drawn beyond every budget"
-        torch.testing.assert_close(probabilities.sum(-1), torch.ones(len(self.budget)), atol=1e-5, rtol=0)
-        pairs = zip(probabilities, self.generators, strict=True)
-        drawn = torch.cat([torch.multinomial(row, 1, generator=generator) for row, generator in pairs])
+        host = probabilities.cpu()  # where its generators are
+        torch.testing.assert_close(host.sum(-1), torch.ones(len(self.budget)), atol=1e-5, rtol=0)
+        pairs = zip(host, self.generators, strict=True)
+        drawn = torch.cat([torch.multinomial(row, 1, generator=generator) for row, generator in pairs]).to(
+            probabilities.device
+        )
         self.drawn.append(drawn)
         self.q.append(probabilities.clone())
         return drawn

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Sparse
+from specdec_core.models.device import moved
 from specdec_core.models.run.tree import lineage
 from specdec_core.verification.distributions import density
 
@@ -187,7 +188,8 @@ def copied(proposal: Proposal, device: torch.device) -> Proposal:
     q = proposal.q
 
     def copy(part: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        return part.to(device, dtype or part.dtype, non_blocking=True, copy=True)
+        there = moved(part, device, dtype or part.dtype)
+        return there.clone() if there is part else there
 
     if isinstance(q, Dense):
         q = Dense(copy(q.probabilities[:, :width], torch.float32))

@@ -1,0 +1,98 @@
+// A simulated CUDA device: its memory is the host's, and each operator runs on the CPU. See README.md.
+#include "kernels.h"
+
+namespace at { REGISTER_ALLOCATOR(DeviceType::CUDA, &simulated::device_memory); }
+namespace c10::impl { C10_REGISTER_GUARD_IMPL(CUDA, simulated::Guard); }
+
+TORCH_LIBRARY_IMPL(_, CUDA, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&simulated::fallback>());
+}
+TORCH_LIBRARY_IMPL(aten, CUDA, m) {
+  m.impl("empty.memory_format", simulated::empty);
+  m.impl("empty_strided", simulated::empty_strided);
+  m.impl("copy_", simulated::copy_);
+  m.impl("_copy_from", simulated::copy_from);
+  m.impl("_local_scalar_dense", simulated::local_scalar_dense);
+  m.impl("set_.source_Storage_storage_offset", simulated::set_storage_offset);
+  m.impl("set_.source_Storage", simulated::set_storage);
+  m.impl("set_.source_Tensor", simulated::set_tensor);
+  m.impl("set_", simulated::set_nothing);
+  m.impl("record_stream", simulated::record_stream);
+  m.impl("_scaled_dot_product_fused_attention_overrideable", simulated::attend);
+  m.impl("_scaled_dot_product_fused_attention_overrideable_backward", simulated::attend_backward);
+}
+
+namespace simulated {
+
+void begin_capture(Graph& graph) {
+  TORCH_CHECK(!capturing, "already capturing");
+  graph.nodes.clear();
+  capturing = &graph;
+}
+
+// A GPU computes nothing while it captures: put back what was there, and fill what was made.
+void end_capture(Graph& graph) {
+  capturing = nullptr;
+  c10::InferenceMode inference;
+  for (auto it = graph.overwritten.rbegin(); it != graph.overwritten.rend(); ++it)
+    if (it->first.sizes() == it->second.sizes()) it->first.copy_(it->second);
+  for (auto& made : graph.made)
+    std::memset(made.unsafeGetStorageImpl()->mutable_data(), UNWRITTEN, made.nbytes());
+  graph.overwritten.clear();
+  graph.made.clear();
+}
+
+void put(const IValue& from, const IValue& to) {
+  if (from.isTensorList()) {
+    const auto sources = from.toTensorVector(), targets = to.toTensorVector();
+    for (size_t i = 0; i < sources.size(); ++i) put(sources[i], targets[i]);
+  } else if (from.isTensor() && to.toTensor().defined() && to.toTensor().data_ptr() != from.toTensor().data_ptr()) {
+    host_view(to.toTensor()).copy_(host_view(from.toTensor()));
+  }
+}
+
+void replay(Graph& graph) {
+  py::gil_scoped_release release;
+  c10::InferenceMode inference;
+  for (auto& node : graph.nodes) {
+    Stack stack(node.arguments);
+    if (node.op.schema().name() == "aten::copy_") {
+      auto to = stack[0].toTensor();
+      copy_(to, stack[1].toTensor(), false);
+      continue;
+    }
+    run(node.op, &stack);
+    for (size_t i = 0; i < stack.size(); ++i) put(stack[i], node.results[i]);
+  }
+}
+
+void install() {
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&choose_attention);
+  install_hooks();
+}
+
+}  // namespace simulated
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace simulated;
+  m.def("install", &install);
+  m.def("on_event", [](py::object f) { on_event = f.release().ptr(); });
+  m.def("launches", [] { return launches.load(); });
+  m.def("launched", [] { std::lock_guard<std::mutex> hold(lock); return launched; });
+  m.def("allocations", [] { return allocations.load(); });
+  m.def("bytes", [] { return std::make_pair(bytes_now.load(), bytes_peak.load()); });
+  m.def("reset_peak", [] { bytes_peak = bytes_now.load(); });
+  m.def("wait", [](const std::string& name) { wait("synchronize", name, 0); });
+  m.def("set_late", [](bool on) { arrive(); late = on; });
+  m.def("device_count", [] { return DEVICES; });
+  m.def("current_device", [] { return simulated::current_device; });
+  m.def("exchange_device", &exchange_device);
+  m.def("default_generator", [](int index) { return default_generator(index); });
+  m.def("is_capturing", [] { return capturing != nullptr; });
+  py::class_<Graph>(m, "Graph")
+      .def(py::init<>())
+      .def("begin", &begin_capture)
+      .def("end", &end_capture)
+      .def("replay", &replay)
+      .def("__len__", [](Graph& graph) { return graph.nodes.size(); });
+}

@@ -1,0 +1,149 @@
+"""Names of `torch.cuda` on the simulated device: one stream, events without time, graphs that record operators."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+GIB = 2**30
+
+
+def names(native: ModuleType) -> dict[str, Any]:
+    """Return what replaces the names of `torch.cuda`."""
+
+    def index_of(device: Any = None) -> int:
+        index = device if device is None or isinstance(device, int) else torch.device(device).index
+        return native.current_device() if index is None or index < 0 else index
+
+    def generator(device: Any = None) -> torch.Generator:
+        return native.default_generator(index_of(device))
+
+    def synchronize(device: Any = None) -> None:
+        native.wait("torch.cuda.synchronize")
+
+    class Device(contextlib.ContextDecorator):
+        def __init__(self, device: Any) -> None:
+            self.index = index_of(device)
+
+        def __enter__(self) -> None:
+            self.before = native.exchange_device(self.index)
+
+        def __exit__(self, *_: object) -> None:
+            native.exchange_device(self.before)
+
+    class Event:
+        def __init__(self, **_: Any) -> None: ...
+        def record(self, stream: Any = None) -> None: ...
+        def wait(self, stream: Any = None) -> None: ...
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            native.wait("torch.cuda.Event.synchronize")
+
+        def elapsed_time(self, other: Any) -> float:
+            raise RuntimeError("the simulated GPU has no time to measure")
+
+    class Stream(contextlib.nullcontext):
+        def __init__(self, device: Any = None, **_: Any) -> None:
+            super().__init__(self)
+            self.device = torch.device("cuda", index_of(device))
+            self.cuda_stream = 0
+
+        def wait_stream(self, other: Any) -> None: ...
+        def wait_event(self, event: Any) -> None: ...
+
+        def record_event(self, event: Any = None) -> Event:
+            return event or Event()
+
+        def query(self) -> bool:
+            return True
+
+        def synchronize(self) -> None:
+            native.wait("torch.cuda.Stream.synchronize")
+
+    class CUDAGraph:
+        def __init__(self, **_: Any) -> None:
+            self._recorded = native.Graph()
+
+        def capture_begin(self, **_: Any) -> None:
+            self._recorded.begin()
+
+        def capture_end(self) -> None:
+            self._recorded.end()
+
+        def replay(self) -> None:
+            self._recorded.replay()
+
+        def reset(self) -> None: ...
+
+        def pool(self) -> tuple[int, int]:
+            return (0, 1)
+
+    @contextlib.contextmanager
+    def graph(
+        made: CUDAGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = ""
+    ) -> Iterator[None]:
+        synchronize()
+        made.capture_begin()
+        try:
+            yield
+        finally:
+            made.capture_end()
+
+    def manual_seed_all(seed: int) -> None:
+        for index in range(native.device_count()):
+            generator(index).manual_seed(int(seed))
+
+    properties = SimpleNamespace(
+        name="Simulated GPU", major=8, minor=0, total_memory=8 * GIB, multi_processor_count=1, warp_size=32
+    )
+    memory = {
+        "empty_cache": lambda: None,
+        "ipc_collect": lambda: None,
+        "mem_get_info": lambda device=None: (8 * GIB, 8 * GIB),
+        "memory_stats": lambda device=None: {},
+        "reset_peak_memory_stats": lambda device=None: native.reset_peak(),
+    }
+    for name in ("memory_allocated", "memory_reserved"):
+        memory[name] = lambda device=None: native.bytes()[0]
+        memory[f"max_{name}"] = lambda device=None: native.bytes()[1]
+    return memory | {
+        "_exchange_device": native.exchange_device,
+        "_is_in_bad_fork": lambda: False,
+        "_lazy_init": lambda: None,
+        "_maybe_exchange_device": native.exchange_device,
+        "CUDAGraph": CUDAGraph,
+        "Event": Event,
+        "Stream": Stream,
+        "current_device": native.current_device,
+        "current_stream": Stream,
+        "default_generators": tuple(generator(index) for index in range(native.device_count())),
+        "default_stream": Stream,
+        "device": Device,
+        "device_count": native.device_count,
+        "get_amp_supported_dtype": lambda: [torch.float16, torch.bfloat16],
+        "get_device_capability": lambda device=None: (8, 0),
+        "get_device_name": lambda device=None: properties.name,
+        "get_device_properties": lambda device=None: properties,
+        "get_rng_state": lambda device="cuda": generator(device).get_state(),
+        "graph": graph,
+        "graph_pool_handle": lambda: (0, 1),
+        "initial_seed": lambda: generator().initial_seed(),
+        "is_available": lambda: True,
+        "is_bf16_supported": lambda including_emulation=True: True,
+        "is_current_stream_capturing": native.is_capturing,
+        "is_initialized": lambda: True,
+        "manual_seed": lambda seed: generator().manual_seed(int(seed)),
+        "manual_seed_all": manual_seed_all,
+        "seed": lambda: generator().seed(),
+        "set_device": lambda device: native.exchange_device(index_of(device)),
+        "set_rng_state": lambda state, device="cuda": generator(device).set_state(state),
+        "stream": lambda stream: stream or contextlib.nullcontext(),
+        "synchronize": synchronize,
+    }
