@@ -18,7 +18,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ import beam_tables
 import benchmark_tables
 import digits
 import generation_tables
+import gpu_tables
 import paper_tables
 import replay_tables
 import typer
@@ -48,7 +49,7 @@ OUTPUT = re.compile(
 )
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
-    r"beams|replays|measured): "
+    r"beams|replays|measured|forecasts): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -138,31 +139,6 @@ def commands(name: str) -> str:
     return "\n" + re.sub(r"^```$(?=\n\w)", "```sh", text, flags=re.MULTILINE) + "\n\n"
 
 
-def paper(name: str) -> str:
-    """Return a table of the page on the paper's tables."""
-    return paper_tables.TABLES[name]()
-
-
-def drawn(name: str) -> str:
-    """Return a part of the page on images."""
-    return digits.PARTS[name]()
-
-
-def beams(name: str) -> str:
-    """Return a table of the page on beam search."""
-    return beam_tables.TABLES[name]()
-
-
-def measured(name: str) -> str:
-    """Return a table of the page on benchmarks."""
-    return benchmark_tables.TABLES[name]()
-
-
-def replays(name: str) -> str:
-    """Return a table of the page on replays."""
-    return replay_tables.TABLES[name]()
-
-
 def arguments(_: str) -> str:
     """Return the arguments of transformers' `generate` that `generate_with` does not support."""
     rows = (f"| `{name}` | {reason[0].upper()}{reason[1:]}. |" for name, reason in UNSUPPORTED.items())
@@ -200,24 +176,23 @@ def _marked(lines: Sequence[str], marker: str, what: str) -> int:
     return found[0]
 
 
-def generation(name: str) -> str:
-    """Return a table of the page on transformers."""
-    return generation_tables.TABLES[name]()
-
-
-WRITERS = {
+_TABLES = {
+    "generation": generation_tables.TABLES,
+    "paper": paper_tables.TABLES,
+    "digits": digits.PARTS,
+    "beams": beam_tables.TABLES,
+    "replays": replay_tables.TABLES,
+    "measured": benchmark_tables.TABLES,
+    "forecasts": gpu_tables.TABLES,
+}
+WRITERS: dict[str, Callable[[str], str]] = {
     "arrays": arrays,
     "include": include,
     "keys": keys,
     "arguments": arguments,
-    "generation": generation,
     "checks": checks,
     "commands": commands,
-    "paper": paper,
-    "digits": drawn,
-    "beams": beams,
-    "replays": replays,
-    "measured": measured,
+    **{kind: (lambda name, parts=parts: parts[name]()) for kind, parts in _TABLES.items()},
 }
 
 

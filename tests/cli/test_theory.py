@@ -331,3 +331,48 @@ def test_help_shows_how_it_is_called(theory):
         result = theory(*arguments)
         assert result.exit_code == 0
         assert "specdec theory " in result.stdout
+
+
+def test_a_gpu_is_forecast_for_each_batch_context_and_rate(theory):
+    arguments = (
+        "gpu",
+        "--target",
+        "llama-3-8b",
+        "--drafter",
+        "llama-3-1b",
+        "--alpha",
+        "0.6,0.8",
+        "--batch",
+        "1,4",
+    )
+    shown = theory(*arguments)
+    assert shown.exit_code == 0
+    assert shown.output.startswith("Forecast, not a measurement")
+    rows = json.loads(theory(*arguments, "--json").output)
+    assert [(row["setting"]["batch"], row["alpha"]) for row in rows] == [(1, 0.6), (1, 0.8), (4, 0.6), (4, 0.8)]
+    assert all(row["improvement"] == pytest.approx(row["speculative"] / row["plain"]) for row in rows)
+    assert rows[1]["improvement"] > rows[0]["improvement"] >= 1
+
+
+def test_known_gpus_and_shapes_are_listed(theory):
+    assert {"h100", "llama-3-8b"} <= set(re.split(r"[\s,;]+", theory("gpu", "--list").output))
+    assert {"devices", "shapes"} == json.loads(theory("gpu", "--list", "--json").output).keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "--target"),
+        (("--target", "llama-3-8b"), "--drafter"),
+        (("--target", "llama-3-8b", "--drafter", "llama-3-1b", "--c", 0), "--c"),
+        (("--target", "llama-9", "--c", 0), "llama-9"),
+        (("--target", "llama-3-8b", "--c", 0, "--device", "abacus"), "abacus"),
+        (("--target", "llama-3-8b", "--c", 0, "--alpha", "1.5"), "alpha"),
+        (("--target", "llama-3-8b", "--c", 0, "--batch", "0"), "--batch"),
+        (("--target", "llama-3-8b", "--c", 0, "--context", "many"), "--context"),
+    ],
+)
+def test_a_forecast_that_cannot_be_made_says_why(theory, arguments, named):
+    result = theory("gpu", *arguments)
+    assert result.exit_code != 0
+    assert named in result.output

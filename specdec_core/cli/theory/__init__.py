@@ -8,6 +8,7 @@ import typer
 
 from specdec_core import theory
 from specdec_core.cli.common import AsJson, Wide, as_config_error, error_console, output_console, print_json
+from specdec_core.cli.theory.gpu import gpu
 from specdec_core.cli.theory.speed import speed
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output, writing_file
@@ -28,6 +29,7 @@ def _about() -> None:
 
     ```
     specdec theory speed --alpha 0.62 --c 0.02
+    specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
     specdec theory divergence --p 0.5,0.3,0.2 --q 0.6,0.3,0.1
     specdec theory table 4
     specdec theory figure 2 --output figure-2.svg
@@ -36,6 +38,7 @@ def _about() -> None:
 
 
 theory_app.command()(speed)
+theory_app.command()(gpu)
 
 
 @theory_app.command()

@@ -1,0 +1,197 @@
+"""`specdec theory gpu`: the speed-up to expect on a GPU, without one."""
+
+from dataclasses import asdict
+from itertools import product
+from typing import Annotated, TypeVar
+
+import typer
+
+from specdec_core.cli.common import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.costs.gpu.device import Execution, WeightType, devices, find_device, find_shape, shapes
+from specdec_core.interface.errors import ConfigError
+from specdec_core.study.report.formats import number
+from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
+from specdec_core.theory.ranges import check, check_gamma
+
+_MAX_GAMMA = 64
+_N = TypeVar("_N", int, float)
+
+
+def gpu(
+    target: Annotated[
+        str | None,
+        typer.Option(help="Shape of the target: one that --list names, or a folder with a config.json."),
+    ] = None,
+    drafter: Annotated[
+        str | None, typer.Option(help="Shape of a draft model that runs once for each token, as for --target.")
+    ] = None,
+    c: Annotated[
+        float | None,
+        typer.Option(
+            help="Instead of --drafter: time to draft one token over the time of a target call; 0 for a lookup.",
+            metavar="RATIO",
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="The GPU; --list names those that are known.")] = "h100",
+    alpha: Annotated[
+        str, typer.Option(help="Expected acceptance rates, from 0 to 1.", metavar="RATES")
+    ] = "0.6,0.7,0.8",
+    gamma: Annotated[
+        int | None, typer.Option(help="The number of draft tokens; by default the best one of up to --max-gamma.")
+    ] = None,
+    max_gamma: Annotated[int, typer.Option(help="The largest gamma to consider.")] = 12,
+    batch: Annotated[str, typer.Option(help="Numbers of sequences.", metavar="NUMBERS")] = "1,8",
+    context: Annotated[str, typer.Option(help="Numbers of cached tokens.", metavar="NUMBERS")] = "1024",
+    weights: Annotated[WeightType, typer.Option(help="Dtype of the weights of both models.")] = "bfloat16",
+    execution: Annotated[
+        Execution,
+        typer.Option(
+            help="eager: Python launches each operator. graph: the same kernels in a captured graph, as with "
+            "`compile: true`. fused: compiled, with all but matrix products and attention fused into those."
+        ),
+    ] = "graph",
+    gpus: Annotated[int, typer.Option(help="Number of GPUs that share each layer of the target.")] = 1,
+    launches: Annotated[
+        int | None, typer.Option(help="Operators of a step outside the models; by default 40.")
+    ] = None,
+    list_known: Annotated[
+        bool, typer.Option("--list", help="List the GPUs and the shapes that are known, and stop.")
+    ] = False,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Forecast the speed-up of a drafter on a GPU. It is a forecast: nothing is measured, and no GPU is needed.
+
+    The operators, bytes and FLOPs of a forward pass are counted on tensors without values. With the bandwidth, the
+    throughput and the launch cost of the GPU they give T(k) and c, and Theorem 3.8 gives the speed-up.
+
+    For example:
+
+    ```
+    specdec theory gpu --target llama-3-8b --drafter llama-3-1b --device h100
+    specdec theory gpu --target llama-3-70b --drafter llama-3-8b --gpus 4 --batch 1,16 --context 1024,32768
+    specdec theory gpu --target path/to/model --c 0.01 --alpha 0.5 --execution eager
+    specdec theory gpu --list
+    ```
+    """
+    if list_known:
+        _list(as_json=as_json, wide=wide)
+        return
+    with as_config_error():
+        if target is None or (drafter is None) == (c is None):
+            raise ConfigError("give --target, and --drafter or --c; --list names the shapes that are known.")
+        check_gamma(max_gamma, _MAX_GAMMA, "as every gamma is tried", name="max_gamma")
+        if gamma is not None:
+            check_gamma(gamma, _MAX_GAMMA, "as every gamma is tried")
+        rates = _numbers("--alpha", alpha, float)
+        for rate in rates:
+            check("alpha", rate, 1.0)
+        if gpus < 1 or min(*(batches := _numbers("--batch", batch, int)), 1) < 1:
+            raise ConfigError(f"--gpus {gpus} and --batch {batch} were given; both take whole numbers from 1.")
+        contexts = _numbers("--context", context, int)
+        if min(contexts) < 1:
+            raise ConfigError(f"--context {context} was given; it takes whole numbers from 1.")
+
+        import torch
+
+        from specdec_core.costs.gpu.counting import ModelWork
+        from specdec_core.costs.gpu.forecast import LAUNCHES, Setting, gpu_forecast
+
+        on = find_device(device)
+        dtype = getattr(torch, weights) if weights in on.tflops else torch.bfloat16
+        model = ModelWork(find_shape(target), dtype)
+        drafts = ModelWork(find_shape(drafter), dtype) if drafter is not None else float(c or 0)
+        outside = LAUNCHES if launches is None else launches
+        found = [
+            gpu_forecast(
+                model,
+                drafts,
+                Setting(on, size, length, weights, execution, gpus, outside),
+                rate,
+                gamma=gamma,
+                max_gamma=max_gamma,
+            )
+            for size, length, rate in product(batches, contexts, rates)
+        ]
+    if as_json:
+        derived = ({"improvement": one.improvement, "fits": one.fits} for one in found)
+        plain = ({**asdict(one), "costs": one.costs.model_dump()} for one in found)
+        print_json([{**one, **more} for one, more in zip(plain, derived, strict=True)])
+        return
+    console = output_console(wide=wide)
+    shared = f"{gpus} × {on.name}" if gpus > 1 else on.name
+    drafts_with = drafter or f"c = {c:g}"
+    console.print(
+        Prose(f"Forecast, not a measurement: {target} with {drafts_with} on {shared}, {weights}, {execution}.")
+    )
+    columns = (
+        Column("batch"),
+        Column("context", spare=1),
+        Column("alpha"),
+        Column("T(0)\nms"),
+        Column("T(gamma)\nms", spare=3),
+        Column("c"),
+        Column("best\ngamma" if gamma is None else "gamma"),
+        Column("plain\ntokens/s", spare=2),
+        Column("tokens/s"),
+        Column("speed-up"),
+        Column("memory\nGB", spare=4),
+        Column("", numeric=False),
+    )
+    rows = []
+    for one in found:
+        verify = one.costs.verify
+        cells = (
+            str(one.setting.batch),
+            str(one.setting.context),
+            f"{one.alpha:g}",
+            number(1e3 * verify[0], 2),
+            number(1e3 * verify[one.gamma], 2),
+            number(one.costs.c, 3),
+            str(one.gamma),
+            number(one.plain, 0),
+            number(one.speculative, 0),
+            number(one.improvement, 2, "×"),
+            number(one.memory_gb, 0),
+            "" if one.fits else f"does not fit into {on.memory_gb:g} GB",
+        )
+        rows.append(Row(cells))
+    console.print(for_terminal(ReportTable(columns, tuple(rows))))
+
+
+def _numbers(option: str, text: str, kind: type[_N]) -> list[_N]:
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option}: expected numbers separated by commas; {error}.") from None
+
+
+def _list(*, as_json: bool, wide: bool) -> None:
+    known, models = devices(), shapes()
+    if as_json:
+        print_json({"devices": {name: asdict(one) for name, one in known.items()}, "shapes": models})
+        return
+    console = output_console(wide=wide)
+    columns = (
+        Column("GPU", numeric=False),
+        Column("name", numeric=False),
+        Column("GB/s"),
+        Column("TFLOPS\nbfloat16"),
+        Column("GB"),
+        Column("source", numeric=False, wraps=True, spare=1),
+    )
+    rows = [
+        Row(
+            (
+                key,
+                one.name,
+                f"{one.bandwidth_gbs:g}",
+                f"{one.tflops['bfloat16']:g}",
+                f"{one.memory_gb:g}",
+                one.source,
+            )
+        )
+        for key, one in known.items()
+    ]
+    console.print(for_terminal(ReportTable(columns, tuple(rows))))
+    console.print(Prose(f"Shapes: {', '.join(models)}; or a folder with a config.json."))
