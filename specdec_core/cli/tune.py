@@ -18,7 +18,7 @@ from specdec_core.cli.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.offline.tune.winning_study import folder_of
-from specdec_core.registry import is_shipped, misspelt_collection
+from specdec_core.registry import is_shipped, misspelt_reference
 from specdec_core.study.config.yaml_source import written_yaml
 from specdec_core.study.run.folder import check_free
 
@@ -158,7 +158,7 @@ def _study_and_record(study: str | None, record: str | None) -> tuple[str | None
             "nothing to tune: pass a study with the candidates, or a record such as builtin:code, on which the "
             "installed drafters are tried."
         )
-    if study is None or not (is_shipped(study) or misspelt_collection(study) or Path(study).is_dir()):
+    if study is None or not (is_shipped(study) or misspelt_reference(study) or Path(study).is_dir()):
         return study, record
     if record is not None:
         raise ConfigError(f"two records are given, {study} and --record {record}; pass one, and a study.")

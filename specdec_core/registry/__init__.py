@@ -10,7 +10,7 @@ from specdec_core.registry.requirements import (
     rule_problems,
 )
 from specdec_core.registry.settings import plugin_settings, plugin_types
-from specdec_core.registry.shipped import drafter_settings, is_shipped, misspelt_collection, shipped_file
+from specdec_core.registry.shipped import drafter_settings, is_shipped, misspelt_reference, shipped_file
 from specdec_core.registry.validation_errors import describe
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "hookimpl",
     "is_shipped",
     "marker_of",
-    "misspelt_collection",
+    "misspelt_reference",
     "nested_settings",
     "plugin_settings",
     "plugin_types",

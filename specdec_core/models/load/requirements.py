@@ -15,7 +15,7 @@ from specdec_core.registry import (
     check_requirements,
     encoder_mismatch,
     entries,
-    misspelt_collection,
+    misspelt_reference,
     nested_settings,
 )
 
@@ -102,8 +102,8 @@ def unmet_requirements(
 
 
 def _misspelt(config: PluginConfig, folder: Path) -> Iterator[tuple[Keys, PluginError]]:
-    """Yield the settings that refer to a file of a collection whose name is misspelt."""
+    """Yield the settings that refer to a file of a collection, and misspell one of both."""
     for name in type(config).model_fields:
         for keys, value in entries(getattr(config, name)):
-            if isinstance(value, (str, Path)) and (message := misspelt_collection(value, folder)) is not None:
+            if isinstance(value, (str, Path)) and (message := misspelt_reference(value, folder)) is not None:
                 yield (name, *keys), PluginError(message)
