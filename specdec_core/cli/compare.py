@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_core.cli.common import (
+from specdec_core.cli.options.shared_options import (
     StudyFile,
     error_console,
     output_console,
     shown_progress,
 )
-from specdec_core.cli.study_options import StudyOptions, grouped
+from specdec_core.cli.options.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import Comparison
 from specdec_core.study import compare as run_comparison

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from specdec_core.cli.common import (
+from specdec_core.cli.options.input_options import PROMPTS_HELP, prompts_settings
+from specdec_core.cli.options.shared_options import (
     PluginTimeout,
     Quiet,
     error_console,
@@ -20,10 +21,9 @@ from specdec_core.cli.common import (
     plugin_output,
     quieten_libraries,
 )
-from specdec_core.cli.console import write_text
-from specdec_core.cli.inputs import PROMPTS_HELP, prompts_settings
-from specdec_core.cli.study_options import TextOptions, given, grouped, study_of_options
-from specdec_core.cli.trace import TraceView, speller
+from specdec_core.cli.options.study_options import TextOptions, given, grouped, study_of_options
+from specdec_core.cli.terminal.console import write_text
+from specdec_core.cli.terminal.trace import TraceView, speller
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
 from specdec_core.interface.inputs import open_text
 from specdec_core.registry import default_registry

@@ -2,7 +2,15 @@
 
 from dataclasses import asdict
 
-from specdec_core.cli.common import AsJson, MaxRuns, Settings, StudyFile, Wide, output_console, print_json
+from specdec_core.cli.options.shared_options import (
+    AsJson,
+    MaxRuns,
+    Settings,
+    StudyFile,
+    Wide,
+    output_console,
+    print_json,
+)
 from specdec_core.registry import PluginRecord, default_registry
 from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_schema
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal

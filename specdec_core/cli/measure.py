@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from specdec_core.cli.common import (
+from specdec_core.cli.options.shared_options import (
     PluginTimeout,
     Quiet,
     Settings,
@@ -21,7 +21,7 @@ from specdec_core.cli.common import (
     shown_progress,
     validated,
 )
-from specdec_core.cli.study_options import TaskOptions, given, grouped, study_of
+from specdec_core.cli.options.study_options import TaskOptions, given, grouped, study_of
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.interface.inputs import input_path

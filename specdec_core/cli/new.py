@@ -7,7 +7,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from specdec_core.cli.common import output_console
+from specdec_core.cli.options.shared_options import output_console
 from specdec_core.cli.scaffold import (
     STYLES,
     File,

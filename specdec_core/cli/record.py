@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from specdec_core.cli.common import (
+from specdec_core.cli.options.input_options import read_target
+from specdec_core.cli.options.shared_options import (
     Quiet,
     Ray,
     Settings,
@@ -18,8 +19,7 @@ from specdec_core.cli.common import (
     quieten_libraries,
     shown_progress,
 )
-from specdec_core.cli.inputs import read_target
-from specdec_core.cli.study_options import TextOptions, given, grouped, study_of
+from specdec_core.cli.options.study_options import TextOptions, given, grouped, study_of
 from specdec_core.cluster import pooled
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study import Study, Task

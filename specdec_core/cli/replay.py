@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from specdec_core.cli.common import (
+from specdec_core.cli.compare import read_machines, show
+from specdec_core.cli.options.input_options import Named, read_target
+from specdec_core.cli.options.shared_options import (
     error_console,
     shown_progress,
 )
-from specdec_core.cli.compare import read_machines, show
-from specdec_core.cli.inputs import Named, read_target
-from specdec_core.cli.study_options import StudyOptions, grouped
+from specdec_core.cli.options.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.offline.candidates import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
 from specdec_core.offline.record import read_record

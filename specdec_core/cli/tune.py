@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from specdec_core.cli.common import (
+from specdec_core.cli.options.input_options import Named, read_target
+from specdec_core.cli.options.shared_options import (
     error_console,
     output_console,
     quieten_libraries,
     shown_progress,
 )
-from specdec_core.cli.inputs import Named, read_target
-from specdec_core.cli.study_options import StudyOptions, grouped
+from specdec_core.cli.options.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.offline.tune.winning_study import folder_of

@@ -121,7 +121,7 @@ class Comparison:
                 yield from map(Prose, ("", *lines))
 
     def _repr_html_(self) -> str:
-        from specdec_core.study.report.html_report import report_fragment
+        from specdec_core.study.report.html.html_report import report_fragment
 
         return report_fragment(self.study.path.name, self.rows)
 

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 from typer.testing import CliRunner
 
-from specdec_core.cli import console as module
-from specdec_core.cli.console import PlainConsole, output_console, write_text
 from specdec_core.cli.main import app
+from specdec_core.cli.terminal import console as module
+from specdec_core.cli.terminal.console import PlainConsole, output_console, write_text
 from specdec_core.study.report.layout import Prose
 
 HOSTILE = "\x1b[31m[bold]a[/x] :bug:\x9b2J\u202e\x07"

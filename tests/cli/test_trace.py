@@ -9,7 +9,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.cli.trace import TraceView, speller
+from specdec_core.cli.terminal.trace import TraceView, speller
 from specdec_core.interface import Outcome, StepReport
 
 WORDS = ("<pad>", "</s>", "<unk>", "▁das", "▁Haus", "es", "▁", "!")

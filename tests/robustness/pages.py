@@ -12,7 +12,7 @@ from typing import Any
 from specdec_core.decoding import BatchResult, Generation, Metrics, PluginFailure
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.progress import NotebookProgress
-from specdec_core.study.report.html_report import report_fragment, report_page
+from specdec_core.study.report.html.html_report import report_fragment, report_page
 from tests.robustness.attack import BrokenError
 from tests.robustness.terminals import RAW
 from tests.study.summaries import QUALITY, baseline, output, run

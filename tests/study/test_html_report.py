@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from specdec_core.study.config.prompts import PromptText
-from specdec_core.study.report import charts
-from specdec_core.study.report.html_report import report_page
+from specdec_core.study.report.html import charts
+from specdec_core.study.report.html.html_report import report_page
 from specdec_core.study.report.layout import for_terminal
 from specdec_core.study.report.tables import departures, quality_table, results_table
 from specdec_core.study.report.verdict import verdict

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.config.schema import ImagesConfig
-from specdec_core.study.report.html_report import report_page
-from specdec_core.study.report.pictures import MAX_PICTURES, pictures
+from specdec_core.study.report.html.html_report import report_page
+from specdec_core.study.report.html.pictures import MAX_PICTURES, pictures
 from specdec_core.study.report.quality import Output
 from tests.study.page_elements import Elements
 from tests.study.summaries import baseline, run

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.study import compare, load_study
-from specdec_core.study.report.html_report import report_page
+from specdec_core.study.report.html.html_report import report_page
 
 STUDY = """\
 target: builtin:target

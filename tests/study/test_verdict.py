@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from specdec_core.study.report.charts import speed_chart
+from specdec_core.study.report.html.charts import speed_chart
 from specdec_core.study.report.tables import results_table
 from specdec_core.study.report.verdict import exit_code, verdict
 from specdec_core.theory.intervals import median_interval

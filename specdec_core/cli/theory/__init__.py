@@ -7,7 +7,14 @@ from typing import Annotated
 import typer
 
 from specdec_core import theory
-from specdec_core.cli.common import AsJson, Wide, as_config_error, error_console, output_console, print_json
+from specdec_core.cli.options.shared_options import (
+    AsJson,
+    Wide,
+    as_config_error,
+    error_console,
+    output_console,
+    print_json,
+)
 from specdec_core.cli.theory.gpu import gpu
 from specdec_core.cli.theory.speed import speed
 from specdec_core.interface.errors import ConfigError

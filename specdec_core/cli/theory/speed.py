@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from specdec_core.cli.common import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
 from specdec_core.costs import Forecast, GammaForecast, forecast, step_seconds
 from specdec_core.interface.errors import ConfigError
 from specdec_core.measurement.file import read_measurement

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from specdec_core.interface.errors import SpecdecError, exception_text
 from specdec_core.interface.files import writing_file
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report.html_report import report_page
+from specdec_core.study.report.html.html_report import report_page
 
 if TYPE_CHECKING:
     from specdec_core.study.config.study import Study

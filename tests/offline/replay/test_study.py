@@ -24,7 +24,7 @@ from specdec_core.offline.replay.study import replay_study
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key
-from specdec_core.study.report.html_report import report_page
+from specdec_core.study.report.html.html_report import report_page
 from specdec_core.study.report.results import write_results
 from specdec_core.study.report.summary import summarise
 from specdec_core.study.report.tables import diagnoses, results_table

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from specdec_core.cli.console import error_console as error_console
-from specdec_core.cli.console import output_console as output_console
+from specdec_core.cli.terminal.console import error_console as error_console
+from specdec_core.cli.terminal.console import output_console as output_console
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import describe
 from specdec_core.study.progress import TerminalProgress

@@ -10,7 +10,15 @@ from typing import Annotated, Any, get_type_hints
 
 from typer import Option
 
-from specdec_core.cli.common import (
+from specdec_core.cli.options.input_options import (
+    PROMPTS_HELP,
+    TARGET_HELP,
+    Device,
+    Dtype,
+    prompts_settings,
+    target_settings,
+)
+from specdec_core.cli.options.shared_options import (
     MaxRuns,
     MinP,
     PluginTimeout,
@@ -22,7 +30,6 @@ from specdec_core.cli.common import (
     Wide,
     option_of,
 )
-from specdec_core.cli.inputs import PROMPTS_HELP, TARGET_HELP, Device, Dtype, prompts_settings, target_settings
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.registry.nesting import Keys

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from specdec_core.study.config.study import BASELINE
-from specdec_core.study.report import charts
 from specdec_core.study.report.certainty import untimed
 from specdec_core.study.report.expectation import MIN_COUNT
 from specdec_core.study.report.formats import visible
-from specdec_core.study.report.pictures import Picture, pictures
+from specdec_core.study.report.html import charts
+from specdec_core.study.report.html.pictures import Picture, pictures
 from specdec_core.study.report.replayed import replay_line, replay_of
 from specdec_core.study.report.tables import by_task, quality_table, results_table
 from specdec_core.study.report.verdict import verdict

@@ -9,7 +9,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from specdec_core.cli.common import Quiet
+from specdec_core.cli.options.shared_options import Quiet
 from specdec_core.interface import PluginConfig, PluginSpec
 from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import describe

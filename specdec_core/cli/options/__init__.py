@@ -1,0 +1,1 @@
+"""The options of the commands, and the study, prompts or settings that they describe."""

@@ -1,0 +1,1 @@
+"""The terminal: consoles, and the trace of a generation."""
