@@ -25,7 +25,7 @@ from transformers.utils import logging as hf_logging
 from specdec_core.decoding import BatchResult, Decoder, make_drafter
 from specdec_core.interface import BatchInfo, Drafter, GammaController, GammaSession, PluginConfig, TokenTree
 from specdec_core.interface.controllers import FixedGammaSession
-from specdec_core.measurement.file import MeasureSettings
+from specdec_core.measurement.measurement_file import MeasureSettings
 from specdec_core.measurement.rank_acceptance import Siblings, measure_ranks
 from specdec_core.models import LoadedModel, inflate, load_model, pack
 from specdec_core.study.config.prompts import read_prompts

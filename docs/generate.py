@@ -36,7 +36,7 @@ from pydantic import BaseModel
 
 from specdec_core.cli.main import app
 from specdec_core.decoding.custom_generate.call import UNSUPPORTED
-from specdec_core.offline.record.fields import FIELDS
+from specdec_core.offline.record.shard_fields import FIELDS
 from specdec_core.registry import default_registry
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.study.config.schema import run_model, study_model

@@ -10,7 +10,7 @@ from pathlib import Path
 from specdec_core.costs.gpu.counting import ModelWork
 from specdec_core.costs.gpu.device import find_device, find_shape
 from specdec_core.costs.gpu.forecast import Setting, gpu_forecast
-from specdec_core.theory.paper.data import TABLE_4
+from specdec_core.theory.paper.printed_numbers import TABLE_4
 
 DATA = Path(__file__).parent / "data"
 CONTEXT = {"EnDe": 64, "CNNDM": 512}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec_core.theory.paper import data as paper
+from specdec_core.theory.paper import printed_numbers as paper
 
 FOLDER = Path(__file__).parent
 DATA = FOLDER / "data" / "paper"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from specdec_core.testing import Check, checks_for
-from specdec_core.testing.runner import run_check
+from specdec_core.testing.check_runner import run_check
 
 
 class Result(NamedTuple):

@@ -24,7 +24,7 @@ LIGHT = (
     "specdec_core.interface",
     "specdec_core.interface.files",
     "specdec_core.registry",
-    "specdec_core.models.load.requirements",
+    "specdec_core.models.load.model_requirements",
     "specdec_core.theory",
     "specdec_core.costs",
     "specdec_core.execution",

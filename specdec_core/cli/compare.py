@@ -118,8 +118,8 @@ def read_machines(paths: Sequence[Path], record: str | None) -> list[Machine]:
     """
     if not paths or record is None:
         return []
-    from specdec_core.measurement.file import read_measurement
     from specdec_core.measurement.machines import read_machine
+    from specdec_core.measurement.measurement_file import read_measurement
     from specdec_core.offline.record import read_record
 
     recorded = read_record(record).header.target.model

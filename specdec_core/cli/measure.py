@@ -26,7 +26,7 @@ from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.files import check_output
 from specdec_core.interface.inputs import input_path
 from specdec_core.measurement.entries import entries_of
-from specdec_core.measurement.file import (
+from specdec_core.measurement.measurement_file import (
     DrafterEntry,
     Measurement,
     MeasureSettings,

@@ -198,7 +198,7 @@ def _recorded(
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
-        from specdec_core.offline.record.study import RecordOptions, record_tasks
+        from specdec_core.offline.record.recording import RecordOptions, record_tasks
 
         quieten_libraries()
         options = RecordOptions(
@@ -240,7 +240,7 @@ def _timed(output: Path, gamma: int, named: TargetConfig | None, quiet: bool) ->
     check_free(output, "recording")
     with shown_progress(quiet=quiet) as progress:
         progress.stage("loading torch and transformers")
-        from specdec_core.offline.record.study import time_record
+        from specdec_core.offline.record.recording import time_record
 
         quieten_libraries()
         return time_record(output, progress, gamma, named=named)

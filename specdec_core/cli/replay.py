@@ -14,8 +14,7 @@ from specdec_core.cli.options.shared_options import (
 )
 from specdec_core.cli.options.study_options import StudyOptions, grouped
 from specdec_core.interface.errors import ConfigError
-from specdec_core.offline.candidates import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
-from specdec_core.offline.record import read_record
+from specdec_core.offline.candidate_runs import DEFAULT_GAMMAS, DrafterLike, default_drafters, gammas_of
 from specdec_core.study.config.yaml_source import parse_value
 
 _YAML = (".yaml", ".yml")
@@ -133,6 +132,8 @@ def _drafter(text: str) -> Any:
 
 def _default_drafters(record: str, quiet: bool) -> Sequence[DrafterLike]:
     """Return the installed drafters that can be replayed without the target, and say why the others cannot."""
+    from specdec_core.offline.record import read_record
+
     drafters, left_out = default_drafters(read_record(record), with_target=False)
     for name, reason in {} if quiet else left_out.items():
         error_console().print(f"left out: {name}: {reason}", soft_wrap=True)

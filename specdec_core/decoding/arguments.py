@@ -26,7 +26,7 @@ from specdec_core.interface.errors import ArgumentError, unknown_name
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.interface.spec import PluginKind
 from specdec_core.models import LoadedModel
-from specdec_core.models.load.requirements import unmet_requirements
+from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry import (
     KIND_LABELS,
     Registry,

@@ -3,6 +3,6 @@
 Importing this imports no torch.
 """
 
-from specdec_core.measurement.file import Measurement, Rate, read_measurement, write_measurement
+from specdec_core.measurement.measurement_file import Measurement, Rate, read_measurement, write_measurement
 
 __all__ = ["Measurement", "Rate", "read_measurement", "write_measurement"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from specdec_core.measurement.file import DrafterEntry
+from specdec_core.measurement.measurement_file import DrafterEntry
 from specdec_core.study.config.study import Run, drafter_key, drafter_label
 
 

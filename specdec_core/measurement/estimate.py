@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_core.measurement.file import Acceptance
+from specdec_core.measurement.measurement_file import Acceptance
 from specdec_core.theory.intervals import tail
 
 RESAMPLES = 2000

@@ -8,7 +8,7 @@ from statistics import median
 
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.interface.errors import ConfigError
-from specdec_core.measurement.file import Measurement, read_measurement
+from specdec_core.measurement.measurement_file import Measurement, read_measurement
 from specdec_core.study.config.study import settings_key
 from specdec_core.theory.intervals import relative_spread
 

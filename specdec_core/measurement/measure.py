@@ -18,7 +18,7 @@ from specdec_core.interface import Drafter, Progress
 from specdec_core.interface.errors import ConfigError, PluginError
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.measurement.estimate import estimate
-from specdec_core.measurement.file import (
+from specdec_core.measurement.measurement_file import (
     Acceptance,
     DrafterEntry,
     DrafterMeasurement,

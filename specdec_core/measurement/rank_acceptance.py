@@ -10,7 +10,7 @@ from specdec_core.decoding import Decoder, Prompt
 from specdec_core.interface import BatchInfo, GammaController, GammaSession, PluginConfig, StepReport, TokenTree
 from specdec_core.interface.controllers import FixedGammaSession
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.measurement.file import MeasureSettings
+from specdec_core.measurement.measurement_file import MeasureSettings
 from specdec_core.sampling.generators import row_seed
 
 

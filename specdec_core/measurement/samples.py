@@ -14,7 +14,7 @@ from specdec_core.interface import StepReport
 from specdec_core.interface.errors import PromptError
 from specdec_core.interface.settings import GenerationSettings
 from specdec_core.measurement.estimate import Samples
-from specdec_core.measurement.file import MeasureSettings
+from specdec_core.measurement.measurement_file import MeasureSettings
 from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.sampling.generators import row_seed
 

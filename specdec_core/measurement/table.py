@@ -8,8 +8,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from specdec_core.costs import StepCosts
-from specdec_core.measurement.file import Acceptance, DrafterMeasurement
-from specdec_core.measurement.positions import PositionTest, compare_positions
+from specdec_core.measurement.measurement_file import Acceptance, DrafterMeasurement
+from specdec_core.measurement.position_test import PositionTest, compare_positions
 from specdec_core.study.report.formats import UNKNOWN, number, rate, share, visible
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from specdec_core.models.device import inference_only
     from specdec_core.models.fast.compiling import compile_model
     from specdec_core.models.fast.packing import pack, unpack
-    from specdec_core.models.fast.parallel import open_session
+    from specdec_core.models.fast.tensor_parallel import open_session
     from specdec_core.models.inflation import inflate
     from specdec_core.models.load.byte_level import bytes_of_characters
     from specdec_core.models.load.checkpoint import without_progress_bar
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
         load_vocabulary,
         wrap_model,
     )
+    from specdec_core.models.load.model_requirements import unmet_requirements
     from specdec_core.models.load.probe import TESTED_FAMILIES
-    from specdec_core.models.load.requirements import unmet_requirements
     from specdec_core.models.load.resolve import model_folder
     from specdec_core.models.load.vocabulary import vocabulary_mismatch
     from specdec_core.models.loaded import LoadedModel, inspect_family
@@ -75,9 +75,9 @@ lazy_attributes(
         ),
         "specdec_core.models.loaded": ("LoadedModel", "inspect_family"),
         "specdec_core.models.fast.packing": ("pack", "unpack"),
-        "specdec_core.models.fast.parallel": ("open_session",),
+        "specdec_core.models.fast.tensor_parallel": ("open_session",),
         "specdec_core.models.load.probe": ("TESTED_FAMILIES",),
-        "specdec_core.models.load.requirements": ("unmet_requirements",),
+        "specdec_core.models.load.model_requirements": ("unmet_requirements",),
         "specdec_core.models.load.resolve": ("model_folder",),
         "specdec_core.models.run.session": ("ModelSession",),
         "specdec_core.models.variants": ("first_layers", "with_modules"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.load.overrides import overridden
+from specdec_core.models.load.thread_overrides import overridden
 
 LAYER_COUNTS = ("num_decoder_layers", "decoder_layers", "num_hidden_layers")
 """Config keys of the number of the (decoder's) layers."""

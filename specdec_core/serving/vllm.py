@@ -15,7 +15,7 @@ from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import inference_only
 from specdec_core.models.load.locate import read_tokenizer
-from specdec_core.models.load.requirements import unmet_requirements
+from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry import default_registry, dotted, plugin_settings
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from specdec_core.interface import Progress
     from specdec_core.study.report.summary import RunSummary
     from specdec_core.study.report.verdict import Verdict
-    from specdec_core.study.run.session import StudyResult
+    from specdec_core.study.run.study_session import StudyResult
 
 StudyLike: TypeAlias = Study | Path | str | Mapping[str, Any]
 """A study, the path of its YAML file, or a mapping of what the file would hold."""

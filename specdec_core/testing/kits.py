@@ -14,8 +14,8 @@ from specdec_core.interface import PluginConfig
 from specdec_core.interface.errors import SpecdecError
 from specdec_core.interface.spec import PluginKind
 from specdec_core.registry import KIND_LABELS, default_registry
+from specdec_core.testing.check_runner import run_check
 from specdec_core.testing.registration import TIMEOUT, Check, checks_for, require_known
-from specdec_core.testing.runner import run_check
 from specdec_core.testing.subject import Subject
 from specdec_core.testing.subjects import SUBJECTS, named, subject_of
 

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
+from specdec_core.testing.check_runner import findings_of, run_check
 from specdec_core.testing.registration import checks_for, require_known
-from specdec_core.testing.runner import findings_of, run_check
 from specdec_core.testing.subject import Subject
 
 # The settings and tests of the folder in which the command runs have nothing to do with the plugin.

@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[[Any], None])
 
 _CONTROLLERS = (
     "specdec_core.testing.checks.plugin_spec",
-    "specdec_core.testing.checks.controllers",
+    "specdec_core.testing.checks.controller_answers",
     "specdec_core.testing.checks.controller_decoding",
 )
 _MODULES: dict[PluginKind, tuple[str, ...]] = {
@@ -38,7 +38,7 @@ _MODULES: dict[PluginKind, tuple[str, ...]] = {
     ),
     "gamma": _CONTROLLERS,
     "lenience": _CONTROLLERS,
-    "rule": ("specdec_core.testing.checks.plugin_spec", "specdec_core.testing.checks.rules"),
+    "rule": ("specdec_core.testing.checks.plugin_spec", "specdec_core.testing.checks.rule_answers"),
 }
 """The modules with the checks of each kind, in the order in which they run."""
 

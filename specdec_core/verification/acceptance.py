@@ -20,7 +20,7 @@ from specdec_core.verification.distributions import at_positions, density, resid
 from specdec_core.verification.drawing import count_accepted, draw_next
 from specdec_core.verification.lenience import variation, within_greedy_lenience
 from specdec_core.verification.on_cpu import accept_greedy_on_cpu, accept_on_cpu, supported
-from specdec_core.verification.tree import accept_tree, accept_tree_greedy
+from specdec_core.verification.tree_acceptance import accept_tree, accept_tree_greedy
 
 
 def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Tensor) -> AcceptanceResult:

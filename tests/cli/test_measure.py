@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
-from specdec_core.measurement.file import read_measurement
+from specdec_core.measurement.measurement_file import read_measurement
 
 ECHO = "{name: echo, token: 2}"  # its default is the end of a text
 QUICK = ("--tokens", "40", "--timings", "2", "--gamma", "3", "--max-new-tokens", "12")

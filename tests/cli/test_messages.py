@@ -91,7 +91,7 @@ def test_a_replay_names_the_drafter_and_no_run_of_a_study(drafter):
 
 
 def test_tuning_names_no_run_of_a_study_that_nobody_wrote():
-    from specdec_core.offline.candidates import default_study
+    from specdec_core.offline.candidate_runs import default_study
     from specdec_core.offline.record import read_record
 
     _, left_out = default_study(read_record("builtin:code"))

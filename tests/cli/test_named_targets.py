@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from specdec_core.cli.main import app
 from specdec_core.interface.errors import ModelError
-from specdec_core.offline.record.study import RecordOptions, record_study
+from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.study import load_study
 from tests.offline.replay.studies import study_of
 from tests.offline.tune.support import write_times

@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from specdec_core.cli import main
 from specdec_core.cli.theory import theory_app
 from specdec_core.costs import StepCosts, best_gamma, improvement_at_cost
-from specdec_core.measurement.file import (
+from specdec_core.measurement.measurement_file import (
     Acceptance,
     DrafterMeasurement,
     Measurement,
     write_measurement,
 )
 from specdec_core.theory import walltime_improvement
-from specdec_core.theory.paper import data as paper
+from specdec_core.theory.paper import printed_numbers as paper
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from specdec_core.cli.main import app
 from specdec_core.costs import StepCosts
 from specdec_core.interface import SpecdecError
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, write_measurement
+from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.models import model_folder
 from tests.docs.pages import ROOT, Block, load, name, outputs, shell_lines, shown_commands, spans
 

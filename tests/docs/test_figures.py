@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from specdec_core.theory.paper import data as paper
+from specdec_core.theory.paper import printed_numbers as paper
 from tests.docs.pages import ROOT, load
 
 hooks = load(ROOT / "docs" / "hooks.py")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from specdec_core.study import load_study
-from specdec_core.theory.paper import data as paper
+from specdec_core.theory.paper import printed_numbers as paper
 from tests.docs.pages import ROOT, load
 
 tables = load(ROOT / "docs" / "paper_tables.py")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level
+from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level
 
 DATA = Path(__file__).parent / "data"
 LN_10 = float(np.log(10))

@@ -12,7 +12,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from specdec_core.interface import ModelError, Outcome, TargetInfo, TokenTree
-from specdec_drafters.common.loading import check_vocabulary
+from specdec_drafters.common.draft_model_loading import check_vocabulary
 from specdec_drafters.transformer.config import TransformerConfig
 from specdec_drafters.transformer.drafter import TransformerDrafter
 from tests.drafters.support import assert_as_fresh, commit, info_for, request_for, rows_of, tree_request

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from specdec_core.interface.settings import SamplingSettings
-from specdec_core.measurement.file import MeasureSettings
 from specdec_core.measurement.measure import MeasureContext
+from specdec_core.measurement.measurement_file import MeasureSettings
 from specdec_core.registry import default_registry
 from tests.lossless import PROMPT, VOCAB, next_token
 

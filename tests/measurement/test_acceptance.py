@@ -12,8 +12,8 @@ from specdec_core.decoding import Decoder
 from specdec_core.interface import DeterministicDrafter
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.measurement.estimate import estimate
-from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_acceptance
+from specdec_core.measurement.measurement_file import DrafterEntry
 from specdec_core.measurement.reject_all import RejectAllRule
 from specdec_core.measurement.samples import SampleRecorder, take_samples
 from specdec_core.models import wrap_model

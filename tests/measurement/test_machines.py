@@ -4,8 +4,8 @@ import pytest
 
 from specdec_core.costs import StepCosts
 from specdec_core.interface import ConfigError
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.measurement.machines import read_machine
+from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 from specdec_core.registry import default_registry
 from specdec_core.study import load_study
 from specdec_core.study.config.study import drafter_key

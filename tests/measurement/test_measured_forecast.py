@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from specdec_core.costs import StepCosts, best_gamma, improvement_at_cost
-from specdec_core.measurement.file import Acceptance, DrafterMeasurement
+from specdec_core.measurement.measurement_file import Acceptance, DrafterMeasurement
 from specdec_core.theory import walltime_improvement
 
 

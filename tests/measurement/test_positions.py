@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specdec_core.measurement.file import Acceptance
-from specdec_core.measurement.positions import compare_positions
+from specdec_core.measurement.measurement_file import Acceptance
+from specdec_core.measurement.position_test import compare_positions
 
 
 def acceptance(rates, errors=None, **more):

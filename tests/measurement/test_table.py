@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from specdec_core.costs import StepCosts
-from specdec_core.measurement.file import Acceptance, DrafterMeasurement
+from specdec_core.measurement.measurement_file import Acceptance, DrafterMeasurement
 from specdec_core.measurement.table import drafter_report
 
 ONE = Acceptance(temperature=1, lenience=1, tokens=100, alpha=0.5, low=0.4, high=0.6, by_position=(0.5,))

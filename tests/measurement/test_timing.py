@@ -12,8 +12,8 @@ from specdec_core.decoding import Decoder
 from specdec_core.decoding.timing import CyclingGamma, RepeatLastToken, watch_steps
 from specdec_core.interface import BatchInfo
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.measurement.file import DrafterEntry
 from specdec_core.measurement.measure import measure_times
+from specdec_core.measurement.measurement_file import DrafterEntry
 from specdec_core.measurement.synchronized import SynchronizedDrafter
 from specdec_core.testing.harness.toys import Hierarchy
 from specdec_drafters.transformer.config import TransformerConfig

@@ -115,7 +115,7 @@ def test_an_unknown_family_that_reads_a_tree_wrongly_takes_none(monkeypatch):
     assert probe_model(loaded).family.trees
     # As a model that sees all earlier tokens, whatever the mask says.
     monkeypatch.setattr(
-        "specdec_core.models.run.tree.CachedTree.visible",
+        "specdec_core.models.run.cached_tree.CachedTree.visible",
         lambda tree, nodes, end: torch.ones(*nodes.shape, end, dtype=torch.bool),
     )
     probed = probe_model(loaded)

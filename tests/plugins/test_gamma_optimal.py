@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from specdec_core.costs import StepCosts
 from specdec_core.interface import ConfigError
-from specdec_core.measurement.file import (
+from specdec_core.measurement.measurement_file import (
     Acceptance,
     DrafterMeasurement,
     Measurement,

@@ -20,10 +20,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from specdec_core.interface import SpecdecError
-from specdec_core.offline.candidates import default_study
+from specdec_core.offline.candidate_runs import default_study
 from specdec_core.offline.record import read_record
+from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.shards import checksum
-from specdec_core.offline.record.study import RecordOptions, record_study
 from specdec_core.offline.replay import replay
 from specdec_core.study import load_study
 from tests.robustness.attack import BrokenError

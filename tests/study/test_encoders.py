@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.models.load.requirements import unmet_requirements
+from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry import default_registry
 from specdec_core.study import load_study, run_model
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from specdec_core import TargetInfo, default_registry
 from specdec_core.cli.main import app
 from specdec_core.interface import ConfigError, PluginConfig, PluginError
-from specdec_core.models.load.requirements import unmet_requirements
+from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.registry import MAX_DEPTH, Registry
 from specdec_core.study import RunLabels, load_study, run_model, study_schema
 

@@ -10,8 +10,8 @@ import pytest
 
 from specdec_core import default_registry
 from specdec_core.testing import DrafterSubject, checks_for
+from specdec_core.testing.check_runner import run_check
 from specdec_core.testing.harness.tiny_target import tiny_target
-from specdec_core.testing.runner import run_check
 from tests.catalogue import DRAFTERS, Catalogue, plugin_of
 
 ALL = [(name, encoder) for name in DRAFTERS for encoder in (False, True)]

@@ -6,9 +6,9 @@ import pytest
 
 from specdec_core import DeterministicDrafter, PluginConfig
 from specdec_core.testing import DrafterSubject, subject_of
+from specdec_core.testing.check_runner import findings_of
 from specdec_core.testing.effort import Effort, visible_error
 from specdec_core.testing.harness import session_driver
-from specdec_core.testing.runner import findings_of
 from tests.conformance import failures, outcomes
 from tests.testing.defects import healthy
 

@@ -15,7 +15,7 @@ from specdec_core import DeterministicDrafter, PluginConfig
 from specdec_core import _time_limit as limiting
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.testing import DrafterSubject, subject_of
-from specdec_core.testing.runner import findings_of
+from specdec_core.testing.check_runner import findings_of
 from tests.conformance import outcomes
 from tests.testing.defects import healthy
 

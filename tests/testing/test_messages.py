@@ -20,7 +20,7 @@ from specdec_core.interface import (
     Proposal,
 )
 from specdec_core.testing import DrafterSubject, subject_of
-from specdec_core.testing.runner import findings_of
+from specdec_core.testing.check_runner import findings_of
 from tests.conformance import failures, quick_names
 from tests.testing.defects import healthy
 

@@ -3,7 +3,7 @@
 import pytest
 
 from specdec_core.theory import operations_increase, optimal_gamma, walltime_improvement
-from specdec_core.theory.paper import data as paper
+from specdec_core.theory.paper import printed_numbers as paper
 from specdec_core.theory.paper.tables import TABLES, rounding_range
 
 MISSED = {("EnDe", "T5-base", 1): 0.003, ("EnDe", "T5-large", 1): 0.016, ("CNNDM", "T5-large", 1): 0.009}

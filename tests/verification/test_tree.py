@@ -16,7 +16,7 @@ import torch
 from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.sampling.generators import MAX_UNIFORM
 from specdec_core.verification import accept
-from specdec_core.verification.tree import accept_tree, accept_tree_greedy
+from specdec_core.verification.tree_acceptance import accept_tree, accept_tree_greedy
 
 V = 3
 UNEVEN = (-1, -1, 0, 0, 1)

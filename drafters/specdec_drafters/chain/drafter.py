@@ -30,7 +30,7 @@ from specdec_core.interface.errors import is_failure
 from specdec_core.interface.proposal import Distribution
 from specdec_core.verification import dense
 from specdec_drafters.chain.config import ChainConfig
-from specdec_drafters.common.loading import make_nested
+from specdec_drafters.common.draft_model_loading import make_nested
 
 T = TypeVar("T")
 

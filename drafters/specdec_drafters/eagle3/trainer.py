@@ -18,12 +18,12 @@ from specdec_drafters.eagle3.config import Eagle3TrainerConfig
 from specdec_drafters.eagle3.model import Eagle3Head, HeadShape
 from specdec_drafters.eagle3.training import read_target, unrolled_loss, unrolled_scores
 from specdec_drafters.training.curve import write_curve
-from specdec_drafters.training.forward import autocast
+from specdec_drafters.training.draft_scores import Scores
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import tv_share
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.scores import Scores
+from specdec_drafters.training.sequence_logits import autocast
 from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 

@@ -12,9 +12,9 @@ from transformers import DynamicCache
 
 from specdec_core.models import LoadedModel
 from specdec_drafters.eagle3.model import Eagle3Head
+from specdec_drafters.training.draft_scores import Scores
 from specdec_drafters.training.losses import distillation
 from specdec_drafters.training.rows import Rows
-from specdec_drafters.training.scores import Scores
 
 
 @dataclass(frozen=True)

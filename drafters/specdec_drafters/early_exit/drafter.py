@@ -9,7 +9,7 @@ from specdec_core.interface import ConfigError, ModelError, TargetInfo
 from specdec_core.interface.errors import PluginWarning
 from specdec_core.interface.progress import NoProgress
 from specdec_core.models import LoadedModel
-from specdec_drafters.common.loading import compiled_like, target_model
+from specdec_drafters.common.draft_model_loading import compiled_like, target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.early_exit.config import EarlyExitConfig
 from specdec_drafters.early_exit.file import EXIT_FILE, ExitCard, read_exit

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from specdec_core.interface import ModelError
 from specdec_core.models import LoadedModel, first_layers
 from specdec_core.theory import optimal_gamma, walltime_improvement
-from specdec_drafters.training.forward import row_logits
 from specdec_drafters.training.losses import overlap
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import LARGEST_LOGITS
+from specdec_drafters.training.sequence_logits import row_logits
 
 MAX_GAMMA = 16
 """The longest draft that an expected speed-up assumes."""

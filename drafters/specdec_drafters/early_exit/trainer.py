@@ -20,11 +20,11 @@ from specdec_drafters.early_exit.model import (
     worth_of_each,
 )
 from specdec_drafters.training.config import text_facts, without_home
-from specdec_drafters.training.forward import autocast, row_logits
 from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
+from specdec_drafters.training.sequence_logits import autocast, row_logits
 from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 

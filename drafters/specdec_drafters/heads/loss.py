@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from specdec_drafters.heads.model import Heads, head_logits
+from specdec_drafters.training.draft_scores import Scores
 from specdec_drafters.training.losses import TV_SCALE
-from specdec_drafters.training.scores import Scores
 
 _LOGITS_AT_ONCE = 1 << 20
 """The most logits of one head computed at a time; enough for efficient matrix products."""

@@ -15,12 +15,12 @@ from specdec_drafters.heads.file import HeadsCard, write_heads
 from specdec_drafters.heads.loss import HeadsLoss, Reading
 from specdec_drafters.heads.model import Heads, HeadsShape
 from specdec_drafters.training.config import text_facts, without_home
-from specdec_drafters.training.forward import autocast
+from specdec_drafters.training.draft_scores import Scores
 from specdec_drafters.training.loop import Objective, StepResult
 from specdec_drafters.training.losses import tv_share
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
-from specdec_drafters.training.scores import Scores
+from specdec_drafters.training.sequence_logits import autocast
 from specdec_drafters.training.sources import TrainingData
 from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 

@@ -14,7 +14,7 @@ from specdec_core.interface import (
     SessionInfo,
     TargetInfo,
 )
-from specdec_drafters.common.loading import load_draft_model, make_nested
+from specdec_drafters.common.draft_model_loading import load_draft_model, make_nested
 from specdec_drafters.common.model_drafter import ModelDrafter, max_length_of
 from specdec_drafters.hierarchical.config import HierarchicalConfig
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec_core.interface.files import writing_file
 from specdec_drafters.ngram.arpa import LN_10
-from specdec_drafters.ngram.tables import SPECIAL_WORDS
+from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from specdec_drafters.ngram.tables import Level
+    from specdec_drafters.ngram.backoff_tables import Level
 
 LINES_AT_ONCE = 1 << 15
 

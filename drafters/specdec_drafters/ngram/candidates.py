@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from specdec_drafters.ngram.tables import NgramTables
+    from specdec_drafters.ngram.backoff_tables import NgramTables
 
 CACHE_BYTES = 32 << 20
 

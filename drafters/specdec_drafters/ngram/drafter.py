@@ -17,7 +17,7 @@ from specdec_drafters.ngram.kneser_ney import estimate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specdec_drafters.ngram.tables import NgramTables
+    from specdec_drafters.ngram.backoff_tables import NgramTables
 
 DEFAULT_TEXT_ORDER = 2
 """The order of a table that is counted where none is asked for: bigrams."""

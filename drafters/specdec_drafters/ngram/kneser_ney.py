@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from specdec_core.interface import ConfigError
 from specdec_drafters.common.texts import check_ids
-from specdec_drafters.ngram.tables import SPECIAL_WORDS, Level, NgramTables
+from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specdec_core.interface import TargetInfo
-from specdec_drafters.common.loading import target_model
+from specdec_drafters.common.draft_model_loading import target_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.quantised.config import QuantisedConfig
 from specdec_drafters.quantised.model import quantised_copy

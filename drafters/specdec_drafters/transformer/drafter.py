@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specdec_core.interface import TargetInfo
-from specdec_drafters.common.loading import load_draft_model
+from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.common.model_drafter import ModelDrafter
 from specdec_drafters.transformer.config import TransformerConfig
 

@@ -10,14 +10,14 @@ from torch import Tensor
 from specdec_core.interface import ModelSettings
 from specdec_core.interface.files import writing_folder
 from specdec_core.models import LoadedModel, without_progress_bar
-from specdec_drafters.common.loading import load_draft_model
+from specdec_drafters.common.draft_model_loading import load_draft_model
 from specdec_drafters.training.agreement import Agreement, agreement
 from specdec_drafters.training.curve import write_curve
-from specdec_drafters.training.forward import autocast, row_logits, same_width
 from specdec_drafters.training.loop import Objective
 from specdec_drafters.training.losses import cross_entropy, distillation, tv_share
 from specdec_drafters.training.rows import Rows
 from specdec_drafters.training.run import TrainingRun
+from specdec_drafters.training.sequence_logits import autocast, row_logits, same_width
 from specdec_drafters.training.sources import TrainingData, check_length, check_source_lengths
 from specdec_drafters.training.trainer import TargetDistillation, WeightsTrainer
 from specdec_drafters.transformer.config import TransformerTrainerConfig

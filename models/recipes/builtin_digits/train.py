@@ -27,8 +27,8 @@ from specdec_core.study.progress import TerminalProgress
 from specdec_drafters.training.checkpoints import TrainingFolder
 from specdec_drafters.training.config import TrainingConfig
 from specdec_drafters.training.curve import write_curve
-from specdec_drafters.training.forward import autocast, autocast_dtype
 from specdec_drafters.training.loop import Objective, StepResult, train
+from specdec_drafters.training.sequence_logits import autocast, autocast_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from specdec_core.cli.common import AsJson, Wide, as_config_error, output_console, print_json
+from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
 from specdec_core.costs.gpu.device import Execution, WeightType, devices, find_device, find_shape, shapes
 from specdec_core.interface.errors import ConfigError
 from specdec_core.study.report.formats import number

@@ -11,7 +11,7 @@ import typer
 from specdec_core.cli.options.shared_options import AsJson, Wide, as_config_error, output_console, print_json
 from specdec_core.costs import Forecast, GammaForecast, forecast, step_seconds
 from specdec_core.interface.errors import ConfigError
-from specdec_core.measurement.file import read_measurement
+from specdec_core.measurement.measurement_file import read_measurement
 from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 from specdec_core.theory.ranges import check_gamma

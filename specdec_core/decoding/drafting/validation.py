@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Sparse
 from specdec_core.models.device import moved
-from specdec_core.models.run.tree import lineage
+from specdec_core.models.run.cached_tree import lineage
 from specdec_core.verification.distributions import density
 
 TOLERANCE = 1e-3

@@ -141,7 +141,7 @@ def _follow(group: Any) -> None:
     Raises:
         SystemExit: It has ended.
     """
-    from specdec_core.models.fast.parallel import Follower
+    from specdec_core.models.fast.tensor_parallel import Follower
 
     _Process.following, follower = group, Follower()
     while True:

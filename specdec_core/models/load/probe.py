@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specdec_core.interface.errors import ModelError
 from specdec_core.models.device import inference_only
-from specdec_core.models.fast.parallel import open_session
+from specdec_core.models.fast.tensor_parallel import open_session
 from specdec_core.models.load.checkpoint import check_complete, quiet_loading, without_progress_bar
 from specdec_core.models.loaded import TESTED_ATTENTION, LoadedModel, attention_of, inspect_family
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from specdec_core.models.load.overrides import overridden
+from specdec_core.models.load.thread_overrides import overridden
 
 PositionPatch: TypeAlias = Callable[[Tensor, Tensor], AbstractContextManager[None]]
 """Context manager in which a forward pass sees its tokens at positions `[B, T]` int64, and the cached ones at

@@ -17,9 +17,9 @@ from specdec_core.models.device import inference_only
 from specdec_core.models.fast.static import WIDEST, block_layout
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
+from specdec_core.models.run.cached_tree import CachedTree
 from specdec_core.models.run.encoder import Encoded, EncoderMemory
 from specdec_core.models.run.forward import ModelForward, Output
-from specdec_core.models.run.tree import CachedTree
 
 
 class Block(NamedTuple):

@@ -25,7 +25,7 @@ from specdec_core.offline.record.format import (
     RecordHeader,
 )
 from specdec_core.offline.record.log_lines import LineError, LoggedText, read_log
-from specdec_core.offline.record.target import fingerprint_tokenizer, save_tokenizer
+from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, save_tokenizer
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.offline.record.writer import RecordWriter, check_folder
 from specdec_core.study.config.prompts import PromptText, encode_prompts

@@ -17,7 +17,7 @@ from specdec_core.models import LoadedModel
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.offline.record.decode import HiddenType, Kept
 from specdec_core.offline.record.format import PartHeader, RecordedPrompts, RecordHeader, VerifyTimes
-from specdec_core.offline.record.target import fingerprint_tokenizer, fingerprint_weights
+from specdec_core.offline.record.recorded_target import fingerprint_tokenizer, fingerprint_weights
 from specdec_core.offline.record.tasks import fingerprint_ids
 from specdec_core.study.config.prompts import fingerprint_prompts
 from specdec_core.study.config.study import Task

@@ -1,7 +1,7 @@
 """One shard of a record: consecutive texts in one safetensors file. Importing this imports no torch.
 
-A file holds the arrays of all its texts, one after the other; `specdec_core.offline.record.fields` lists them. Its
-metadata holds a checksum, so that whatever happens to the bytes is noticed.
+A file holds the arrays of all its texts, one after the other (see `specdec_core.offline.record.shard_fields`).
+Its metadata holds a checksum, so that whatever happens to the bytes is noticed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from safetensors.numpy import save
 
 from specdec_core.interface.files import writing_file
-from specdec_core.offline.record.checks import VERSION, damaged, open_arrays, validated
-from specdec_core.offline.record.fields import REASONS, Arrays, fields_of, layout_problem, value_problem
+from specdec_core.offline.record.file_errors import VERSION, damaged, open_arrays, validated
 from specdec_core.offline.record.format import PartHeader, RecordedText, RecordHeader
+from specdec_core.offline.record.shard_fields import REASONS, Arrays, fields_of, layout_problem, value_problem
 
 _METADATA = "record"
 """Key of the metadata of a shard, a JSON object."""

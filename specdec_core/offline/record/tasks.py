@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from specdec_core.interface.errors import ConfigError, differences
-from specdec_core.offline.record.checks import validated
+from specdec_core.offline.record.file_errors import validated
 from specdec_core.offline.record.reader import HEADER
 from specdec_core.study.config.prompts import PromptText, encode_prompts, fingerprint_prompts
 from specdec_core.study.config.schema import PromptsConfig
@@ -131,7 +131,7 @@ def _same_prompts(record: Record, recorded: RecordedPrompts, task: Task) -> bool
     # An import knows token ids only, and a study may give as ids what was recorded as texts.
     ids: list[Sequence[int]] = [prompt.tokens or () for prompt in task.prompts]
     if not all(ids):
-        from specdec_core.offline.record.target import recorded_tokenizer
+        from specdec_core.offline.record.recorded_target import recorded_tokenizer
 
         tokenizer = recorded_tokenizer(record)
         if tokenizer is None:

@@ -13,7 +13,7 @@ from specdec_core.offline.record.decode import Kept, TextJob, record_texts
 from specdec_core.offline.record.format import PartHeader, RecordedText, RecordHeader, VerifyTimes
 from specdec_core.offline.record.outline import Outline, RecordOptions, outline_of, verify_times
 from specdec_core.offline.record.reader import FEATURES
-from specdec_core.offline.record.target import save_features
+from specdec_core.offline.record.recorded_target import save_features
 from specdec_core.study.config.study import Task
 from specdec_core.study.run.worker import TargetJob, TargetJobs, worker
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
-    from specdec_core.offline.replay.acceptance import TextAcceptance
-    from specdec_core.offline.replay.compare import replay
-    from specdec_core.offline.replay.drafter import DrafterReplay
-    from specdec_core.offline.replay.metrics import Replayed, expected_metrics
+    from specdec_core.offline.replay.comparison import replay
+    from specdec_core.offline.replay.drafter_replay import DrafterReplay
+    from specdec_core.offline.replay.expected_metrics import Replayed, expected_metrics
     from specdec_core.offline.replay.refusals import check_replayable
-    from specdec_core.offline.replay.session import OwnTokensError
+    from specdec_core.offline.replay.text_acceptance import TextAcceptance
+    from specdec_core.offline.replay.text_session import OwnTokensError
 
 __all__ = [
     "DrafterReplay",
@@ -28,11 +28,11 @@ __all__ = [
 lazy_attributes(
     globals(),
     {
-        "specdec_core.offline.replay.compare": ("replay",),
-        "specdec_core.offline.replay.session": ("OwnTokensError",),
-        "specdec_core.offline.replay.drafter": ("DrafterReplay",),
-        "specdec_core.offline.replay.metrics": ("Replayed", "expected_metrics"),
-        "specdec_core.offline.replay.acceptance": ("TextAcceptance",),
+        "specdec_core.offline.replay.comparison": ("replay",),
+        "specdec_core.offline.replay.text_session": ("OwnTokensError",),
+        "specdec_core.offline.replay.drafter_replay": ("DrafterReplay",),
+        "specdec_core.offline.replay.expected_metrics": ("Replayed", "expected_metrics"),
+        "specdec_core.offline.replay.text_acceptance": ("TextAcceptance",),
         "specdec_core.offline.replay.refusals": ("check_replayable",),
     },
 )

@@ -11,8 +11,8 @@ import numpy as np
 from specdec_core.costs.timed_steps import mean_seconds
 from specdec_core.decoding.guard.watch import CallWatch
 from specdec_core.models.device import synchronize
-from specdec_core.offline.replay.acceptance import TextAcceptance
-from specdec_core.offline.replay.session import ForcedText, TextSession
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.text_session import ForcedText, TextSession
 
 _SEED = 0
 

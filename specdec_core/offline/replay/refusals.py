@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specdec_core.interface import AcceptanceRule, ConfigError, LenienceConfig, LenienceController, RuleConfig
 from specdec_core.interface.settings import GenerationSettings
-from specdec_core.offline.replay.acceptance import rule_name
+from specdec_core.offline.replay.text_acceptance import rule_name
 
 
 def check_replayable(

@@ -16,7 +16,7 @@ from specdec_core.costs import StepCosts
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.format import SomeTexts
 from specdec_core.offline.replay import DrafterReplay, TextAcceptance
-from specdec_core.offline.replay.drafter import BATCH_SIZE
+from specdec_core.offline.replay.drafter_replay import BATCH_SIZE
 from specdec_core.study.config.study import Run
 from specdec_core.study.run.worker import worker
 

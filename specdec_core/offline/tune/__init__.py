@@ -9,8 +9,8 @@ from specdec_core._lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from specdec_core.offline.tune.race import RaceSettings
-    from specdec_core.offline.tune.result import TunedTask, Tuning
     from specdec_core.offline.tune.tuning import TuneOptions, tune
+    from specdec_core.offline.tune.tuning_result import TunedTask, Tuning
 
 __all__ = ["RaceSettings", "TuneOptions", "TunedTask", "Tuning", "tune"]
 
@@ -18,7 +18,7 @@ lazy_attributes(
     globals(),
     {
         "specdec_core.offline.tune.race": ("RaceSettings",),
-        "specdec_core.offline.tune.result": ("TunedTask", "Tuning"),
+        "specdec_core.offline.tune.tuning_result": ("TunedTask", "Tuning"),
         "specdec_core.offline.tune.tuning": ("TuneOptions", "tune"),
     },
 )

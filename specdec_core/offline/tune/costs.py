@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from specdec_core.costs import Machine
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.measurement.entries import entries_of
-from specdec_core.measurement.file import (
+from specdec_core.measurement.machines import machine_of
+from specdec_core.measurement.measurement_file import (
     DrafterMeasurement,
     Measurement,
     read_measurement,
     write_measurement,
 )
-from specdec_core.measurement.machines import machine_of
 from specdec_core.models.device import describe_device, parse_device
 from specdec_core.offline.record.format import Record, RecordPart, VerifyTimes
 from specdec_core.study.config.study import drafter_key, settings_key

@@ -15,10 +15,10 @@ from specdec_core.cluster import Pool, pooled
 from specdec_core.decoding import make_gamma
 from specdec_core.interface.errors import ConfigError, SpecdecError
 from specdec_core.interface.files import writing_file
-from specdec_core.offline.candidates import default_study
+from specdec_core.offline.candidate_runs import default_study
 from specdec_core.offline.record.outline import verify_times
 from specdec_core.offline.record.reader import read_record
-from specdec_core.offline.record.study import RecordOptions, record_tasks
+from specdec_core.offline.record.recording import RecordOptions, record_tasks
 from specdec_core.offline.record.tasks import named_models, part_for
 from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.replay.runs import Replayer
@@ -26,7 +26,7 @@ from specdec_core.offline.tune import costs
 from specdec_core.offline.tune.expected_seconds import ExpectedSeconds
 from specdec_core.offline.tune.finalists import Choice, choose, expected, finals
 from specdec_core.offline.tune.race import Race, RaceSettings, race
-from specdec_core.offline.tune.result import TunedTask, Tuning
+from specdec_core.offline.tune.tuning_result import TunedTask, Tuning
 from specdec_core.offline.tune.winning_study import folder_of, winning_study, write_study
 from specdec_core.registry import Registry, default_registry, nested_settings
 from specdec_core.study import Run, Study, Task, compare

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specdec_core.study.config.study import Study
     from specdec_core.study.report.quality import Output
     from specdec_core.study.report.summary import RunSummary
-    from specdec_core.study.run.session import StudyResult
+    from specdec_core.study.run.study_session import StudyResult
 
 RESULTS = "results.jsonl"
 """The file with one object per run."""

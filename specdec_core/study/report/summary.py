@@ -23,7 +23,7 @@ from specdec_core.study.report.quality import assess_repeats
 from specdec_core.study.report.run_fields import ReplayedOn, RunCounts, RunExpectation, RunSpeed
 from specdec_core.study.report.uneven import uneven_calls
 from specdec_core.study.run.repeats import Repeat
-from specdec_core.study.run.session import StudyResult
+from specdec_core.study.run.study_session import StudyResult
 from specdec_core.theory import walltime_improvement
 from specdec_core.theory.intervals import median_interval
 

@@ -22,7 +22,7 @@ from specdec_core.study.config.study import BASELINE, Run, Study, Task
 from specdec_core.study.run.prepared import Batch, RunJob
 from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.repeats import RunKey
-from specdec_core.study.run.session import Session, StudyResult, open_session
+from specdec_core.study.run.study_session import Session, StudyResult, open_session
 from specdec_core.study.run.targets import ReadyRun, Targets
 from specdec_core.study.run.worker import working_here
 from specdec_core.theory.intervals import relative_spread

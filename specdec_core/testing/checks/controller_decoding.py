@@ -19,7 +19,7 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.testing.causes import what_failed
-from specdec_core.testing.checks.controllers import ControllerSubject, long_run, long_scenarios, wrong_form
+from specdec_core.testing.checks.controller_answers import ControllerSubject, long_run, long_scenarios, wrong_form
 from specdec_core.testing.controller_subject import LenienceSubject
 from specdec_core.testing.harness.enumeration import adjusted, continuations, require_distribution, sampled
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_target, uncached_logits

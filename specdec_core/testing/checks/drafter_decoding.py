@@ -15,8 +15,8 @@ from specdec_core.interface.tree import TreeShape
 from specdec_core.models import LoadedModel
 from specdec_core.testing.causes import what_failed
 from specdec_core.testing.checks.drafter_proposals import ROWS, no_trees
+from specdec_core.testing.harness.draft_settings import TREE
 from specdec_core.testing.harness.enumeration import continuations, require_distribution
-from specdec_core.testing.harness.settings import TREE
 from specdec_core.testing.harness.tiny_target import PROMPT, TinyTarget, tiny_loaded_model
 from specdec_core.testing.harness.toys import Gamma, Hierarchy
 from specdec_core.testing.registration import CheckFailure, check

@@ -19,9 +19,9 @@ from specdec_core.testing.checks.drafter_proposals import (
     situations,
 )
 from specdec_core.testing.checks.drafter_state import require_same_drafts
+from specdec_core.testing.harness.draft_settings import SETTINGS, Setting
 from specdec_core.testing.harness.drafts import Draft
 from specdec_core.testing.harness.session_driver import SessionDriver
-from specdec_core.testing.harness.settings import SETTINGS, Setting
 from specdec_core.testing.harness.state import (
     changed_globals,
     frozen_heap,

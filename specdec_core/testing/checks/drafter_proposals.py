@@ -12,8 +12,8 @@ import torch
 from specdec_core.decoding.drafting.validation import BAD_SUM, BAD_TOKEN, FAULTS, TOLERANCE, validate
 from specdec_core.interface import BestFirstTree, TokenTree
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.testing.harness.draft_settings import IN_LINES, IN_TREES, SETTINGS, Setting
 from specdec_core.testing.harness.session_driver import CAPACITY, SessionDriver
-from specdec_core.testing.harness.settings import IN_LINES, IN_TREES, SETTINGS, Setting
 from specdec_core.testing.harness.statistics import SUSPICIOUS, UNREMARKABLE, p_of_groups
 from specdec_core.testing.harness.tiny_target import PROMPT, VOCAB, TinyTarget
 from specdec_core.testing.registration import CheckFailure, check

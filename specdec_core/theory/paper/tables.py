@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from specdec_core.theory.paper import data as paper
+from specdec_core.theory.paper import printed_numbers as paper
 from specdec_core.theory.speed import operations_increase, optimal_gamma, walltime_improvement
 
 Cell: TypeAlias = str | int | float | None

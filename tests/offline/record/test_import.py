@@ -16,7 +16,7 @@ from specdec_core.models import load_model, model_folder
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import TextJob, record_texts
 from specdec_core.offline.record.import_log import ImportOptions, TokenTexts, import_record
-from specdec_core.offline.record.target import target_info
+from specdec_core.offline.record.recorded_target import target_info
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.study import load_study
 from tests.offline.record.watcher import Watcher

@@ -11,8 +11,8 @@ from specdec_core.decoding import Decoder, row_seed
 from specdec_core.interface import ConfigError
 from specdec_core.models import load_model
 from specdec_core.offline.record import read_record, workers
-from specdec_core.offline.record.study import RecordOptions, record_study, time_record
-from specdec_core.offline.record.target import target_info
+from specdec_core.offline.record.recorded_target import target_info
+from specdec_core.offline.record.recording import RecordOptions, record_study, time_record
 from specdec_core.offline.record.tasks import part_for
 from specdec_core.study import load_study
 from tests.offline.record.watcher import Watcher
@@ -202,7 +202,7 @@ def test_times_are_added_to_a_finished_record(study, tmp_path):
 
 def test_times_of_other_weights_are_refused(study, model_folder, tmp_path, monkeypatch):
     record_study(study, tmp_path / "r", Watcher(), OPTIONS)
-    monkeypatch.setattr("specdec_core.offline.record.target.fingerprint_weights", lambda _: "other")
+    monkeypatch.setattr("specdec_core.offline.record.recorded_target.fingerprint_weights", lambda _: "other")
     with pytest.raises(ConfigError, match="is not the target that was recorded"):
         time_record(tmp_path / "r", Watcher(), gamma=1, timings=2)
 

@@ -11,16 +11,16 @@ from specdec_core.cluster import LocalPool
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.decoding import make_rule
 from specdec_core.interface import ConfigError
-from specdec_core.offline.candidates import (
+from specdec_core.offline.candidate_runs import (
     default_drafters,
     gammas_of,
     study_of_drafters,
 )
 from specdec_core.offline.record import read_record
-from specdec_core.offline.record.study import RecordOptions, record_study
+from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.record.tasks import part_for, recorded_tasks
 from specdec_core.offline.replay import DrafterReplay, expected_metrics, replay
-from specdec_core.offline.replay.study import replay_study
+from specdec_core.offline.replay.study_replay import replay_study
 from specdec_core.registry import default_registry
 from specdec_core.study import Study, load_study
 from specdec_core.study.config.study import drafter_key

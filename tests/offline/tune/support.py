@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specdec_core.costs import StepCosts
-from specdec_core.measurement.file import DrafterMeasurement, Measurement, write_measurement
+from specdec_core.measurement.measurement_file import DrafterMeasurement, Measurement, write_measurement
 
 STUDY = """\
 target: {folder}

@@ -9,8 +9,8 @@ import pytest
 
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.measurement.file import read_measurement, write_measurement
-from specdec_core.offline.candidates import default_study
+from specdec_core.measurement.measurement_file import read_measurement, write_measurement
+from specdec_core.offline.candidate_runs import default_study
 from specdec_core.offline.record import PartHeader, Record, RecordHeader
 from specdec_core.offline.tune import RaceSettings, TunedTask, Tuning
 from specdec_core.offline.tune.costs import read_costs

@@ -10,10 +10,10 @@ import pytest
 
 from specdec_core.decoding import make_rule
 from specdec_core.interface.errors import ConfigError
-from specdec_core.measurement.file import read_measurement, write_measurement
-from specdec_core.offline.candidates import default_study
+from specdec_core.measurement.measurement_file import read_measurement, write_measurement
+from specdec_core.offline.candidate_runs import default_study
 from specdec_core.offline.record.reader import read_record
-from specdec_core.offline.record.study import RecordOptions, record_study
+from specdec_core.offline.record.recording import RecordOptions, record_study
 from specdec_core.offline.replay import DrafterReplay, expected_metrics
 from specdec_core.offline.replay.runs import Replayer
 from specdec_core.offline.tune import RaceSettings, TuneOptions, tune

@@ -29,7 +29,7 @@ from specdec_core.interface import (
     PluginError,
     StepReport,
 )
-from specdec_core.offline.replay.acceptance import TextAcceptance
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

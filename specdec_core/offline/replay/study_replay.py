@@ -22,7 +22,7 @@ from specdec_core.interface.controllers import FixedGamma
 from specdec_core.interface.errors import ConfigError
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record import Record, RecordPart
-from specdec_core.offline.record.target import recorded_tokenizer
+from specdec_core.offline.record.recorded_target import recorded_tokenizer
 from specdec_core.offline.replay import Replayed
 from specdec_core.offline.replay.runs import Asked, Drafted, How, RecordedTexts, Replayer
 from specdec_core.registry import Registry, default_registry
@@ -31,7 +31,7 @@ from specdec_core.study.report.quality import Output
 from specdec_core.study.report.run_fields import ReplayedOn
 from specdec_core.study.run.provenance import study_provenance
 from specdec_core.study.run.repeats import Repeat
-from specdec_core.study.run.session import Session, StudyResult, open_session
+from specdec_core.study.run.study_session import Session, StudyResult, open_session
 
 _Runs: TypeAlias = tuple[dict[Run, How], Drafted]
 """The runs of a drafter, and what it drafted."""

@@ -12,9 +12,9 @@ from specdec_core.costs import StepCosts
 from specdec_core.decoding.metrics import Metrics, StepTimes
 from specdec_core.interface import AcceptanceRule, ConfigError, GammaController
 from specdec_core.interface.controllers import FixedGamma
-from specdec_core.offline.replay.acceptance import TextAcceptance
-from specdec_core.offline.replay.controllers import DrawnRun, draw_runs
+from specdec_core.offline.replay.controller_runs import DrawnRun, draw_runs
 from specdec_core.offline.replay.expected_counts import ExpectedCounts, expected_counts
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,7 +19,7 @@ from specdec_core.models import LoadedModel, load_vocabulary
 from specdec_core.models.device import parse_device
 from specdec_core.models.inflation import load_inflated
 from specdec_core.models.load.locate import read_tokenizer
-from specdec_core.offline.record.checks import damaged, open_arrays
+from specdec_core.offline.record.file_errors import damaged, open_arrays
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.reader import FEATURES, TOKENIZER
 from specdec_core.registry import is_shipped

@@ -22,10 +22,10 @@ from specdec_core.interface.settings import SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart, SomeTexts
-from specdec_core.offline.replay.acceptance import TextAcceptance
 from specdec_core.offline.replay.drafter_times import draft_seconds
-from specdec_core.offline.replay.loading import Preparation
-from specdec_core.offline.replay.session import ForcedDraft, ForcedText, TextSession
+from specdec_core.offline.replay.preparation import Preparation
+from specdec_core.offline.replay.text_acceptance import TextAcceptance
+from specdec_core.offline.replay.text_session import ForcedDraft, ForcedText, TextSession
 from specdec_core.registry import Registry
 
 BATCH_SIZE = 16

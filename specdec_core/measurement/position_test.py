@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from specdec_core.measurement.file import Acceptance
+from specdec_core.measurement.measurement_file import Acceptance
 from specdec_core.theory import expected_tokens, expected_tokens_by_position
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.cluster import Pool, pooled
 from specdec_core.interface.errors import ArgumentError, ConfigError
-from specdec_core.offline.candidates import (
+from specdec_core.offline.candidate_runs import (
     DEFAULT_GAMMAS,
     DrafterLike,
     study_of_drafters,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_core.interface import Progress
     from specdec_core.interface.target import TargetConfig
     from specdec_core.offline.record import Record, RecordPart
-    from specdec_core.study.run.session import StudyResult
+    from specdec_core.study.run.study_session import StudyResult
 
 _STUDY_FILES = (".yaml", ".yml")
 
@@ -85,7 +85,7 @@ def replay(
     found = replace(found, named=found.named | named_models(own))
 
     def run(progress: Progress, folder: Path | None) -> StudyResult:
-        from specdec_core.offline.replay.study import replay_study
+        from specdec_core.offline.replay.study_replay import replay_study
 
         with pooled(ray, progress) as pool:
             return replay_study(

@@ -19,7 +19,7 @@ from specdec_core.offline.record.decode import TextJob
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.outline import Outline, Part, RecordOptions, part_header, verify_times
 from specdec_core.offline.record.reader import FEATURES, read_record
-from specdec_core.offline.record.target import load_recorded, save_tokenizer
+from specdec_core.offline.record.recorded_target import load_recorded, save_tokenizer
 from specdec_core.offline.record.workers import RecordedTarget
 from specdec_core.offline.record.writer import RecordWriter, check_folder
 from specdec_core.sampling.generators import row_seed
