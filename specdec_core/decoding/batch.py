@@ -155,11 +155,9 @@ class Batch:
 
     def _propose(self) -> tuple[Proposal, Tensor | None]:
         """Return the drafter's proposal, and what is wrong with it."""
-        states: Mapping[int, Tensor] | None = {}
-        if self._target.keeps_hidden:
-            # After a rollback, rows may hold tokens that the target has not read.
-            last = self._hidden
-            states = None if last is None else {LAST_HIDDEN: last, **self._target.hidden_states}
+        states: Mapping[int, Tensor] = {}
+        if self._hidden is not None:  # after a rollback, rows may hold tokens that the target has not read
+            states = {LAST_HIDDEN: self._hidden, **self._target.hidden_states}
         return self._proposer.propose(self._tokens, [row.room for row in self.rows], states)
 
     def _uncached(self) -> list[Sequence[int]]:

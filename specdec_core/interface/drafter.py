@@ -345,7 +345,7 @@ class Drafter(ABC):
     `hidden_states` of transformers. There n is the output of the first n layers, 0 that of the embedding, and the
     largest is the one before the model's final norm.
     A drafter that names any is not asked in steps without hidden states: in the first one, before the target has
-    read anything, and after a constraint forced the last token of a sequence. Its settings declare
+    read anything, and after a constraint forced the last token of a sequence; see `ready`. Its settings declare
     `needs_hidden_states`, so that a study is checked before anything is loaded."""
 
     max_length: int | None = None
@@ -389,6 +389,16 @@ class Drafter(ABC):
     @abstractmethod
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch."""
+
+    def ready(self, hidden_states: Mapping[int, Tensor]) -> bool:
+        """Return whether it can be asked for a draft: if it names no `hidden_layers`, or there are hidden states.
+
+        A drafter composed of others overrides this if some of them can draft without.
+
+        Args:
+            hidden_states: Those of the step's request; empty in steps without.
+        """
+        return bool(hidden_states) or not self.hidden_layers
 
     def clipped(self, tokens: Sequence[Sequence[int]], budget: Sequence[int]) -> tuple[int, ...]:
         """Return a budget without what goes beyond `max_length`.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from specdec_core.interface import (
     CompositeDrafter,
@@ -30,6 +31,10 @@ class SynchronizedDrafter(CompositeDrafter):
         super().__init__(drafter.config, drafter.target, [drafter])
         self.drafts_trees, self.autoregressive = drafter.drafts_trees, drafter.autoregressive
         self._drafter, self._wait = drafter, wait
+
+    def ready(self, hidden_states: Mapping[int, Tensor]) -> bool:
+        """Return whether the drafter can be asked."""
+        return self._drafter.ready(hidden_states)
 
     def open(self, session: SessionInfo) -> DraftSession:
         """Begin a batch."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from specdec_core.decoding import Decoder
+from specdec_core.decoding import Decoder, Observer
 from specdec_core.decoding.drafting.request import DraftRecorder
 from specdec_core.interface import (
     LAST_HIDDEN,
@@ -278,6 +278,44 @@ def test_what_lies_beyond_a_draft_does_no_harm():
     proposal = session.propose(request_for((3, 3, 3, 3), [[1]] * 4))
     assert rows_of(proposal) == [[1], [2, 3, 4], [5, 6], []]
     assert torch.isfinite(proposal.q.probabilities).all()
+
+
+class Looking(Spy):
+    """Needs hidden states."""
+
+    hidden_layers = (LAST_HIDDEN,)
+
+
+def test_drafters_that_need_hidden_states_are_left_out_without_them():
+    looking, second = Looking((5,), (6,)), Spy((1, 2), ())
+    drafter = chain(looking, second)
+    assert drafter.ready({})
+    session = drafter.open(INFO)
+    assert rows_of(session.propose(request_for((2, 2)))) == [[1, 2], []]
+    assert (looking.budgets, second.budgets) == ([], [(2, 2)])
+    states = {LAST_HIDDEN: torch.ones(2, 3)}
+    assert rows_of(session.propose(request_for((2, 2), hidden_states=states))) == [[5], [6]]
+    assert not chain(looking, Looking((), ())).ready({})
+    assert chain(Looking((), ()), drafter).ready({})
+    assert not chain(Looking((), ()), chain(looking)).ready({})
+
+
+def test_the_first_step_of_a_request_has_a_draft(target):
+    looking, steps = Looking((), ()), []
+
+    class Steps(Observer):
+        def on_step(self, report):
+            steps.append(report.outcome.drafted)
+
+    decoder = Decoder(
+        target, chain(looking, TableDrafter(VOCAB), vocab=VOCAB), gamma=2, temperature=0, strict=True
+    )
+    result = decoder.generate([[2, 3], [5]], max_new_tokens=8, ignore_eos=True, observers=[Steps()])
+    plain = Decoder(target, temperature=0).generate([[2, 3], [5]], max_new_tokens=8, ignore_eos=True)
+    assert [row.tokens for row in result] == [row.tokens for row in plain]
+    assert steps[0] == (2, 2)
+    assert looking.budgets, "it is asked once the target has read the prompts"
+    assert len(looking.budgets) == sum(any(drafted) for drafted in steps[1:])
 
 
 @pytest.fixture(scope="module")

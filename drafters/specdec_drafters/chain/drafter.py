@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,6 +59,10 @@ class ChainDrafter(CompositeDrafter):
         # With a budget below `min_draft_tokens` a shorter draft is enough.
         self.drafts_by_budget = self.drafts_by_budget or config.min_draft_tokens > 1
 
+    def ready(self, hidden_states: Mapping[int, Tensor]) -> bool:
+        """Return whether any of its drafters can be asked."""
+        return any(one.ready(hidden_states) for one in self.drafters)
+
     def open(self, session: SessionInfo) -> DraftSession:
         """Start a batch for every member; if one fails, close the others again."""
         with ExitStack() as opened:
@@ -103,17 +107,19 @@ class _ChainSession(DraftSession):
         batch = len(request.budget)
         chosen: list[int | None] = [None] * batch
         fallback: list[int | None] = [None] * batch  # the longest draft that is too short
-        proposals: list[Proposal] = []
-        replaceable: list[list[bool]] = []
+        proposals: dict[int, Proposal] = {}
+        replaceable: dict[int, list[bool]] = {}
         for index, member in enumerate(self._members):
+            if not member.drafter.ready(request.hidden_states):
+                continue
             left = [n if source is None else 0 for n, source in zip(request.budget, chosen, strict=True)]
             if not any(left):
                 break
             budget = member.drafter.clipped(request.tokens, left)
-            proposals.append(self._ask(member, request.fork(budget)))
-            replaceable.append(_replaceable(member.session, proposals[-1]))
-            for row, length in enumerate(proposals[-1].lengths):
-                enough = min(self._min_draft_tokens, request.budget[row]) if replaceable[-1][row] else 1
+            proposals[index] = self._ask(member, request.fork(budget))
+            replaceable[index] = _replaceable(member.session, proposals[index])
+            for row, length in enumerate(proposals[index].lengths):
+                enough = min(self._min_draft_tokens, request.budget[row]) if replaceable[index][row] else 1
                 if length >= enough and budget[row]:
                     chosen[row] = index
                 elif length > _length(proposals, fallback[row], row):
@@ -128,7 +134,7 @@ class _ChainSession(DraftSession):
 
         return _call(member.label, "propose", proposed)
 
-    def _merge(self, proposals: Sequence[Proposal]) -> Proposal:
+    def _merge(self, proposals: Mapping[int, Proposal]) -> Proposal:
         used = sorted({source for source in self._source if source is not None})
         if len(used) == 1:
             return proposals[used[0]]  # the same object, so that the core recognises its own samples
@@ -183,7 +189,7 @@ def _replaceable(session: DraftSession, proposal: Proposal) -> list[bool]:
     return [isinstance(proposal.q, PointMass)] * len(proposal.lengths)
 
 
-def _length(proposals: Sequence[Proposal], index: int | None, row: int) -> int:
+def _length(proposals: Mapping[int, Proposal], index: int | None, row: int) -> int:
     return 0 if index is None else proposals[index].lengths[row]
 
 

@@ -151,11 +151,11 @@ class BeamBatch:
         found = [one for one in hidden if one is not None]
         return torch.stack(found) if len(found) == len(hidden) else None
 
-    def _hidden_states(self) -> dict[int, Tensor] | None:
-        """Return the hidden states of each row, as `DraftRequest` has them; None before anything was read."""
+    def _hidden_states(self) -> dict[int, Tensor]:
+        """Return the hidden states of each row, as `DraftRequest` has them; none before anything was read."""
         last, kept = self._last_hidden(), self._target.hidden_states
         if last is None:
-            return None
+            return {}
         if not kept:
             return {LAST_HIDDEN: last}
         slots: list[list[int]] = [[]] * len(self._rows)

@@ -90,15 +90,14 @@ class Proposer:
         self,
         tokens: Sequence[Sequence[int]],
         room: Sequence[int],
-        hidden_states: Mapping[int, Tensor] | None = MappingProxyType({}),
+        hidden_states: Mapping[int, Tensor] = MappingProxyType({}),
     ) -> tuple[Proposal, Tensor | None]:
         """Ask the drafter for a proposal.
 
         Args:
             tokens: The committed tokens of each sequence.
             room: The number of tokens each sequence has room for before its last one; 0 for finished sequences.
-            hidden_states: Those that the drafter needs; see `DraftRequest`. None where this step has none, so that
-                the drafter is not asked.
+            hidden_states: Those that the drafter needs, if this step has them; see `DraftRequest`.
 
         Returns:
             The proposal on the target's device, and `[B]` int64, what is wrong with it; see `validate`.
@@ -108,9 +107,11 @@ class Proposer:
         if session is not None and self._drafter is not None:
             budget, depth, tree = self._plan(self._drafter.clipped(tokens, room))
             self.asked = budget
-            if any(budget) and hidden_states is not None:
+            if any(budget):
                 begun = perf_counter()
                 with self._guard.calling(self._drafter, self._drop_drafter):
+                    if not self._drafter.ready(hidden_states):
+                        return Proposal.empty(len(tokens), self._device), None
                     self.request.start(tokens, budget, hidden_states, self._keep_drafting(), tree, depth)
                     made = session.propose(self.request)
                     self.seconds += perf_counter() - begun

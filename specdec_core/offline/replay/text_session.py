@@ -314,10 +314,10 @@ class TextSession:
             least[index, : len(ids)] = own.where(p > 0, math.inf).amin(dim=1)
         return least
 
-    def _hidden_states(self) -> dict[int, Tensor] | None:
-        """Return the hidden states of the sequences, as `DraftRequest` has them; None in the first step."""
+    def _hidden_states(self) -> dict[int, Tensor]:
+        """Return the hidden states of the sequences, as `DraftRequest` has them; none in the first step."""
         if not all(self.position):
-            return None
+            return {}
         rows = []
         for one, at in zip(self._sequences, self.position, strict=True):
             assert one.hidden is not None, "hidden states were not read"

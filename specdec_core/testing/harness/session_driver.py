@@ -169,7 +169,7 @@ class SessionDriver:
         self._recorder.start(self._views, tuple(budget), states, keep_drafting, self.tree, limits)
         self._recorder.read_hidden = False
         proposal = self._recorder.proposal()  # empty
-        if states or not self.drafter.hidden_layers:
+        if self.drafter.ready(states):
             proposal = self._call(lambda: self.session.propose(self._recorder), "a Proposal")
         self._require_proposal(proposal, tuple(budget), limits)
         self.drafts = drafts_of(proposal, self.target.loaded.vocab_size)
