@@ -138,10 +138,8 @@ class _ChainSession(DraftSession):
         used = sorted({source for source in self._source if source is not None})
         if len(used) == 1:
             return proposals[used[0]]  # the same object, so that the core recognises its own samples
-        parts = [
-            Part(proposals[index], tuple(row for row, source in enumerate(self._source) if source == index))
-            for index in used
-        ]
+        rows = {index: tuple(row for row, source in enumerate(self._source) if source == index) for index in used}
+        parts = {rows[index]: proposals[index] for index in used}
         return combine(parts, len(self._source), self._vocab_size, self._device)
 
     def commit(self, outcome: Outcome) -> None:
@@ -193,89 +191,69 @@ def _length(proposals: Mapping[int, Proposal], index: int | None, row: int) -> i
     return 0 if index is None else proposals[index].lengths[row]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A proposal and the rows that are taken from it.
-
-    Attributes:
-        proposal: The proposal of one member.
-        rows: Row indices, at least one, none with an empty draft.
-    """
-
-    proposal: Proposal
-    rows: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """Length of the longest draft taken."""
-        return max(self.proposal.lengths[row] for row in self.rows)
-
-
-def combine(parts: Sequence[Part], batch_size: int, vocab_size: int, device: torch.device) -> Proposal:
-    """Merge proposals with disjoint rows into one.
+def combine(
+    parts: Mapping[tuple[int, ...], Proposal], batch_size: int, vocab_size: int, device: torch.device
+) -> Proposal:
+    """Merge rows of several proposals into one.
 
     q stays a point mass if all are, and sparse if all are sparse or point masses; otherwise it becomes dense.
 
     Args:
-        parts: Proposals, each with the rows taken from it; rows in none get an empty draft.
+        parts: The proposals, by the indices of the rows taken from each: at least one row, none twice, and none
+            with an empty draft. All other rows get an empty draft.
         batch_size: B.
         vocab_size: V.
         device: Device of the result.
     """
-    width = max((part.width for part in parts), default=0)
+    taken = {rows: _taken(proposal, list(rows)) for rows, proposal in parts.items()}
+    width = max((part.longest for part in taken.values()), default=0)
     tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
     lengths = [0] * batch_size
-    for part in parts:
-        rows = list(part.rows)
-        tokens[rows, : part.width] = part.proposal.tokens[rows, : part.width].to(device)
-        for row in rows:
-            lengths[row] = part.proposal.lengths[row]
-    forms = {type(part.proposal.q) for part in parts}
+    for rows, part in taken.items():
+        tokens[list(rows), : part.longest] = part.tokens.to(device)
+        for row, length in zip(rows, part.lengths, strict=True):
+            lengths[row] = length
+    forms = {type(part.q) for part in taken.values()}
     q: Distribution
     if forms <= {PointMass}:
         q = PointMass()
-    elif forms <= {PointMass, Sparse}:
-        q = _combined_sparse(parts, tokens)
+    elif Dense in forms:
+        q = Dense(torch.zeros(batch_size, width, vocab_size, device=device))
+        for rows, part in taken.items():
+            drafted = part.tokens.clamp(0, vocab_size - 1)
+            own = dense(_legal(part.q, vocab_size), drafted, vocab_size)
+            q.probabilities[list(rows), : part.longest] = own.to(q.probabilities)
     else:
-        q = _combined_dense(parts, tokens, vocab_size)
+        q = _combined_sparse(taken, tokens)
     return Proposal(tokens, tuple(lengths), q)
 
 
-def _combined_sparse(parts: Sequence[Part], tokens: Tensor) -> Sparse:
-    widest = max(part.proposal.q.ids.shape[2] for part in parts if isinstance(part.proposal.q, Sparse))
+def _taken(proposal: Proposal, rows: list[int]) -> Proposal:
+    """Return a proposal of some rows alone, cut to the longest of their drafts."""
+    lengths = tuple(proposal.lengths[row] for row in rows)
+    width, q = max(lengths), proposal.q
+    if isinstance(q, Dense):
+        q = Dense(q.probabilities[rows, :width])
+    elif isinstance(q, Sparse):
+        q = Sparse(q.ids[rows, :width], q.probabilities[rows, :width])
+    return Proposal(proposal.tokens[rows, :width], lengths, q)
+
+
+def _combined_sparse(taken: Mapping[tuple[int, ...], Proposal], tokens: Tensor) -> Sparse:
+    widest = max(part.q.ids.shape[2] for part in taken.values() if isinstance(part.q, Sparse))
     ids = tokens[..., None].repeat(1, 1, max(widest, 1))  # [B, K, S]
     weights = torch.zeros(ids.shape, device=tokens.device)
-    for part in parts:
-        rows, width = list(part.rows), part.width
-        q = part.proposal.q
+    for rows, part in taken.items():
+        at, q = (list(rows), slice(part.longest)), part.q
         if isinstance(q, Sparse):
             columns = q.ids.shape[2]
             # Unused columns repeat an id of the distribution, with weight 0.
-            ids[rows, :width] = q.ids[rows, :width, :1].to(ids.device)
-            ids[rows, :width, :columns] = q.ids[rows, :width].to(ids.device)
-            weights[rows, :width, :columns] = q.probabilities[rows, :width].to(weights)
+            ids[at] = q.ids[..., :1].to(ids)
+            ids[(*at, slice(columns))] = q.ids.to(ids)
+            weights[(*at, slice(columns))] = q.probabilities.to(weights)
         else:
-            weights[rows, :width, 0] = 1.0
+            weights[(*at, 0)] = 1.0
     return Sparse(ids, weights)
-
-
-def _combined_dense(parts: Sequence[Part], tokens: Tensor, vocab_size: int) -> Dense:
-    q = torch.zeros(*tokens.shape, vocab_size, device=tokens.device)
-    for part in parts:
-        rows, width = list(part.rows), part.width
-        own = _legal(_slice(part.proposal.q, rows, width), vocab_size)
-        drafted = part.proposal.tokens[rows, :width].clamp(0, vocab_size - 1)
-        q[rows, :width] = dense(own, drafted, vocab_size).to(q)
-    return Dense(q)
-
-
-def _slice(q: Distribution, rows: list[int], width: int) -> Distribution:
-    """Return q of some rows and of the first `width` positions."""
-    if isinstance(q, PointMass):
-        return q
-    if isinstance(q, Dense):
-        return Dense(q.probabilities[rows, :width])
-    return Sparse(q.ids[rows, :width], q.probabilities[rows, :width])
 
 
 def _legal(q: Distribution, vocab_size: int) -> Distribution:
