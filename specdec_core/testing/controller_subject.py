@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from specdec_core.interface import BatchInfo, GammaController, LenienceConfig, LenienceController
 from specdec_core.interface.spec import PluginKind
@@ -35,9 +35,15 @@ class _ControllerSubject(Subject):
         batch.run(3)
         return Effort.of_controller((perf_counter() - began) / 3)
 
-    def simulate(self, scenario: Scenario) -> SimulatedBatch:
-        """Open a simulated batch."""
+    def fresh(self) -> Any:
+        """Build the controller. Each check builds its own, since a controller may learn."""
         raise NotImplementedError
+
+    def simulate(
+        self, scenario: Scenario, controller: Any = None, require: Collection[str] = ()
+    ) -> SimulatedBatch:
+        """Open a simulated batch, by default with a new controller; see `SimulatedBatch`."""
+        return SimulatedBatch(scenario, **{self.kind: controller or self.fresh()}, require=require)
 
 
 @dataclass(frozen=True)
@@ -59,12 +65,6 @@ class GammaSubject(_ControllerSubject):
         if isinstance(maximum, bool) or not isinstance(maximum, int) or maximum < 0:
             raise CheckFailure("read max_gamma", f"{maximum!r}", "an int of at least 0")
         return controller
-
-    def simulate(
-        self, scenario: Scenario, controller: GammaController | None = None, require: Collection[str] = ()
-    ) -> SimulatedBatch:
-        """Open a simulated batch, by default with a new controller; see `SimulatedBatch`."""
-        return SimulatedBatch(scenario, gamma=controller or self.fresh(), require=require)
 
     @property
     def uses_confidence(self) -> bool:
@@ -88,12 +88,6 @@ class LenienceSubject(_ControllerSubject):
             CheckFailure: It cannot be built.
         """
         return self.build(LenienceController)  # type: ignore[type-abstract]
-
-    def simulate(
-        self, scenario: Scenario, controller: LenienceController | None = None, require: Collection[str] = ()
-    ) -> SimulatedBatch:
-        """Open a simulated batch, by default with a new controller; see `SimulatedBatch`."""
-        return SimulatedBatch(scenario, lenience=controller or self.fresh(), require=require)
 
     def lossless_for(self, *, greedy: bool) -> bool:
         """Return whether its settings promise that l is always 1, in greedy decoding or where p is sampled."""
