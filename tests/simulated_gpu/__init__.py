@@ -17,7 +17,7 @@ import torch
 
 from . import build, torch_cuda
 
-__all__ = ["Counts", "counted", "install", "installed", "late_copies", "missing", "prepare"]
+__all__ = ["Counts", "counted", "install", "installed", "launches", "late_copies", "missing", "prepare"]
 
 _native: ModuleType | None = None
 _HERE = str(Path(__file__).parent)
@@ -101,6 +101,11 @@ def install() -> None:
     torch.UntypedStorage.clone = _clone_storage  # torch's own has memory of CUDA in a build with CUDA only
 
 
+def launches() -> int:
+    """Return how many kernels were launched so far, copies among them."""
+    return _native.launches()
+
+
 @contextlib.contextmanager
 def counted(root: str | Path = ".") -> Iterator[Counts]:
     """Count what a block does on the device, by the lines of the files under `root`.
@@ -108,14 +113,14 @@ def counted(root: str | Path = ".") -> Iterator[Counts]:
     Counts may nest, and include what other threads do meanwhile.
     """
     counts = Counts(f"{Path(root).resolve()}/")
-    launches, allocations = _native.launches(), _native.allocations()
+    before = _native.launches(), _native.allocations()
     _counting.append(counts)
     try:
         yield counts
     finally:
         _counting.remove(counts)
-        counts.launches = _native.launches() - launches
-        counts.allocations = _native.allocations() - allocations
+        counts.launches = _native.launches() - before[0]
+        counts.allocations = _native.allocations() - before[1]
 
 
 @contextlib.contextmanager
