@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface.errors import ConfigError
+from specdec_core.models.device import uploaded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -134,7 +135,7 @@ class Constraints:
             mask = None if row is None else row.mask(prefix)
             if mask is not None:
                 packed[number] = np.frombuffer(mask, np.uint8)[: packed.shape[1]]
-        return torch.from_numpy(_unpacked(packed, self._vocab)).to(device, non_blocking=True)
+        return uploaded(_unpacked(packed, self._vocab), device)
 
     def forced(self, row: int, tokens: Sequence[int], room: int) -> list[int]:
         """Return the tokens that are forced after a row's committed ones, at most `room` of them."""

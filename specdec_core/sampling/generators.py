@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_core.models.device import uploaded
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -75,7 +77,7 @@ class RowGenerators:
 
     def uniforms(self, counts: Sequence[int], width: int, device: torch.device | str = "cpu") -> Tensor:
         """Draw as `numbers`; return `[B, width]` float64 on a device."""
-        return torch.tensor(self.numbers(counts, width), dtype=torch.float64).to(device, non_blocking=True)
+        return uploaded(self.numbers(counts, width), device, torch.float64)
 
 
 def row_seed(seed: int, index: int) -> int:

@@ -19,6 +19,7 @@ from transformers.generation import logits_process as hf
 
 from specdec_core.interface.errors import ConfigError
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.models.device import uploaded
 
 if TYPE_CHECKING:
     from specdec_core.sampling.constraints import Constraints
@@ -274,7 +275,5 @@ def _warpers(settings: SamplingSettings) -> list[hf.LogitsProcessor]:
 
 def applied(processor: hf.LogitsProcessor, prefixes: Sequence[Sequence[int]], scores: Tensor) -> Tensor:
     """Return the scores of positions with prefixes of one length, `[N, V]`; a processor may write into its own."""
-    result: Tensor = processor(
-        torch.tensor([list(prefix) for prefix in prefixes], device=scores.device), scores.clone()
-    )
+    result: Tensor = processor(uploaded([list(prefix) for prefix in prefixes], scores.device), scores.clone())
     return result

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal
 from specdec_core.interface.rules import TokenRuleConfig
+from specdec_core.models.device import uploaded
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions, density, residual
@@ -53,7 +54,7 @@ def accept(proposal: Proposal, p: Tensor, lenience: Tensor | None, uniforms: Ten
     if lenience is not None:
         lenience = lenience if lenience.dim() == 2 else lenience[:, None].expand(batch, width)
         q_x = lenience * q_x
-    lengths = torch.tensor(proposal.lengths, device=p.device)
+    lengths = uploaded(proposal.lengths, p.device)
     accepted = count_accepted(uniforms[:, :width] * q_x < p_x, proposal.lengths, lengths)
 
     rejected_at = accepted.clamp(max=width - 1)

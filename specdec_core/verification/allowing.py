@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, PointMass, Proposal, Sparse
+from specdec_core.models.device import uploaded
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions, dense, residual
 from specdec_core.verification.drawing import count_accepted, draw_next
@@ -37,7 +38,7 @@ def accept_allowed(proposal: Proposal, p: Tensor, allowed: Tensor, uniforms: Ten
         The result, with the deviation E of each position.
     """
     width = proposal.tokens.shape[1]
-    lengths = torch.tensor(proposal.lengths, device=p.device)
+    lengths = uploaded(proposal.lengths, p.device)
     passes = allowed.gather(2, proposal.tokens[..., None])[..., 0]
     accepted = count_accepted(passes, proposal.lengths, lengths)
     checked = accepted.clamp(max=width - 1)

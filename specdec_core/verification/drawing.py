@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Proposal
+from specdec_core.models.device import uploaded
 from specdec_core.sampling.generators import draw_with_total
 from specdec_core.sampling.logits import argmax
 from specdec_core.verification.distributions import at_positions
@@ -26,7 +27,7 @@ def count_accepted(verdicts: Tensor, lengths: Sequence[int], limits: Tensor | No
     """
     width = verdicts.shape[1]
     if min(lengths) < width:
-        limits = torch.tensor(lengths, device=verdicts.device) if limits is None else limits
+        limits = uploaded(lengths, verdicts.device) if limits is None else limits
         verdicts = verdicts & (torch.arange(width, device=verdicts.device) < limits[:, None])
     return verdicts.cumprod(dim=1).sum(dim=1)
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from specdec_core.decoding import Decoder
-from tests.device.cases import PROMPTS, TOKENS, catalogue_on, gamma_of, model_drafter, target_on
-from tests.lossless import SETTINGS
+from tests.device.cases import PROMPTS, TOKENS
 from tests.simulated_gpu import Counts, counted
 
 WARM_UP = 2

@@ -17,7 +17,7 @@ import torch
 
 from . import build, torch_cuda
 
-__all__ = ["Counts", "counted", "install", "installed", "launches", "late_copies", "missing", "prepare"]
+__all__ = ["Counts", "counted", "install", "installed", "late_copies", "launches", "missing", "prepare"]
 
 _native: ModuleType | None = None
 _HERE = str(Path(__file__).parent)

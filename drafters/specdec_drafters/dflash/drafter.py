@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
+from specdec_core.models import uploaded
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.dflash.checkpoint import read_dflash
 from specdec_drafters.dflash.config import DFlashConfig
@@ -93,7 +94,7 @@ class _DFlashSession(DraftSession):
             slots += range(first, end)
             layers = [states[layer][index, first:end].to(head.device) for layer in self._drafter.hidden_layers]
             parts.append(torch.cat(layers, dim=-1))
-        where, positions = torch.tensor([rows, slots], dtype=torch.long, device=head.device)
+        where, positions = uploaded([rows, slots], head.device, torch.long)
         made = head.context(torch.cat(parts).to(head.dtype), positions)
         for kept, new in zip(self._cache, made, strict=True):
             for buffer, values in zip(kept, new, strict=True):
@@ -102,7 +103,7 @@ class _DFlashSession(DraftSession):
     def _fill_in(self, last: Sequence[int]) -> Tensor:
         """Return the logits of a block after each row, `[B, drafted, V]`; of rows without a draft, any."""
         head, end = self._drafter.head, max(self._kept)
-        anchors, lengths = torch.tensor([last, self._kept], device=head.device)
+        anchors, lengths = uploaded([last, self._kept], head.device)
         context = [(keys[:, :, :end], values[:, :, :end]) for keys, values in self._cache]
         logits: Tensor = head(anchors, lengths, context)
         return logits

@@ -19,6 +19,7 @@ from specdec_core.interface import (
     TargetFeatures,
     TargetInfo,
 )
+from specdec_core.models import moved
 from specdec_drafters.common.parallel_draft import draw_at_each_depth
 from specdec_drafters.heads.config import HeadsConfig
 from specdec_drafters.heads.file import HEADS_FILE, HeadsCard, read_heads
@@ -85,7 +86,7 @@ class HeadsDrafter(Drafter):
         """
         embedded = None
         if self._input is not None:
-            embedded = functional.embedding(last.to(self._input.device), self._input).to(self._output)
+            embedded = functional.embedding(moved(last, self._input.device), self._input).to(self._output)
         return head_logits(self._heads(hidden.to(self._output), embedded, count), self._output)
 
 

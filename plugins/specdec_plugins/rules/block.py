@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PointMass, Proposal, Sparse
+from specdec_core.models import uploaded
 from specdec_core.verification import accept, accept_greedy, dense, density, draw_next, residual
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class BlockRule(AcceptanceRule):
         if not width:
             return accept(proposal, p, None, uniforms)
         kept = _kept(proposal, p)
-        lengths = torch.tensor(proposal.lengths, device=p.device)[:, None]
+        lengths = uploaded(proposal.lengths, p.device)[:, None]
         position = torch.arange(1, width + 1, device=p.device)
         passes = (uniforms[:, :width] < _odds(proposal, p, kept, lengths)) & (position <= lengths)
         accepted = (passes * position).amax(dim=1)  # the last position that passes; 0 if none does

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from specdec_core.models.device import inference_only
+from specdec_core.models.device import inference_only, uploaded
 from specdec_core.models.fast.static import (
     CAPTURING,
     WIDEST,
@@ -105,7 +105,7 @@ class GraphPasses(StaticPasses):
         found = cache.graphs.get(kind)
         arguments = _arguments(cache, width, slots, tokens.device) if found is None else found[1]
         arguments[0][:, : tokens.shape[1]].copy_(tokens)  # columns to the right keep tokens that `rows` leaves out
-        arguments[1].copy_(torch.tensor(rows), non_blocking=True)
+        arguments[1].copy_(uploaded(rows, arguments[1].device))
         if found is None:
             function = StaticForward(self._loaded, layers, len(arguments) - 3)
             with CAPTURING:

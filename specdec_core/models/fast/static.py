@@ -79,7 +79,9 @@ class StaticForward:
             *buffers: Those of the cache, then those of the encoder's memory.
         """
         cache = SlotCache.over(buffers[: self._cached], self._layers)
-        memory = EncoderMemory.over(cache, buffers[self._cached :]) if len(buffers) > self._cached else None
+        memory = None
+        if len(buffers) > self._cached:
+            memory = EncoderMemory.over(self._forward.loaded, cache, buffers[self._cached :])
         positions, slots, _ = block_layout(layout, tokens.shape[1], cache.capacity)
         plan = WritePlan(slice(None), 0, keys.shape[0], slots)
         visible = keys <= positions[..., None]

@@ -10,6 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from specdec_core.models.device import moved, uploaded
+
 
 def lineage(parents: Tensor) -> Tensor:
     """Return whether node j of a tree is node i itself or one of its ancestors, `[B, N, N]` bool.
@@ -56,12 +58,12 @@ class CachedTree:
             The tree, and `[B, M]` int64; beyond a row's own nodes, the number of any node.
         """
         counts = tuple(map(operator.add, self.counts, lengths))
-        starts = torch.tensor(self.counts).to(parents.device, non_blocking=True)[:, None]
+        starts = uploaded(self.counts, parents.device)[:, None]
         numbers = starts + torch.arange(parents.shape[1], device=parents.device)
         # One more column takes what lies beyond a row's nodes.
         grown = parents.new_full((len(counts), max(counts) + 1), -1)
         grown[:, : self.parents.shape[1]] = self.parents
-        ends = torch.tensor(counts).to(parents.device, non_blocking=True)[:, None]
+        ends = uploaded(counts, parents.device)[:, None]
         grown.scatter_(1, torch.where(numbers < ends, numbers, max(counts)), parents)
         return replace(self, counts=counts, parents=grown[:, :-1]), numbers.clamp_(max=max(counts) - 1)
 
@@ -73,10 +75,10 @@ class CachedTree:
             kept[row, : len(own)] = torch.tensor(own)
             numbers[row, list(own)] = torch.arange(len(own)) - trunk
         counts = tuple(len(own) - trunk for own, trunk in zip(nodes, trunks, strict=True))
-        old = self.parents.gather(1, kept.to(self.parents.device, non_blocking=True))
-        new = numbers.to(old.device, non_blocking=True).gather(1, old % numbers.shape[1]).clamp_(min=-1)
+        old = self.parents.gather(1, moved(kept, self.parents.device))
+        new = moved(numbers, old.device).gather(1, old % numbers.shape[1]).clamp_(min=-1)
         columns = torch.arange(max(counts))[None] + torch.tensor(list(trunks))[:, None]
-        new = new.gather(1, columns.clamp_(max=max(new.shape[1] - 1, 0)).to(new.device, non_blocking=True))
+        new = new.gather(1, moved(columns.clamp_(max=max(new.shape[1] - 1, 0)), new.device))
         return CachedTree(tuple(map(operator.add, self.base, trunks)), counts, new)
 
     @cached_property
@@ -128,7 +130,7 @@ class CachedTree:
             [*((base + old, base + new) for old, new in own), *[(fill, fill)] * (longest - len(own))]
             for base, own in zip(self.base, pairs, strict=True)
         ]
-        both = torch.tensor(rows).to(self.parents.device, non_blocking=True)
+        both = uploaded(rows, self.parents.device)
         return both[..., 0], both[..., 1]
 
     def slots(self, paths: Sequence[Sequence[int]], fill: int) -> tuple[Tensor, Tensor]:
@@ -142,13 +144,13 @@ class CachedTree:
         pairs = list(zip(self.base, paths, strict=True))
         found = [[*(base + node for node in path), *[fill] * (longest - len(path))] for base, path in pairs]
         wanted = [[*range(base, base + len(path)), *[fill] * (longest - len(path))] for base, path in pairs]
-        both = torch.tensor([found, wanted]).to(self.parents.device, non_blocking=True)
+        both = uploaded([found, wanted], self.parents.device)
         return both[0], both[1]
 
     @cached_property
     def _base(self) -> Tensor:
         """`[B, 1]` int64."""
-        return torch.tensor(self.base).to(self.parents.device, non_blocking=True)[:, None]
+        return uploaded(self.base, self.parents.device)[:, None]
 
     def _nodes(self, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Return the node in each slot, `[B, S]` int64, and whether there is one, `[B, S]` bool."""

@@ -12,7 +12,8 @@ from transformers.cache_utils import DynamicLayer, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.device import moved, uploaded
+from specdec_core.models.loaded import LoadedModel, attention_of
 from specdec_core.models.run.cache import SlotCache
 
 Encoded: TypeAlias = tuple[Tensor, Tensor | None]
@@ -30,14 +31,16 @@ class EncoderMemory:
         self, loaded: LoadedModel, sources: Sequence[Sequence[int]] | None, encoded: Encoded | None = None
     ) -> None:
         self._states, self._mask = _encode(loaded, sources) if encoded is None else encoded
+        self._boolean = attention_of(loaded.model) == "sdpa"
         self._keywords: dict[int | None, dict[str, Any]] = {}
 
     @classmethod
-    def over(cls, cache: SlotCache, buffers: Sequence[Tensor]) -> EncoderMemory:
+    def over(cls, loaded: LoadedModel, cache: SlotCache, buffers: Sequence[Tensor]) -> EncoderMemory:
         """Return a memory of all rows on the buffers of another, for a pass over `cache`."""
         masked = len(buffers) % 2 == 0
         memory = cls.__new__(cls)
         memory._states, memory._mask = buffers[0], buffers[1] if masked else None
+        memory._boolean = attention_of(loaded.model) == "sdpa"
         pairs = buffers[1 + masked :]
         cross = DynamicCache()
         for keys, values in zip(pairs[::2], pairs[1::2], strict=True):
@@ -71,8 +74,10 @@ class EncoderMemory:
             mask = None
         return self._made(EncoderDecoderCache(cache, DynamicCache()), states, mask)
 
-    @staticmethod
-    def _made(caches: EncoderDecoderCache, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
+    def _made(self, caches: EncoderDecoderCache, states: Tensor, mask: Tensor | None) -> dict[str, Any]:
+        if mask is not None and self._boolean:
+            # As transformers would make it. From `[B, S]` it would first look whether anything is masked: a wait.
+            mask = mask[:, None, None].bool()
         return {
             "encoder_outputs": BaseModelOutput(last_hidden_state=states),
             "attention_mask": mask,
@@ -90,10 +95,9 @@ def _encode(loaded: LoadedModel, sources: Sequence[Sequence[int]] | None) -> Enc
             f"{loaded.name} supports sources of at most {limit} tokens, but one has {width}; shorten it."
         )
     pad_id = loaded.model.config.get_text_config().pad_token_id or 0
-    ids = torch.tensor([[*source, *[pad_id] * (width - len(source))] for source in sources])
+    ids = [[*source, *[pad_id] * (width - len(source))] for source in sources]
     real = torch.arange(width) < torch.tensor(lengths)[:, None]
-    # No mask without padding: transformers would check its values in every step, which waits for the device.
-    mask = None if real.all() else real.long().to(loaded.device)
+    mask = None if real.all() else moved(real.long(), loaded.device)
     with torch.inference_mode():
-        output = loaded.model.get_encoder()(input_ids=ids.to(loaded.device), attention_mask=mask)
+        output = loaded.model.get_encoder()(input_ids=uploaded(ids, loaded.device), attention_mask=mask)
     return output.last_hidden_state, mask

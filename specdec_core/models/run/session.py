@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
-from specdec_core.models.device import inference_only
+from specdec_core.models.device import inference_only, moved, uploaded
 from specdec_core.models.fast.static import WIDEST, block_layout
 from specdec_core.models.loaded import LoadedModel
 from specdec_core.models.run.cache import SlotCache, WritePlan
@@ -222,11 +222,11 @@ class ModelSession:
         counts = tuple(len(row) + length for row, length in zip(uncached, drafted, strict=True))
         padding = tuple(longest - len(row) for row in uncached)
         if draft is not None:
-            draft = self._replace_unknown(draft.to(self._device, non_blocking=True))
+            draft = self._replace_unknown(moved(draft, self._device))
             if not longest:
                 return Block(draft, padding, counts, width, width)
         padded = [[0] * pad_length + list(row) for pad_length, row in zip(padding, uncached, strict=True)]
-        head = self._replace_unknown(torch.tensor(padded, dtype=torch.long).to(self._device, non_blocking=True))
+        head = self._replace_unknown(uploaded(padded, self._device, torch.long))
         tokens = head if draft is None else torch.cat([head, draft], dim=1)
         return Block(tokens, padding, counts, width + 1, width)
 
@@ -261,13 +261,13 @@ class ModelSession:
         if self._tree is None or any(heads):
             self._tree = CachedTree.empty(list(map(operator.add, self.lengths, heads)), self._device)
         drafted = list(map(operator.sub, block.counts, heads))
-        self._tree, nodes = self._tree.extended(parents.to(self._device, non_blocking=True), drafted)
+        self._tree, nodes = self._tree.extended(moved(parents, self._device), drafted)
         return self._tree, nodes
 
     def _run_ragged(self, block: Block, grown: tuple[CachedTree, Tensor] | None = None) -> Output:
         """Run rows at different positions in one forward pass, with explicit positions, slots and masks."""
         assert self._cache is not None, "the session is closed"
-        layout = torch.tensor([self.lengths, block.padding, block.counts]).to(self._device, non_blocking=True)
+        layout = uploaded([self.lengths, block.padding, block.counts], self._device)
         positions, slots, real = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
