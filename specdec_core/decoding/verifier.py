@@ -29,7 +29,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.interface.errors import NumericsError
-from specdec_core.models.device import fetched
+from specdec_core.models.device import fetched, uploaded
 from specdec_core.sampling.generators import RowGenerators
 from specdec_core.sampling.logits import LogitsToProbs
 from specdec_core.verification import AcceptanceResult
@@ -161,7 +161,7 @@ class Verifier:
         prefixes = _prefixes(rows, proposal) if self._to_probs.needs_prefix else None
         flat = logits.reshape(batch * (width + 1), -1)
         l_each = self._next_lenience(width)
-        lenience = None if l_each is None else torch.tensor(l_each, device=logits.device)
+        lenience = None if l_each is None else uploaded(l_each, logits.device)
         if self._to_probs.greedy:
             self._p = None
             scores = self._to_probs.scores(flat, prefixes).view(batch, width + 1, -1)
@@ -177,7 +177,7 @@ class Verifier:
         drawn = self._generators.uniforms(counts, width + 1, proposal.tokens.device)
         if min(proposal.lengths) < width:
             # A row with a shorter draft has its last number further left; r beyond a draft is never used.
-            last = torch.tensor(proposal.lengths, device=drawn.device)
+            last = uploaded(proposal.lengths, drawn.device)
             drawn[:, width] = drawn.gather(1, last[:, None])[:, 0]
         return drawn
 

@@ -28,6 +28,7 @@ from specdec_core.interface import (
 )
 from specdec_core.interface.errors import is_failure
 from specdec_core.interface.proposal import Distribution
+from specdec_core.models import moved, uploaded
 from specdec_core.verification import dense
 from specdec_drafters.chain.config import ChainConfig
 from specdec_drafters.common.draft_model_loading import make_nested
@@ -205,12 +206,12 @@ def combine(
         vocab_size: V.
         device: Device of the result.
     """
-    taken = {rows: _taken(proposal, list(rows)) for rows, proposal in parts.items()}
+    taken = {rows: _taken(proposal, rows, device) for rows, proposal in parts.items()}
     width = max((part.longest for part in taken.values()), default=0)
     tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
     lengths = [0] * batch_size
     for rows, part in taken.items():
-        tokens[list(rows), : part.longest] = part.tokens.to(device)
+        tokens[uploaded(rows, device), : part.longest] = part.tokens
         for row, length in zip(rows, part.lengths, strict=True):
             lengths[row] = length
     forms = {type(part.q) for part in taken.values()}
@@ -222,21 +223,25 @@ def combine(
         for rows, part in taken.items():
             drafted = part.tokens.clamp(0, vocab_size - 1)
             own = dense(_legal(part.q, vocab_size), drafted, vocab_size)
-            q.probabilities[list(rows), : part.longest] = own.to(q.probabilities)
+            q.probabilities[uploaded(rows, device), : part.longest] = own.to(q.probabilities.dtype)
     else:
         q = _combined_sparse(taken, tokens)
     return Proposal(tokens, tuple(lengths), q)
 
 
-def _taken(proposal: Proposal, rows: list[int]) -> Proposal:
-    """Return a proposal of some rows alone, cut to the longest of their drafts."""
+def _taken(proposal: Proposal, rows: Sequence[int], device: torch.device) -> Proposal:
+    """Return a proposal of some rows alone, cut to the longest of their drafts, on a device."""
     lengths = tuple(proposal.lengths[row] for row in rows)
-    width, q = max(lengths), proposal.q
+    q = proposal.q
+
+    def cut(part: Tensor) -> Tensor:
+        return moved(part[uploaded(rows, part.device), : max(lengths)], device)
+
     if isinstance(q, Dense):
-        q = Dense(q.probabilities[rows, :width])
+        q = Dense(cut(q.probabilities))
     elif isinstance(q, Sparse):
-        q = Sparse(q.ids[rows, :width], q.probabilities[rows, :width])
-    return Proposal(proposal.tokens[rows, :width], lengths, q)
+        q = Sparse(cut(q.ids), cut(q.probabilities))
+    return Proposal(cut(proposal.tokens), lengths, q)
 
 
 def _combined_sparse(taken: Mapping[tuple[int, ...], Proposal], tokens: Tensor) -> Sparse:
@@ -244,13 +249,13 @@ def _combined_sparse(taken: Mapping[tuple[int, ...], Proposal], tokens: Tensor) 
     ids = tokens[..., None].repeat(1, 1, max(widest, 1))  # [B, K, S]
     weights = torch.zeros(ids.shape, device=tokens.device)
     for rows, part in taken.items():
-        at, q = (list(rows), slice(part.longest)), part.q
+        at, q = (uploaded(rows, ids.device), slice(part.longest)), part.q
         if isinstance(q, Sparse):
             columns = q.ids.shape[2]
             # Unused columns repeat an id of the distribution, with weight 0.
-            ids[at] = q.ids[..., :1].to(ids)
-            ids[(*at, slice(columns))] = q.ids.to(ids)
-            weights[(*at, slice(columns))] = q.probabilities.to(weights)
+            ids[at] = q.ids[..., :1].to(ids.dtype)
+            ids[(*at, slice(columns))] = q.ids.to(ids.dtype)
+            weights[(*at, slice(columns))] = q.probabilities.to(weights.dtype)
         else:
             weights[(*at, 0)] = 1.0
     return Sparse(ids, weights)

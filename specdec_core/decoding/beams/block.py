@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_core.decoding.beams.prompt import PromptBeams
 from specdec_core.interface import Proposal
+from specdec_core.models.device import uploaded
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,12 @@ class TreeBlock:
             [*((one.source, one.shift, one.base) for one in nodes), *[(0, 0, -1)] * (width - len(nodes))]
             for nodes in self._nodes
         ]
-        numbers = torch.tensor(layout).long().view(len(layout), width, 3).to(device, non_blocking=True)
+        numbers = uploaded(layout, device, torch.long).view(len(layout), width, 3)
         source, shift, base = numbers.unbind(2)
         drafted = proposal.parents
         if drafted is None:
             drafted = torch.arange(-1, proposal.tokens.shape[1] - 1, device=device).expand_as(proposal.tokens)
-        read = torch.tensor(list(heads)).long().to(device, non_blocking=True)
+        read = uploaded(list(heads), device, torch.long)
         tokens = torch.cat([read, proposal.tokens.flatten()])
         parents = torch.cat([torch.full_like(read, -1), drafted.flatten()])
         if not len(tokens):

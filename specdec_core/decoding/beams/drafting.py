@@ -31,6 +31,7 @@ from specdec_core.interface import (
     StepReport,
 )
 from specdec_core.interface.tree import TreeShape
+from specdec_core.models.device import uploaded
 from specdec_core.sampling.logits import LogitsToProbs
 
 _NO_BEAM = -1e8
@@ -203,7 +204,7 @@ class BeamDraft:
         if not width:
             return Proposal.empty(len(self._nodes), self._record.device)
         padded = [[*row, *[(0, -1)] * (width - len(row))] for row in self._nodes]
-        both = torch.tensor(padded).to(self._record.device, non_blocking=True)
+        both = uploaded(padded, self._record.device)
         self._record.write_columns(0, both[..., 0])
         return Proposal(self._record.columns(width), self.lengths, PointMass(), both[..., 1])
 
@@ -222,18 +223,18 @@ class BeamDraft:
         nodes = [(row, node) for row, (paths, more) in enumerate(pairs) for node in range(len(paths)) if more]
         before = [self._paths[row][node] for row, node in nodes]
         core = [node in self._core[row] for row, node in nodes]
-        found = torch.tensor(nodes).to(logits.device, non_blocking=True)
+        found = uploaded(nodes, logits.device)
         prefixes = self._node_texts(nodes) if self._to_probs.needs_prefix else None
         each = log_probs(self._to_probs, logits[found[:, 0], found[:, 1]], prefixes)
-        each[:, list(self._search.eos_ids)] = -inf
+        each.index_fill_(1, uploaded(list(self._search.eos_ids), each.device, torch.long), -inf)
         # No node has more than u children in a level of u.
         top = each.topk(min(width, vocab), dim=1)
-        scores = top.values.nan_to_num(nan=-inf, posinf=-inf) + torch.tensor(before).to(each.device)[:, None]
+        scores = top.values.nan_to_num(nan=-inf, posinf=-inf) + uploaded(before, each.device)[:, None]
         shape = (rows // beams, beams * leaves * scores.shape[1])
         flat = scores.new_full((rows, leaves, scores.shape[1]), -inf)
         own, tokens = flat.clone(), top.indices.new_zeros(flat.shape)
         flat[found[:, 0], found[:, 1]] = scores
-        own[found[:, 0], found[:, 1]] = scores.masked_fill(~torch.tensor(core).to(each.device)[:, None], -inf)
+        own[found[:, 0], found[:, 1]] = scores.masked_fill(~uploaded(core, each.device)[:, None], -inf)
         tokens[found[:, 0], found[:, 1]] = top.indices
         flat, own, tokens = flat.view(shape), own.view(shape), tokens.view(shape)
         first = own.topk(min(beams, shape[1]), dim=1)
@@ -280,9 +281,8 @@ class BeamDraft:
         self._level += 1
         width = max(map(len, paths))
         new = [row[start:] for row, start in zip(self._nodes, starts, strict=True)]
-        padded = torch.tensor([[*row, *[(0, -1)] * (width - len(row))] for row in new], dtype=torch.long)
-        padded = padded.view(rows, width, 2)
-        drawn, parents = padded.to(self._record.device).unbind(2)
+        padded = [[*row, *[(0, -1)] * (width - len(row))] for row in new]
+        drawn, parents = uploaded(padded, self._record.device, torch.long).view(rows, width, 2).unbind(2)
         return Branches(drawn, parents, tuple(map(len, new)))
 
     def _open(self) -> list[bool]:

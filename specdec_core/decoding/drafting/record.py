@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specdec_core.interface import Dense, PointMass, Proposal, Sparse
 from specdec_core.interface.proposal import Distribution
+from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.candidates import TemperedCandidates
 
 
@@ -126,22 +127,22 @@ class DraftRecord:
         """Write the tokens `[B, M]` of the columns from `first` on: nodes of a tree."""
         self._columns[:, first : first + tokens.shape[1]] = tokens
 
-    def write_q(self, columns: Sequence[int], q: Tensor) -> None:
-        """Write the q of the tokens in some columns, `[B, C, V]`."""
+    def write_q(self, columns: Tensor, q: Tensor) -> None:
+        """Write the q of the tokens in some columns `[C]`, `[B, C, V]`."""
         self.buffer[:, columns] = q
 
     def tokens(self) -> Tensor:
         """Return all tokens, `[B, K]` int64, in memory that the next step overwrites."""
         if self._extension:
             rows = Proposal.from_rows(self._extension).tokens
-            return self._columns[:, : rows.shape[1]].copy_(rows, non_blocking=True)
+            return self._columns[:, : rows.shape[1]].copy_(moved(rows, self.device))
         columns = self._columns.narrow(1, 0, len(self))
         lists = [tokens for tokens in self._lists if tokens is not None]
         if lists and len(lists) == len(self):
-            return columns.copy_(torch.from_numpy(np.array(lists, dtype=np.int64).T), non_blocking=True)
+            return columns.copy_(uploaded(np.array(lists, dtype=np.int64).T, self.device))
         for number, tokens in enumerate(self._lists):
             if tokens is not None:
-                self._column(number).copy_(torch.tensor(tokens), non_blocking=True)
+                self._column(number).copy_(uploaded(tokens, self.device))
         return columns
 
     def rows(self) -> list[list[int]]:
@@ -175,8 +176,7 @@ class DraftRecord:
                     count = len(row.ids)
                     ids[index, number, :count], ids[index, number, count:] = row.ids, row.ids[0]
                     probabilities[index, number, :count] = row.probabilities
-        parts = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in (ids, probabilities))
-        return Sparse(*parts)
+        return Sparse(uploaded(ids, self.device), uploaded(probabilities, self.device))
 
     def _write(self, number: int, source: _Source) -> None:
         """Write the q of a position to the buffer, unless it is there."""
@@ -187,4 +187,4 @@ class DraftRecord:
             for out, row in zip(written, source, strict=True):
                 if row is not None:
                     out[row.ids] = row.probabilities
-            self.buffer[:, number].copy_(torch.from_numpy(written), non_blocking=True)
+            self.buffer[:, number].copy_(uploaded(written, self.device))

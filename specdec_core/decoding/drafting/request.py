@@ -19,6 +19,7 @@ from specdec_core.decoding.drafting.validation import FLOATS, as_tensor
 from specdec_core.interface import Branches, Candidates, PluginError, Proposal
 from specdec_core.interface.tree import TreeShape
 from specdec_core.models import inference_only
+from specdec_core.models.device import moved, uploaded
 from specdec_core.sampling.candidates import (
     TemperedCandidates,
     best_candidate,
@@ -149,16 +150,16 @@ class DraftRecorder:
         expected = (self._shape[0], self._tree.width, self._shape[2])
         if tuple(values.shape) != expected:
             raise PluginError(f"logits of shape {tuple(values.shape)} were given; [B, P, V] is {expected} here.")
-        drawn = self._tree.branch(values.to(self._device))
-        device = logits.device
+        drawn = self._tree.branch(moved(values, self._device))
         # Copied, since the drafter may change what it gets.
-        return Branches(drawn.tokens.to(device, copy=True), drawn.parents.to(device, copy=True), drawn.lengths)
+        tokens, parents = (moved(part.clone(), logits.device) for part in (drawn.tokens, drawn.parents))
+        return Branches(tokens, parents, drawn.lengths)
 
     @inference_only
     def sample(self, logits: Tensor) -> Tensor:
         """See `DraftRequest.sample`."""
         self._check(logits, "logits")
-        given = logits.to(self._device)
+        given = moved(logits, self._device)
         prefixes = self._current_prefixes() if self._to_probs.needs_prefix else None
         if self._to_probs.greedy:
             # q is one-hot on the drawn token: a point mass says so without V numbers a token.
@@ -170,7 +171,7 @@ class DraftRecorder:
         else:
             q = self._to_probs(given, prefixes, out=self._record.next_q())
             token = self._draw(q)
-        return token.to(logits.device)
+        return moved(token, logits.device)
 
     @inference_only
     def draw(self, probabilities: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ class DraftRecorder:
         self._drawn_directly = True
         q = self._record.next_q().copy_(probabilities)
         token = self._draw(self._to_probs.legal_only_(q, self._current_prefixes))
-        return token.to(probabilities.device)
+        return moved(token, probabilities.device)
 
     def sample_candidates(self, rows: Sequence[Candidates | None]) -> list[int]:
         """See `DraftRequest.sample_candidates`."""
@@ -351,8 +352,7 @@ class DraftRecorder:
     def _step_uniforms(self) -> Tensor:
         """Return the random numbers of this step on the device, `[B, K]` float64."""
         if self._uniforms is None:
-            numbers = torch.tensor(self._take_numbers(), dtype=torch.float64)
-            self._uniforms = numbers.to(self._device, non_blocking=True)
+            self._uniforms = uploaded(self._take_numbers(), self._device, torch.float64)
         return self._uniforms
 
     def _take_numbers(self) -> list[list[float]]:

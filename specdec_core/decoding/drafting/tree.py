@@ -7,6 +7,7 @@ normalised. Where all its mass is drawn, the distribution starts anew. Greedy dr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from specdec_core.decoding.drafting.record import DraftRecord
 from specdec_core.interface import Branches, Dense, PointMass, Proposal, TokenTree
 from specdec_core.interface.tree import TreeShape
+from specdec_core.models.device import uploaded
 from specdec_core.sampling.generators import draw
 from specdec_core.sampling.logits import LogitsToProbs
 
@@ -138,7 +140,8 @@ class TreeDraft:
             parents, ranks = self._parents_and_ranks(width)
             best = scores.topk(min(max(ranks) + 1, vocab), dim=2).indices
             ranks = [min(rank, vocab - 1) for rank in ranks]
-            return best[:, parents, ranks], torch.tensor(parents, device=scores.device).expand(batch, -1)
+            index = _index(parents, scores.device)
+            return best[:, index, _index(ranks, scores.device)], index.expand(batch, -1)
         paths = torch.log_softmax(scores, dim=2) + self._path_weights(leaves, scores.device).log()[..., None]
         weights, index = paths.view(batch, -1).topk(min(width, leaves * vocab), dim=1)
         if index.shape[1] < width:  # there are no more paths than that: repeat the last
@@ -157,29 +160,29 @@ class TreeDraft:
         if isinstance(self._shape, TokenTree):
             parents, ranks = self._parents_and_ranks(width)
             for rank in range(max(ranks) + 1):
-                nodes = [node for node, own in enumerate(ranks) if own == rank]
-                at = torch.tensor([[parents[node] for node in nodes]], device=q.device).expand(batch, -1)
+                own = [node for node, other in enumerate(ranks) if other == rank]
+                nodes = _index(own, q.device)
+                at = _index([parents[node] for node in own], q.device).expand(batch, -1)
                 tokens[:, nodes] = self._draw(q, left, rows, at, uniforms[:, nodes], nodes)
-            return tokens, torch.tensor(parents, device=q.device).expand(batch, -1)
+            return tokens, _index(parents, q.device).expand(batch, -1)
         weights = self._path_weights(q.shape[1], q.device)
         chosen = []
         for node in range(width):
             at = (weights * left.sum(dim=2)).argmax(dim=1, keepdim=True)
-            tokens[:, node : node + 1] = self._draw(q, left, rows, at, uniforms[:, node : node + 1], [node])
+            column = _index([node], q.device)
+            tokens[:, column] = self._draw(q, left, rows, at, uniforms[:, node : node + 1], column)
             chosen.append(at)
         parents_at = torch.cat(chosen, dim=1)
         self._weights = weights.gather(1, parents_at) * q[rows, parents_at, tokens]
         return tokens, parents_at
 
-    def _draw(
-        self, q: Tensor, left: Tensor, rows: Tensor, at: Tensor, uniforms: Tensor, nodes: Sequence[int]
-    ) -> Tensor:
-        """Draw one child `[B, C]` of each of some nodes `[B, C]`; record its q, and take it out of `left`."""
+    def _draw(self, q: Tensor, left: Tensor, rows: Tensor, at: Tensor, uniforms: Tensor, nodes: Tensor) -> Tensor:
+        """Draw one child each, `nodes` `[C]`, of some nodes `[B, C]`; record its q, and take it out of `left`."""
         weights = left[rows, at]
         total = weights.sum(dim=2, keepdim=True)
         chances = torch.where(total > 0, weights / total, q[rows, at])
         tokens = draw(chances.flatten(0, 1), uniforms.flatten()).view(at.shape)
-        self._record.write_q([self._drawn + node for node in nodes], chances)
+        self._record.write_q(nodes + self._drawn, chances)
         left[rows, at, tokens] = 0
         return tokens
 
@@ -187,7 +190,7 @@ class TreeDraft:
         """Return the probability of the path to each node of the level before, `[B, P]`; 0 where there is none."""
         if self._weights is None:
             return torch.ones(len(self._budget), leaves, device=device)
-        last = torch.tensor(self._last).to(device, non_blocking=True)[:, None]
+        last = uploaded(self._last, device)[:, None]
         return self._weights * (torch.arange(leaves, device=device) < last)
 
     def _node_prefixes(self, leaves: int) -> list[list[int]]:
@@ -206,3 +209,11 @@ def all_paths(tokens: Sequence[int], parents: Sequence[int]) -> list[list[int]]:
     for token, parent in zip(tokens, parents, strict=True):
         paths.append([*paths[parent + 1], token])
     return paths
+
+
+def _index(numbers: Sequence[int], device: torch.device) -> Tensor:
+    """Return numbers of nodes as an index that others share: a shape uses the same ones in each step."""
+    return _uploaded_once(tuple(numbers), device)
+
+
+_uploaded_once = lru_cache(maxsize=1024)(uploaded)

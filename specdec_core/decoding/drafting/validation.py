@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec_core.interface import Dense, PluginError, PointMass, Proposal, Sparse
-from specdec_core.models.device import moved
+from specdec_core.models.device import moved, uploaded
 from specdec_core.models.run.cached_tree import lineage
 from specdec_core.verification.distributions import density
 
@@ -234,14 +234,14 @@ def _safe_tree(proposal: Proposal, parents: Tensor, depth: tuple[int, ...]) -> t
     numbers = torch.arange(parents.shape[1], device=parents.device)
     wrong = (parents < -1) | (parents >= numbers)
     parents = parents.masked_fill(wrong, -1)
-    limits = torch.tensor(depth, device=parents.device)[:, None]
+    limits = uploaded(depth, parents.device)[:, None]
     deep = lineage(parents).sum(dim=2) > limits
     return replace(proposal, parents=parents.masked_fill(deep, -1)), wrong, deep
 
 
 def _drafted(proposal: Proposal) -> Tensor:
     """Return `[B, K]` bool, the positions within each sequence's draft."""
-    lengths = torch.tensor(proposal.lengths, device=proposal.tokens.device)
+    lengths = uploaded(proposal.lengths, proposal.tokens.device)
     return torch.arange(proposal.tokens.shape[1], device=lengths.device) < lengths[:, None]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec_core.decoding.drafting.validation import as_tensor, copied
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, PluginError, Proposal
+from specdec_core.models.device import uploaded
 from specdec_core.verification import SpeculativeSampling
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def checked_answer(proposal: Proposal, p: Tensor, made: object) -> AcceptanceRes
     accepted = _part("accepted", made.accepted, (batch,), torch.long, p.device)
     token = _part("token", made.token, (batch,), torch.long, p.device)
     codes = _part("sound", made.sound, (batch,), torch.bool, p.device).long()
-    lengths = torch.tensor(proposal.lengths, device=p.device)
+    lengths = uploaded(proposal.lengths, p.device)
     deviation = made.deviation
     if deviation is not None:
         deviation = _part("deviation", deviation, (batch, width), None, p.device)
