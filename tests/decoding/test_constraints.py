@@ -30,7 +30,7 @@ from tests.drafters.hierarchies import hierarchy
 from tests.tiny import tiny_model
 from tests.toys import NO_CONFIG, CountingDrafter, Gamma, SparseDrafter, TableDrafter, target_info
 
-COUNT = 600
+COUNT = 400
 """Size of a sample; it is doubled up to twice where it fits badly."""
 
 MIDDLES = ["", "a", "ab", "bb"]

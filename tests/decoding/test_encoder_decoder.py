@@ -5,6 +5,7 @@ The sources differ so much that a sequence that attends to another one's source 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import pytest
@@ -52,22 +53,37 @@ def library_tokens(model, source):
     ].tolist()
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
-def target(request, device):
-    return loaded_model(request.param, device)
+@pytest.fixture(scope="module")
+def target_of(device):
+    return functools.cache(lambda kind: loaded_model(kind, device))
+
+
+@pytest.fixture(params=SETTINGS)
+def target(request, target_of):
+    return target_of(request.param)
 
 
 @pytest.fixture(scope="module")
-def make(target, tmp_path_factory):
-    return Catalogue(target, tmp_path_factory.mktemp("drafters")).make
+def catalogue_of(tmp_path_factory):
+    return functools.cache(lambda target: Catalogue(target, tmp_path_factory.mktemp("drafters")))
 
 
-@pytest.fixture(scope="module")
-def answers(target):
+@pytest.fixture
+def make(target, catalogue_of):
+    return catalogue_of(target).make
+
+
+@functools.cache
+def answers_of(target):
     """Return the library's tokens for each source, which must differ for this module to test anything."""
     found = [library_tokens(target.model, source) for source in SOURCES]
     assert len(set(map(tuple, found))) == len(SOURCES)
     return found
+
+
+@pytest.fixture
+def answers(target):
+    return answers_of(target)
 
 
 DRAFTERS_OF_KIND = [
@@ -90,8 +106,8 @@ def test_greedy_tokens_equal_those_of_generate_alone_and_in_a_batch(target, make
     assert list(alone.tokens) == answers[shortest]
 
 
-@pytest.fixture(scope="module")
-def distributions(target):
+@functools.cache
+def distributions_of(target):
     return [enumerate_continuations(target, SamplingSettings(), source) for source in SOURCES]
 
 
@@ -100,7 +116,8 @@ COPIES = 160
 
 @pytest.mark.parametrize("target", ["t5"], indirect=True)
 @pytest.mark.parametrize("who", DRAFTERS)
-def test_each_sequence_has_the_distribution_of_its_own_source(target, make, distributions, who):
+def test_each_sequence_has_the_distribution_of_its_own_source(target, make, who):
+    distributions = distributions_of(target)
     decoder = Decoder(target, make(who), gamma=Gamma(2, 3), strict=True)
     batch = [list(source) for source in SOURCES] * COPIES
     found = decoder.generate(batch, GenerationSettings(max_new_tokens=3)).sequences

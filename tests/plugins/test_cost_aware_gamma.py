@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from itertools import cycle, product
 
 import pytest
 from pydantic import ValidationError
@@ -14,7 +15,6 @@ from specdec_core.interface import BatchInfo, Outcome, StepReport
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
 from specdec_plugins.gamma.cost_aware import CostAwareGamma, CostAwareGammaConfig
 from specdec_plugins.gamma.cost_aware_estimates import AcceptanceByPosition, CostEstimates
-from tests.pairwise import pairwise
 from tests.plugins.cost_aware_simulation import Drafter, Machine, Simulation, by_position, changing, constant
 
 FIXED = (0, 1, 2, 3, 4, 6, 8)
@@ -84,8 +84,13 @@ def shares(drafter: str, machine: str, state: str, tokens: int, batches: int, se
 
 
 def cases(drafters):
-    """Every pair of a drafter, a machine and a state; one case of every other drafter is not slow."""
-    chosen = pairwise(drafters, MACHINES, STATES)
+    """Every pair of a machine and a state, each drafter with three; every other drafter has a quick case."""
+    conditions = list(product(MACHINES, STATES))
+    count = max(len(conditions), 3 * len(drafters))
+    chosen = [
+        row for row, _ in zip(zip(cycle(drafters), cycle(conditions), strict=False), range(count), strict=False)
+    ]
+    chosen = [(drafter, *condition) for drafter, condition in chosen]
     first = {drafter: chosen.index(next(one for one in chosen if one[0] == drafter)) for drafter in drafters}
     quick = [*first.values()][::2]
     return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -27,10 +28,13 @@ from tests.offline.replay.support import (
     require_equal,
     small_target,
 )
-from tests.pairwise import pairwise
 
 SAMPLED = SAMPLINGS["1"]
-EVERY_PAIR = pairwise(["block", "rejection"], CASES, SAMPLINGS)
+RULES = ("block", "rejection")
+ROWS = [
+    (rule, case, sampling) for (rule, case), sampling in zip(product(RULES, CASES), cycle(SAMPLINGS), strict=False)
+]
+"""Every case with either rule, and every kind of sampling with either."""
 
 
 def rule_of(name: str) -> AcceptanceRule:
@@ -44,15 +48,15 @@ def texts_with_p(sampling: str, k: int = VOCAB) -> tuple[list[RecordedText], np.
     return all_texts(target(), SAMPLINGS[sampling], top_k=k)
 
 
-@pytest.mark.parametrize(("rule", "case", "sampling"), EVERY_PAIR)
+@pytest.mark.parametrize(("rule", "case", "sampling"), ROWS)
 def test_expected_counts_equal_enumeration(rule: str, case: str, sampling: str) -> None:
-    _require_enumerated(rule, case, sampling, (2, 3))
+    _require_enumerated(rule, case, sampling, (1, 3))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "case", "sampling"), EVERY_PAIR)
+@pytest.mark.parametrize(("rule", "case", "sampling"), ROWS)
 def test_expected_counts_equal_enumeration_for_short_and_long_drafts(rule: str, case: str, sampling: str) -> None:
-    _require_enumerated(rule, case, sampling, (0, 1, 4))
+    _require_enumerated(rule, case, sampling, (0, 2, 4))
 
 
 def _require_enumerated(rule: str, case: str, sampling: str, gammas: Sequence[int]) -> None:
