@@ -30,6 +30,11 @@ class TargetConfig(ModelSettings):
     """Share the weights among this number of processes, each with a GPU of its own, started by `torchrun`. Needs
     accelerate."""
 
+    exact_shapes: bool | Annotated[int, Field(ge=2)] = False
+    """Run every forward pass of a step over the same number of columns, with or without a draft, so that greedy
+    texts do not depend on the drafter where rounding depends on shapes, as in bfloat16. A number: the columns, one
+    more than the longest draft. `true`: 16."""
+
     def names(self) -> frozenset[str]:
         """Return the model and the adapter: folders, or names on the hub."""
         return frozenset(name for name in (self.model, self.adapter) if name is not None)
@@ -37,9 +42,16 @@ class TargetConfig(ModelSettings):
     @model_validator(mode="after")
     def _check_sharing(self) -> TargetConfig:
         if self.tensor_parallel is not None:
-            alone = {"device": "auto", "device_map": None, "quantization_config": None, "adapter": None}
-            alone |= {"inflate": None, "packed": "auto", "compile": "auto"}
+            alone: dict[str, object] = {
+                "device": "auto",
+                "device_map": None,
+                "quantization_config": None,
+                "adapter": None,
+            }
+            alone |= {"inflate": None, "packed": "auto", "compile": "auto", "exact_shapes": False}
             given = [name for name, value in alone.items() if getattr(self, name) != value]
             if given:
                 raise ValueError(f"'tensor_parallel' and {given[0]!r} are both given; use one of them")
+        if self.exact_shapes and self.compile is True:
+            raise ValueError("'exact_shapes' and 'compile' are both given; use one of them")
         return self

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from specdec_core.models.loaded import LoadedModel, inspect_family
     from specdec_core.models.run.encoder import Encoded
     from specdec_core.models.run.session import ModelSession
-    from specdec_core.models.variants import first_layers, with_modules
+    from specdec_core.models.variants import first_layers, with_exact_shapes, with_modules
 
 __all__ = [
     "TESTED_FAMILIES",
@@ -54,6 +54,7 @@ __all__ = [
     "unpack",
     "uploaded",
     "vocabulary_mismatch",
+    "with_exact_shapes",
     "with_modules",
     "without_progress_bar",
     "wrap_model",
@@ -82,7 +83,7 @@ lazy_attributes(
         "specdec_core.models.load.model_requirements": ("unmet_requirements",),
         "specdec_core.models.load.resolve": ("model_folder",),
         "specdec_core.models.run.session": ("ModelSession",),
-        "specdec_core.models.variants": ("first_layers", "with_modules"),
+        "specdec_core.models.variants": ("first_layers", "with_exact_shapes", "with_modules"),
         "specdec_core.models.load.vocabulary": ("vocabulary_mismatch",),
     },
 )

@@ -19,6 +19,7 @@ from specdec_core.models.features import ModelFeatures
 from specdec_core.models.load.loading import load_model, wrap_model
 from specdec_core.models.load.probe import uncached_logits
 from specdec_core.models.loaded import LoadedModel
+from specdec_core.models.variants import with_exact_shapes
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,10 @@ def load_inflated(config: TargetConfig, folder: Path = Path()) -> LoadedModel:
     settings = config.model_dump(exclude={"inflate"})
     if config.inflate is None:
         return load_model(**settings, folder=folder)
-    plain = {**settings, "packed": False, "compile": False}
+    plain = {**settings, "packed": False, "compile": False, "exact_shapes": False}
     larger = inflate(load_model(**plain, folder=folder), **config.inflate.model_dump())
-    return compile_as_set(pack_as_set(larger, config.packed), config.compile)
+    larger = compile_as_set(pack_as_set(larger, config.packed), config.compile)
+    return with_exact_shapes(larger, config.exact_shapes)
 
 
 def _stacks(loaded: LoadedModel) -> tuple[_Stack, ...]:

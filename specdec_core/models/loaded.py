@@ -73,6 +73,7 @@ class LoadedModel:
         lock: Held during a forward pass of a model that keeps its rotary frequencies, which change, in itself.
         share: Where the rest of its weights is, if the processes of torchrun share them; else None.
         passes: Its captured forward passes, if it is compiled; else None.
+        exact_shapes: The number of columns of a step's forward pass; None if it depends on the draft.
     """
 
     model: Any
@@ -86,6 +87,7 @@ class LoadedModel:
     lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     share: Share | None = None
     passes: StaticPasses | None = field(default=None, repr=False, compare=False)
+    exact_shapes: int | None = None
 
     @property
     def device(self) -> torch.device:

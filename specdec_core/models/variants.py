@@ -1,4 +1,4 @@
-"""Models made of a model in memory: with some modules replaced, or with its first layers only.
+"""Models made of a model in memory: with some modules replaced, its first layers only, or passes of one shape.
 
 They share everything else with it, which is not changed, but no passes that were compiled of it.
 """
@@ -26,7 +26,7 @@ def with_modules(loaded: LoadedModel, modules: Mapping[int, nn.Module]) -> Loade
     """
     model = _copy(loaded.model, modules)
     features = loaded.features.of_copy(model) if loaded.features is not None else None
-    return replace(loaded, model=model, features=features, passes=None)
+    return replace(loaded, model=model, features=features, passes=None, exact_shapes=None)
 
 
 def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None) -> LoadedModel:
@@ -64,7 +64,9 @@ def first_layers(loaded: LoadedModel, count: int, head: nn.Module | None = None)
     features = None if loaded.features is None else ModelFeatures(model)
     name = f"the first {count} layers of {loaded.name}"
     family = inspect_family(model)
-    return replace(loaded, model=model, name=name, family=family, features=features, passes=None)
+    return replace(
+        loaded, model=model, name=name, family=family, features=features, passes=None, exact_shapes=None
+    )
 
 
 def _copy(model: Any, modules: Mapping[int, nn.Module]) -> Any:
@@ -85,3 +87,36 @@ def _set_layers(config: Any, before: int, count: int) -> None:
     types = getattr(config, "layer_types", None)
     if types and len(types) == before:
         config.layer_types = list(types)[:count]
+
+
+_COLUMNS = 16
+"""The columns of `exact_shapes: true`."""
+
+
+def with_exact_shapes(loaded: LoadedModel, columns: bool | int = True) -> LoadedModel:
+    """Return the same model, with forward passes whose shapes do not depend on drafts.
+
+    Sums of the same numbers are rounded differently in matrix products of different shapes. In bfloat16 that
+    decides some greedy tokens, so that a text that was decoded with a drafter differs from one that was decoded
+    without. Here a step reads the same number of columns in both cases, over the whole capacity of the cache, and
+    a prompt is read without its last token and without a draft. Batches of another size still round differently,
+    and so do token trees, whose nodes are at other positions in the cache.
+
+    Args:
+        loaded: A model.
+        columns: The number of tokens that a step can read, one more than the longest draft. True: 16; False: no
+            such limit, which is the default of models.
+
+    Raises:
+        ModelError: The model reads rows at different positions in separate passes, or is compiled.
+    """
+    if columns is False:
+        return loaded
+    if not loaded.family.ragged:
+        raise ModelError(
+            f"exact_shapes: {loaded.name} reads rows at different positions in separate passes, so that their "
+            "shapes differ. Remove exact_shapes, or use dtype: float32."
+        )
+    if loaded.passes is not None:
+        raise ModelError("exact_shapes and compile cannot be combined; use one of them.")
+    return replace(loaded, exact_shapes=_COLUMNS if columns is True else columns)

@@ -49,6 +49,7 @@ from specdec_core.models.load.probe import probe_model
 from specdec_core.models.load.quantization import quantization_settings, require_packages
 from specdec_core.models.loaded import LoadedModel, inspect_family, length_limit
 from specdec_core.models.packages import require
+from specdec_core.models.variants import with_exact_shapes
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 """Packages of attention implementations that PyTorch does not have."""
@@ -188,6 +189,7 @@ def load_model(
     trust_remote_code: bool = False,
     packed: bool | Literal["auto"] = "auto",
     compile: bool | Literal["auto"] = "auto",  # noqa: A002  (as in a study)
+    exact_shapes: bool | int = False,
     folder: Path = Path(),
 ) -> LoadedModel:
     """Load a model and its tokenizer.
@@ -211,6 +213,7 @@ def load_model(
         trust_remote_code: Run code from the model's repository.
         packed: Pack the weights for a CPU; see `pack`. `auto` packs where that works and memory allows.
         compile: Compile short forward passes; see `compile_model`. `auto` does not, as yet.
+        exact_shapes: Run the passes of all steps over the same number of columns; see `with_exact_shapes`.
         folder: Base for relative paths.
 
     Raises:
@@ -218,8 +221,8 @@ def load_model(
             work or needs a package that is not installed.
     """
     _check_devices(device, device_map, max_memory, offload_folder)
-    alone = {"device": device, "device_map": device_map, "adapter": adapter, "packed": packed}
-    alone["compile"] = compile
+    alone: dict[str, Any] = {"device": device, "device_map": device_map, "adapter": adapter, "packed": packed}
+    alone |= {"compile": compile, "exact_shapes": exact_shapes}
     check_sharing(tensor_parallel, **alone, quantization_config=quantization_config)
     told: dict[str, Any] = {"model": str(model), "dtype": dtype, "revision": revision, "subfolder": subfolder}
     told |= {"attn_implementation": attn_implementation, "tensor_parallel": tensor_parallel}
@@ -253,7 +256,7 @@ def load_model(
         wrapped = _wrapped(loaded, read_tokenizer(location, options, subfolder), name, share)
     if tensor_parallel is not None and share is None:
         return wrapped  # rank 0 tests it, with all ranks
-    return compile_as_set(pack_as_set(probe_model(wrapped), packed), compile)
+    return with_exact_shapes(compile_as_set(pack_as_set(probe_model(wrapped), packed), compile), exact_shapes)
 
 
 def _read(

@@ -96,6 +96,7 @@ class ModelSession:
         self._cache: SlotCache | None = make_cache(batch_size, capacity)
         self._memory = EncoderMemory(loaded, sources, encoded) if loaded.encoder_decoder else None
         self._tree: CachedTree | None = None
+        self._exact = loaded.exact_shapes
 
     @property
     def keeps_hidden(self) -> bool:
@@ -186,7 +187,11 @@ class ModelSession:
             Logits `[B, K + 1, V]`: after the last uncached token and after each draft token. If no row has
             uncached tokens, `[B, K, V]`. Logits beyond a row's own draft are undefined.
         """
+        if self._exact is not None:
+            uncached = self._read_all_but_last(uncached)
         block = self._align(uncached, draft, draft_lengths)
+        if self._exact is not None:
+            block = self._widened(block, self._exact)
         if states is not None:
             assert self._family.ragged, "the model takes no states"
             block = block._replace(inputs={"states": states})
@@ -195,7 +200,7 @@ class ModelSession:
             output = self._run_ragged(block, self._grown_tree(uncached, block, parents))
         elif (replayed := self._replay(block)) is not None:
             output = replayed
-        elif len(set(self.lengths)) == 1 and not any(block.padding) and min(block.counts) > 0:
+        elif not any(block.padding) and min(block.counts) > 0 and len(set(self.lengths)) == 1:
             plan = WritePlan(slice(None), self.lengths[0], self.lengths[0] + block.tokens.shape[1])
             output = self._run(block.tokens, plan, block.keep, **block.inputs)
         elif self._family.ragged:
@@ -229,6 +234,27 @@ class ModelSession:
         head = self._replace_unknown(uploaded(padded, self._device, torch.long))
         tokens = head if draft is None else torch.cat([head, draft], dim=1)
         return Block(tokens, padding, counts, width + 1, width)
+
+    def _read_all_but_last(self, uncached: Sequence[Sequence[int]]) -> Sequence[Sequence[int]]:
+        """Cache all uncached tokens of each row but the last, in a pass whose shape no draft changes."""
+        heads = [row[:-1] for row in uncached]
+        if any(heads):
+            block = self._align(heads, None, None)
+            self._run_ragged(block)
+            self.lengths = [old + new for old, new in zip(self.lengths, block.counts, strict=True)]
+        return [row[-1:] for row in uncached]
+
+    def _widened(self, block: Block, width: int) -> Block:
+        """Return a block of so many columns, padded on the left."""
+        missing = width - block.tokens.shape[1]
+        if missing < 0:
+            raise ModelError(
+                f"exact_shapes is {width}, but a step reads {width - missing} tokens: the last committed one and "
+                f"the draft. Set exact_shapes: {width - missing} for all runs, or draft less."
+            )
+        return block._replace(
+            tokens=pad(block.tokens, (missing, 0)), padding=tuple(missing + n for n in block.padding)
+        )
 
     def _replace_unknown(self, tokens: Tensor) -> Tensor:
         """Replace tokens outside the model's vocabulary by token 0, since they may have no embedding."""
@@ -270,6 +296,8 @@ class ModelSession:
         layout = uploaded([self.lengths, block.padding, block.counts], self._device)
         positions, slots, real = block_layout(layout, block.tokens.shape[1], self._cache.capacity)
         end = max(length + count for length, count in zip(self.lengths, block.counts, strict=True))
+        if self._exact is not None:
+            end = self._cache.capacity
         plan = WritePlan(slice(None), min(self.lengths), end, slots)
         keys = torch.arange(end, device=self._device)
         visible = keys <= positions[..., None]  # [B, T, end]

@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 
 TIMINGS = 10
 """Timings of each draft length; the finalists are timed live in any case."""
-_AS_FAST = ("dtype", "device_map", "attn_implementation", "packed", "compile", "inflate", "tensor_parallel")
+_AS_FAST = (
+    "dtype",
+    "device_map",
+    "attn_implementation",
+    "packed",
+    "compile",
+    "exact_shapes",
+    "inflate",
+    "tensor_parallel",
+)
 """Settings of a target that decide how long its steps take, besides what `part_for` compares."""
 
 
