@@ -14,3 +14,4 @@ CONFIG_BASES: dict[PluginKind, type[PluginConfig]] = {
     "rule": RuleConfig,
     "trainer": TrainerConfig,
 }
+"""The base by kind. A plugin without settings may use it as it is, and then has no summary."""
