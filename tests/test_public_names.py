@@ -1,7 +1,10 @@
 """The names that `import specdec_core` offers, and the modules that import no torch."""
 
+import importlib
+import pkgutil
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -47,6 +50,17 @@ for name in {LIGHT}:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_importing_a_module_hides_no_public_name():
+    """A package gets its modules as attributes, also one with the name of a function that it offers."""
+    for package in pkgutil.walk_packages(specdec_core.__path__, "specdec_core."):
+        if package.ispkg:
+            loaded = importlib.import_module(package.name)
+            modules = {one.name for one in pkgutil.iter_modules(loaded.__path__)}
+            for name in modules & set(getattr(loaded, "__all__", ())):
+                importlib.import_module(f"{package.name}.{name}")
+                assert not isinstance(getattr(loaded, name), ModuleType), f"{package.name}.{name}"
 
 
 def test_the_plugin_interface_is_small():

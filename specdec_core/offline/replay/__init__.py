@@ -10,8 +10,8 @@ from specdec_core._lazy import lazy_attributes
 if TYPE_CHECKING:
     from specdec_core.offline.replay.comparison import replay
     from specdec_core.offline.replay.drafter_replay import DrafterReplay
-    from specdec_core.offline.replay.expected_metrics import Replayed, expected_metrics
     from specdec_core.offline.replay.refusals import check_replayable
+    from specdec_core.offline.replay.replayed_metrics import Replayed, expected_metrics
     from specdec_core.offline.replay.text_acceptance import TextAcceptance
     from specdec_core.offline.replay.text_session import OwnTokensError
 
@@ -31,7 +31,7 @@ lazy_attributes(
         "specdec_core.offline.replay.comparison": ("replay",),
         "specdec_core.offline.replay.text_session": ("OwnTokensError",),
         "specdec_core.offline.replay.drafter_replay": ("DrafterReplay",),
-        "specdec_core.offline.replay.expected_metrics": ("Replayed", "expected_metrics"),
+        "specdec_core.offline.replay.replayed_metrics": ("Replayed", "expected_metrics"),
         "specdec_core.offline.replay.text_acceptance": ("TextAcceptance",),
         "specdec_core.offline.replay.refusals": ("check_replayable",),
     },
