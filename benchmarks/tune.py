@@ -24,7 +24,7 @@ import torch
 from _common import report
 from transformers.utils import logging as hf_logging
 
-from specdec_core.interface.progress import NoProgress
+from specdec_core.interface.trainer import NoProgress
 from specdec_core.offline.tune import RaceSettings, TuneOptions, Tuning, costs, tune
 from specdec_core.offline.tune.finalists import finals
 from specdec_core.study import BASELINE, Comparison, Study, compare, load_study

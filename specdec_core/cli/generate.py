@@ -25,7 +25,7 @@ from specdec_core.cli.options.study_options import TextOptions, given, grouped, 
 from specdec_core.cli.terminal.console import write_text
 from specdec_core.cli.terminal.trace import TraceView, speller
 from specdec_core.interface.errors import ConfigError, PluginWarning, PromptError, reading
-from specdec_core.interface.inputs import open_text
+from specdec_core.interface.files import open_text
 from specdec_core.registry import default_registry
 from specdec_core.study import Run, Task
 from specdec_core.study.progress import TerminalProgress

@@ -23,8 +23,7 @@ from specdec_core.cli.options.shared_options import (
 )
 from specdec_core.cli.options.study_options import TaskOptions, given, grouped, study_of
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.files import check_output
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import check_output, input_path
 from specdec_core.measurement.entries import entries_of
 from specdec_core.measurement.measurement_file import (
     DrafterEntry,

@@ -26,7 +26,7 @@ from specdec_core.study import Study, Task
 from specdec_core.study.run.folder import check_free
 
 if TYPE_CHECKING:
-    from specdec_core.interface.target import TargetConfig
+    from specdec_core.interface.settings import TargetConfig
     from specdec_core.offline.record import Record
 
 

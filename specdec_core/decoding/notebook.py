@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specdec_core.decoding.result import Generation
-    from specdec_core.interface.controllers import TokenOrigin
+    from specdec_core.interface.outcome import TokenOrigin
 
 _MEANINGS: dict[TokenOrigin, str] = {
     "accepted": "drafted and accepted",

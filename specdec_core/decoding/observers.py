@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from specdec_core.decoding.result import BatchResult
 from specdec_core.interface import SessionInfo, StepReport
-from specdec_core.interface.controllers import TokenOrigin
+from specdec_core.interface.outcome import TokenOrigin
 
 
 class Observer:

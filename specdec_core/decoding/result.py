@@ -9,8 +9,8 @@ from typing import Any, overload
 from specdec_core.decoding.guard.plugin_guard import PluginFailure
 from specdec_core.decoding.metrics import Metrics
 from specdec_core.decoding.stopping import FinishReason
-from specdec_core.interface.controllers import TokenOrigin
 from specdec_core.interface.errors import ArgumentError
+from specdec_core.interface.outcome import TokenOrigin
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,22 +3,19 @@
 Importing this imports no torch.
 """
 
-from specdec_core.interface.composite import CompositeDrafter
+from specdec_core.interface.base_drafters import AutoregressiveDrafter, CompositeDrafter, DeterministicDrafter
 from specdec_core.interface.controllers import (
     BatchInfo,
     GammaController,
     GammaSession,
-    LenienceConfig,
     LenienceController,
     LenienceSession,
-    StepReport,
 )
 from specdec_core.interface.drafter import (
     LAST_HIDDEN,
     Drafter,
     DraftRequest,
     DraftSession,
-    Outcome,
     SessionInfo,
     TargetFeatures,
     TargetInfo,
@@ -29,23 +26,25 @@ from specdec_core.interface.errors import (
     PluginError,
     SpecdecError,
 )
-from specdec_core.interface.progress import Progress
+from specdec_core.interface.outcome import Outcome, StepReport
 from specdec_core.interface.proposal import Candidates, Dense, PointMass, Proposal, Sparse
-from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule, RuleConfig
+from specdec_core.interface.rules import AcceptanceResult, AcceptanceRule
 from specdec_core.interface.settings import (
     ModelSettings,
 )
-from specdec_core.interface.simple_drafters import AutoregressiveDrafter, DeterministicDrafter
 from specdec_core.interface.spec import (
     DrafterConfig,
+    LenienceConfig,
     ModelsSpec,
     Nested,
     NestedDrafter,
     NestedGamma,
     PluginConfig,
     PluginSpec,
+    RuleConfig,
+    TrainerConfig,
 )
-from specdec_core.interface.trainer import Trainer, TrainerConfig, TrainingReport
+from specdec_core.interface.trainer import Progress, Trainer, TrainingReport
 from specdec_core.interface.tree import BestFirstTree, Branches, TokenTree
 
 __all__ = [

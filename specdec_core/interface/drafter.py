@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specdec_core.interface.controllers import GammaController
+    from specdec_core.interface.outcome import Outcome
     from specdec_core.interface.proposal import Candidates, Proposal
 
 
@@ -246,52 +247,6 @@ class DraftRequest(Protocol):
         Args:
             budget: The maximum number of tokens of each sequence, at most this request's.
         """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one step: the only truth about which tokens were committed.
-
-    Attributes:
-        drafted: Number of draft tokens verified in each sequence; 0 where there was no draft, or that of another
-            drafter.
-        accepted: Number of them that were accepted.
-        committed: Tokens appended to each sequence: the accepted ones, then the recovered or bonus token, then
-            those that a constraint forces. Empty for a sequence that had already finished; shorter when an end of
-            sequence came first.
-        finished: Whether each sequence has ended. Inside a hierarchy, and with beams, it may resume after a
-            `rollback`; the next commit says so.
-        parents: For trees, the parent of each draft token of each sequence; None for lines.
-        paths: For trees, the numbers of the accepted draft tokens of each sequence, from the root on.
-    """
-
-    drafted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    committed: tuple[tuple[int, ...], ...]
-    finished: tuple[bool, ...]
-    parents: tuple[tuple[int, ...], ...] | None = None
-    paths: tuple[tuple[int, ...], ...] | None = None
-
-    @property
-    def depths(self) -> tuple[int, ...]:
-        """The length of each sequence's draft; of a tree, that of its longest path."""
-        return self.drafted if self.parents is None else tuple(map(_depth, self.parents))
-
-    @property
-    def rejected(self) -> tuple[bool, ...]:
-        """Whether a draft token was rejected in each sequence: there was one after the accepted ones."""
-        if self.parents is None or self.paths is None:
-            return tuple(accepted < drafted for drafted, accepted in zip(self.drafted, self.accepted, strict=True))
-        pairs = zip(self.parents, self.paths, strict=True)
-        return tuple((path[-1] if path else -1) in parents for parents, path in pairs)
-
-
-def _depth(parents: Sequence[int]) -> int:
-    """Return the length of the longest path of a tree."""
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 if parent < 0 else depths[parent] + 1)
-    return max(depths, default=0)
 
 
 class DraftSession(ABC):

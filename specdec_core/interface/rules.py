@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from specdec_core.interface.spec import PluginConfig
+from specdec_core.interface.spec import LosslessAt, RuleConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,38 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specdec_core.interface.proposal import Proposal
-
-LosslessAt: TypeAlias = Literal["always", "greedy", "never"]
-"""Where a rule keeps the target's distribution: everywhere, in greedy decoding only, or nowhere."""
-
-
-class RuleConfig(PluginConfig):
-    """Base of the settings of acceptance rules."""
-
-    greedy_only: ClassVar[bool] = False
-    """Whether the rule is refused where the target samples (temperature above 0)."""
-    takes_lenience: ClassVar[bool] = False
-    """Whether the rule is defined for lenience l < 1; if not, a run that combines them is refused."""
-    replays_from: ClassVar[Literal["token", "all"] | None] = None
-    """What a replay takes where the target samples: p of the `token` that was emitted, or of `all` tokens. None if
-    it cannot be replayed there. In greedy decoding, every rule can be that is lossless there."""
-
-    @property
-    def lossless_at(self) -> LosslessAt:
-        """Where all outputs have the target's distribution, with l = 1.
-
-        In greedy decoding, such a rule accepts draft tokens while they are the argmax.
-        """
-        return "never"
-
-    @property
-    def lossless(self) -> bool:
-        """Whether all outputs have the target's distribution, at any temperature."""
-        return self.lossless_at == "always"
-
-    def lossless_for(self, *, greedy: bool) -> bool:
-        """Return whether all outputs have the target's distribution, in greedy decoding or where it samples."""
-        return self.lossless or (greedy and self.lossless_at == "greedy")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Plugin specifications: everything that listing, validation and help need, without torch."""
+"""Plugin specifications and the bases of plugin settings, which listing and validation read without torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ PluginKind: TypeAlias = Literal["drafter", "gamma", "lenience", "rule", "trainer
 """What a plugin is; `gamma` and `lenience` are controllers, `rule` is an acceptance rule."""
 ListedKind: TypeAlias = PluginKind | Literal["models"]
 """What hooks register: plugins, and collections of models."""
+LosslessAt: TypeAlias = Literal["always", "greedy", "never"]
+"""Where a rule keeps the target's distribution: everywhere, in greedy decoding only, or nowhere."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,69 @@ class DrafterConfig(PluginConfig):
     `specdec export`. A drafter composed of others declares it if they need nothing more."""
 
 
+class LenienceConfig(PluginConfig):
+    """Base of the settings of lenience controllers."""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether l is always 1; a study with `lossless: true` accepts no other controller."""
+        return False
+
+    def lossless_for(self, *, greedy: bool) -> bool:  # noqa: ARG002  (for controllers that look at it)
+        """Return whether l is always 1 in greedy decoding, or where the target samples."""
+        return self.lossless
+
+
+class RuleConfig(PluginConfig):
+    """Base of the settings of acceptance rules."""
+
+    greedy_only: ClassVar[bool] = False
+    """Whether the rule is refused where the target samples (temperature above 0)."""
+    takes_lenience: ClassVar[bool] = False
+    """Whether the rule is defined for lenience l < 1; if not, a run that combines them is refused."""
+    replays_from: ClassVar[Literal["token", "all"] | None] = None
+    """What a replay takes where the target samples: p of the `token` that was emitted, or of `all` tokens. None if
+    it cannot be replayed there. In greedy decoding, every rule can be that is lossless there."""
+
+    @property
+    def lossless_at(self) -> LosslessAt:
+        """Where all outputs have the target's distribution, with l = 1.
+
+        In greedy decoding, such a rule accepts draft tokens while they are the argmax.
+        """
+        return "never"
+
+    @property
+    def lossless(self) -> bool:
+        """Whether all outputs have the target's distribution, at any temperature."""
+        return self.lossless_at == "always"
+
+    def lossless_for(self, *, greedy: bool) -> bool:
+        """Return whether all outputs have the target's distribution, in greedy decoding or where it samples."""
+        return self.lossless or (greedy and self.lossless_at == "greedy")
+
+
+class TrainerConfig(PluginConfig):
+    """Options of every trainer; each field is an option of the command, and its docstring is the help."""
+
+    target: str = "builtin:target"
+    """The target that the drafter will draft for: a folder, a hub name, or builtin:target."""
+    output: Path
+    """Where the result goes."""
+    overwrite: bool = False
+    """Replace what is there."""
+
+
+CONFIG_BASES: dict[PluginKind, type[PluginConfig]] = {
+    "drafter": DrafterConfig,
+    "gamma": PluginConfig,
+    "lenience": LenienceConfig,
+    "rule": RuleConfig,
+    "trainer": TrainerConfig,
+}
+"""The base of settings by kind. A plugin without settings may use it as it is, and then has no summary."""
+
+
 @dataclass(frozen=True)
 class PluginSpec:
     """One plugin, as a hook returns it.
@@ -87,8 +152,6 @@ class PluginSpec:
     @property
     def summary(self) -> str:
         """One line for listings: the first line of the docstring of `config`; empty if it has none of its own."""
-        from specdec_core.interface.config_bases import CONFIG_BASES
-
         own = None if self.config in CONFIG_BASES.values() else vars(self.config).get("__doc__")
         return inspect.cleandoc(own).partition("\n")[0] if own else ""
 

@@ -1,4 +1,4 @@
-"""Trainers, which `specdec train NAME` runs to make the weights or tables of a drafter."""
+"""Trainers, which `specdec train NAME` runs to make a drafter's weights or tables, and their progress."""
 
 from __future__ import annotations
 
@@ -6,21 +6,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from specdec_core.interface.progress import Progress
-from specdec_core.interface.spec import PluginConfig
+from typing import Any, Protocol
 
 
-class TrainerConfig(PluginConfig):
-    """Options of every trainer; each field is an option of the command, and its docstring is the help."""
+class Progress(Protocol):
+    """Receives how far a study, a recording, a measurement or a training is.
 
-    target: str = "builtin:target"
-    """The target that the drafter will draft for: a folder, a hub name, or builtin:target."""
-    output: Path
-    """Where the result goes."""
-    overwrite: bool = False
-    """Replace what is there."""
+    `specdec_core.study.progress` shows it on a terminal and in a notebook; `NoProgress` shows nothing.
+    """
+
+    def stage(self, what: str, total: float | None = None) -> None:
+        """A stage of the work starts, of `total` units if that is known."""
+
+    def advance(self, done: float, note: str = "") -> None:
+        """`done` units of the stage are complete; the note shows a loss or a rate."""
+
+    def measured(self, point: Mapping[str, float]) -> None:
+        """Some values were measured, such as a point of the learning curve: names and values."""
+
+
+class NoProgress(Progress):
+    """Shows no progress."""
+
+    def stage(self, what: str, total: float | None = None) -> None:
+        """Do nothing."""
+
+    def advance(self, done: float, note: str = "") -> None:
+        """Do nothing."""
+
+    def measured(self, point: Mapping[str, float]) -> None:
+        """Do nothing."""
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from specdec_core.costs import Forecast, StepCosts, forecast
 from specdec_core.costs.step_costs import Seconds
 from specdec_core.costs.workload import requested_seconds
 from specdec_core.interface.errors import ConfigError, reading, unknown_name
-from specdec_core.interface.files import writing_file
-from specdec_core.interface.inputs import open_input
+from specdec_core.interface.files import open_input, writing_file
 
 if TYPE_CHECKING:
     from specdec_core.interface import PluginConfig

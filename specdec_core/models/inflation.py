@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from specdec_core.interface.errors import ModelError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.compiling import compile_as_set, compile_model
 from specdec_core.models.fast.packing import is_packed, pack, pack_as_set, unpack
 from specdec_core.models.features import ModelFeatures

@@ -21,8 +21,8 @@ from packaging.utils import canonicalize_name
 
 from specdec_core._version import installed_version
 from specdec_core.interface import ModelsSpec, PluginSpec
-from specdec_core.interface.config_bases import CONFIG_BASES
 from specdec_core.interface.errors import exception_text, is_failure
+from specdec_core.interface.spec import CONFIG_BASES
 from specdec_core.registry.cli_fields import cli_fields
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, PROJECT, HookSpecs
 

@@ -26,7 +26,7 @@ from specdec_core.interface.errors import (
     exception_text,
     unknown_name,
 )
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import input_path
 from specdec_core.registry.registry import default_registry
 
 _REFERENCE = re.compile(r"([A-Za-z0-9][\w.-]+):([\w.-]+)")

@@ -13,7 +13,7 @@ from specdec_core.cli.main import app
 from specdec_core.cluster import LocalPool, open_pool, pool
 from specdec_core.cluster.pool import Failure, attempt
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.ranks import lead_or_follow
 from specdec_core.study import compare as run_comparison
 from specdec_core.study import load_study

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from specdec_core.interface import ConfigError
-from specdec_core.interface.progress import NoProgress
+from specdec_core.interface.trainer import NoProgress
 from specdec_core.measurement.measure import measure
 from tests.lossless import small_target
 from tests.measurement.support import context

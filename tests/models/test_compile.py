@@ -10,7 +10,7 @@ import torch
 
 from specdec_core.interface import LAST_HIDDEN
 from specdec_core.interface.errors import ModelError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import ModelSession, first_layers, load_model, pack, wrap_model
 from specdec_core.models.fast import compiling, cuda_graphs
 from specdec_core.models.fast.compiling import compile_as_set, compile_model, prove

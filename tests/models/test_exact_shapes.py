@@ -7,7 +7,7 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import LoadedModel, open_session, with_exact_shapes, wrap_model
 from tests.tiny import tiny_model
 

@@ -9,8 +9,7 @@ import torch
 
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ModelError
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import inflate, load_model, pack, wrap_model
 from specdec_core.models.device import available_memory
 from specdec_core.models.fast import packing

@@ -11,9 +11,8 @@ from random import Random
 from typing import Any
 
 from specdec_core.interface import SpecdecError
-from specdec_core.interface.progress import NoProgress
-from specdec_core.interface.settings import SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import SamplingSettings, TargetConfig
+from specdec_core.interface.trainer import NoProgress
 from specdec_core.offline.record import Record, read_record
 from specdec_core.offline.record.import_log import ImportOptions, import_record
 from tests.robustness.attack import BrokenError

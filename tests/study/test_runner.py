@@ -12,7 +12,7 @@ import torch
 from specdec_core.decoding import Decoder
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import PromptError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models import load_model
 from specdec_core.study.report.quality import Output
 from specdec_core.study.report.results import write_results

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from specdec_core import PluginSpec, hookimpl
 from specdec_core.interface import AcceptanceResult, AcceptanceRule, Proposal, RuleConfig
-from specdec_core.interface.rules import LosslessAt
+from specdec_core.interface.spec import LosslessAt
 
 if TYPE_CHECKING:
     from torch import Tensor

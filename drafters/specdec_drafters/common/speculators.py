@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers.utils import cached_file
 
 from specdec_core.interface import ModelError, TargetInfo
-from specdec_core.interface.inputs import open_input
+from specdec_core.interface.files import open_input
 from specdec_core.models import model_folder
 from specdec_core.registry import shipped_file
 

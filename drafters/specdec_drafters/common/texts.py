@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
-from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.interface.files import input_path, open_input
 from specdec_core.registry import shipped_file
 from specdec_drafters.common import BUILTIN_STDLIB
 

@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specdec_core.interface import ModelError, TargetFeatures
-from specdec_core.interface.files import writing_file
-from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.interface.files import input_path, open_input, writing_file
 from specdec_core.registry import shipped_file
 
 VERSION = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specdec_core.interface import Drafter, DraftSession, SessionInfo, TargetInfo
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import input_path
 from specdec_drafters.common.retrieval import RetrievalSession, TokenIndex
 from specdec_drafters.common.texts import check_ids, read_ids, target_documents
 from specdec_drafters.datastore.config import DatastoreConfig

@@ -15,7 +15,7 @@ import numpy as np
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
-from specdec_core.interface.inputs import open_input
+from specdec_core.interface.files import open_input
 from specdec_drafters.ngram.backoff_tables import SPECIAL_WORDS, Level, NgramTables, build_level, find_contexts
 from specdec_drafters.ngram.config import MAX_ORDER
 

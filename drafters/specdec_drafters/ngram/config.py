@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from specdec_core.interface import DrafterConfig, ModelError, TrainerConfig
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import input_path
 from specdec_core.registry import is_shipped, shipped_file
 from specdec_drafters.common import BUILTIN_TEXTS
 

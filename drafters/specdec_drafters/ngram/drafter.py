@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specdec_core.interface import Drafter, DraftRequest, DraftSession, Proposal, SessionInfo, TargetInfo
-from specdec_core.interface.simple_drafters import draw_tree
+from specdec_core.interface.base_drafters import draw_tree
 from specdec_drafters.common.texts import target_documents
 from specdec_drafters.ngram.arpa import read_arpa
 from specdec_drafters.ngram.candidates import NgramCandidates

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from specdec_core.interface import ConfigError, Trainer, TrainingReport
-from specdec_core.interface.files import check_output
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import check_output, input_path
 from specdec_core.models import load_model, load_vocabulary
 from specdec_drafters.common.texts import read_documents, read_ids, split_lines, tokenize_documents
 from specdec_drafters.ngram.arpa_writer import write_arpa

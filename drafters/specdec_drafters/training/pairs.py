@@ -10,7 +10,7 @@ from typing import Any
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import reading
-from specdec_core.interface.inputs import input_path, open_text
+from specdec_core.interface.files import input_path, open_text
 from specdec_core.models import LoadedModel
 
 

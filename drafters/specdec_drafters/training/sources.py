@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from specdec_core import Decoder, Observer
 from specdec_core.decoding import row_seed
 from specdec_core.interface import ConfigError, Progress, StepReport
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import input_path
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_drafters.common.texts import read_documents, read_ids, tokenize_documents

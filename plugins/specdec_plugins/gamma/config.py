@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from specdec_core.interface import ConfigError, PluginConfig
 from specdec_core.interface.controllers import MAX_GAMMA
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import input_path
 from specdec_core.measurement import Measurement, read_measurement
 
 Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]

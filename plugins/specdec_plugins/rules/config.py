@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from specdec_core.interface import RuleConfig
-from specdec_core.interface.rules import LosslessAt
+from specdec_core.interface.spec import LosslessAt
 
 
 class BlockRuleConfig(RuleConfig):

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from specdec_core.cli.options.shared_options import validated
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.study.config.yaml_source import parse_value, read_document
 
 Device: TypeAlias = Annotated[

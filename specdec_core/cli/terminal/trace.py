@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specdec_core.interface import StepReport
-from specdec_core.interface.controllers import TokenOrigin
+from specdec_core.interface.outcome import TokenOrigin
 from specdec_core.study.report.formats import visible
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.distributed import DistributedConfig
 
 from specdec_core.interface.errors import ModelError, shortened, unknown_name
-from specdec_core.interface.inputs import input_path
+from specdec_core.interface.files import input_path
 from specdec_core.interface.settings import AttentionName, check_attention
 from specdec_core.models.device import parse_device, parse_dtype
 from specdec_core.models.fast.compiling import compile_as_set

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ModelError, did_you_mean, exception_text
-from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.interface.files import input_path, open_input
 from specdec_core.registry import is_shipped, shipped_file
 
 _DECODER_ONLY_SUFFIXES = ("ForCausalLM", "LMHeadModel")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from specdec_core.interface.errors import ConfigError, shortened
-from specdec_core.interface.inputs import open_input
+from specdec_core.interface.files import open_input
 
 VERSION = 1
 """Version of the format, `specdec_record` in the header and in each shard."""

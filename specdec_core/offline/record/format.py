@@ -18,8 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from specdec_core.costs import Machine, StepCosts
 from specdec_core.costs.step_costs import Seconds, Spread
 from specdec_core.interface.errors import ConfigError, differences
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models.load.resolve import model_folder
 
 if TYPE_CHECKING:

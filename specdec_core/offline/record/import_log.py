@@ -13,8 +13,7 @@ import numpy as np
 
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError, shortened
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import ModelOutline, bytes_of_characters, load_outline
 from specdec_core.offline.record.format import (
     FinishReason,

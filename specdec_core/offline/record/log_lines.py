@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_core.interface.errors import ConfigError, reading, shortened
-from specdec_core.interface.inputs import open_text
+from specdec_core.interface.files import open_text
 from specdec_core.interface.settings import SamplingSettings
 
 _MAX_BYTES = 1 << 36

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_core.interface.errors import ConfigError, reading
-from specdec_core.interface.inputs import input_path, open_input
+from specdec_core.interface.files import input_path, open_input
 from specdec_core.offline.record.file_errors import damaged, validated
 from specdec_core.offline.record.format import PartHeader, Record, RecordedText, RecordHeader
 from specdec_core.offline.record.shards import ShardInfo, read_info, read_shard, shard_name

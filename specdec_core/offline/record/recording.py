@@ -14,7 +14,7 @@ from pathlib import Path
 from specdec_core.cluster import Pool
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.offline.record.decode import TextJob
 from specdec_core.offline.record.format import Record
 from specdec_core.offline.record.outline import Outline, Part, RecordOptions, part_header, verify_times

@@ -23,7 +23,7 @@ from specdec_core.study.config.study import Study, Task
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
     from specdec_core.interface import Progress
-    from specdec_core.interface.target import TargetConfig
+    from specdec_core.interface.settings import TargetConfig
     from specdec_core.offline.record import Record, RecordPart
     from specdec_core.study.run.study_session import StudyResult
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from specdec_core.costs import StepCosts
 from specdec_core.decoding.guard.watch import CallWatch, watched
 from specdec_core.interface import ConfigError, Drafter, PluginConfig, Progress
-from specdec_core.interface.progress import NoProgress
 from specdec_core.interface.settings import SamplingSettings
+from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
 from specdec_core.models.device import describe_device
 from specdec_core.offline.record.format import Record, RecordedText, RecordPart, SomeTexts

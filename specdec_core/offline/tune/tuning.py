@@ -37,7 +37,7 @@ from specdec_core.study.run.worker import TargetJobs
 if TYPE_CHECKING:
     from specdec_core.costs import Machine
     from specdec_core.interface import Progress
-    from specdec_core.interface.target import TargetConfig
+    from specdec_core.interface.settings import TargetConfig
     from specdec_core.models import LoadedModel
     from specdec_core.offline.record.format import Record, RecordPart
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from pydantic import ValidationError
 
 from specdec_core.interface.errors import ConfigError, ModelError, PromptError, unknown_name
-from specdec_core.interface.settings import GenerationSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import GenerationSettings, TargetConfig
 from specdec_core.models.load.model_requirements import unmet_requirements
 from specdec_core.models.load.resolve import has_encoder, model_folder
 from specdec_core.models.load.vocabulary import local_vocabulary

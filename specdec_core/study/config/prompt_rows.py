@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec_core.interface.errors import PromptError, reading
-from specdec_core.interface.inputs import input_path, open_input, open_text
+from specdec_core.interface.files import input_path, open_input, open_text
 
 if TYPE_CHECKING:
     from specdec_core.study.config.schema import PromptsConfig

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_core._time_limit import TimeLimitExceeded, time_limit
 from specdec_core.interface.errors import ModelError, PromptError, reading
-from specdec_core.interface.inputs import input_path, open_text
+from specdec_core.interface.files import input_path, open_text
 from specdec_core.registry import shipped_file
 from specdec_core.study.config.messages import plain_messages
 from specdec_core.study.config.prompt_file import PromptText, read_rows

@@ -21,8 +21,7 @@ from pydantic import (
 
 from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import shortened
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.registry import plugin_types
 from specdec_core.registry.plugin_settings import NO_SOURCE
 from specdec_core.study.config.prompt_columns import Columns, check_template

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specdec_core.interface import PluginConfig, RuleConfig
-    from specdec_core.interface.settings import GenerationSettings, SamplingSettings
+    from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
     from specdec_core.interface.spec import PluginKind
-    from specdec_core.interface.target import TargetConfig
     from specdec_core.registry import Registry
     from specdec_core.study.config.prompts import PromptText
     from specdec_core.study.config.schema import PromptsConfig, RepeatsConfig, StudyConfig

@@ -15,7 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, ScalarEvent
 
 from specdec_core.interface.errors import ConfigError, reading, shortened
-from specdec_core.interface.inputs import open_input
+from specdec_core.interface.files import open_input
 from specdec_core.registry.nesting import Keys
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specdec_core.decoding import Decoder, check_prompts, make_drafter, make_gamma, make_lenience, make_rule
-from specdec_core.interface.settings import SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.models.inflation import load_inflated
 from specdec_core.registry import Registry

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from specdec_core.cluster import Pool
 from specdec_core.interface.errors import PluginError
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
 from specdec_core.models.fast.packing import describe_hardware
 from specdec_core.study.config.prompts import PromptText
 from specdec_core.study.config.study import Task

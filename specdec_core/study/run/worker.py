@@ -15,8 +15,8 @@ import torch
 from specdec_core.cluster import LocalPool, Pool
 from specdec_core.interface import Progress
 from specdec_core.interface.errors import ConfigError
-from specdec_core.interface.progress import NoProgress
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import TargetConfig
+from specdec_core.interface.trainer import NoProgress
 from specdec_core.models import LoadedModel
 from specdec_core.registry import Registry, default_registry
 from specdec_core.study.run.factory import load_target

@@ -14,8 +14,7 @@ from torch import Tensor
 from specdec_core.decoding import Decoder, TraceObserver
 from specdec_core.interface import AcceptanceRule, Drafter
 from specdec_core.interface.controllers import FixedGamma, FixedGammaConfig
-from specdec_core.interface.settings import GenerationSettings, SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.models import LoadedModel
 from specdec_core.offline.record.format import PartHeader, Record, RecordedPrompts, RecordedText, RecordHeader
 from specdec_core.offline.replay import DrafterReplay

@@ -10,8 +10,7 @@ import pytest
 
 from specdec_core.interface import ConfigError
 from specdec_core.interface.errors import PromptError
-from specdec_core.interface.settings import SamplingSettings
-from specdec_core.interface.target import TargetConfig
+from specdec_core.interface.settings import SamplingSettings, TargetConfig
 from specdec_core.models import load_model, model_folder
 from specdec_core.offline.record import read_record
 from specdec_core.offline.record.decode import TextJob, record_texts

@@ -27,7 +27,7 @@ from specdec_core.interface import (
     StepReport,
     TargetInfo,
 )
-from specdec_core.interface.simple_drafters import draw_tree
+from specdec_core.interface.base_drafters import draw_tree
 from tests.toys import RememberingDrafter
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from specdec_core.interface import ConfigError, ModelError
 from specdec_core.interface.errors import exception_text, reading, unknown_name
-from specdec_core.interface.inputs import input_path, open_input, open_text
+from specdec_core.interface.files import input_path, open_input, open_text
 
 
 def test_a_path_is_where_it_was_written(tmp_path, monkeypatch):
