@@ -2,7 +2,6 @@
 
 from specdec_core.registry.hookspecs import HOOKS_BY_KIND, KIND_LABELS, PROJECT, HookSpecs, hookimpl
 from specdec_core.registry.nesting import MAX_DEPTH, Keys, depth_of, dotted, entries, marker_of, nested_settings
-from specdec_core.registry.plugin_settings import plugin_settings, plugin_types
 from specdec_core.registry.registry import PluginRecord, Registry, default_registry
 from specdec_core.registry.requirements import (
     beyond_token_ids,
@@ -10,6 +9,7 @@ from specdec_core.registry.requirements import (
     encoder_mismatch,
     rule_problems,
 )
+from specdec_core.registry.settings_models import plugin_settings, plugin_types
 from specdec_core.registry.shipped import drafter_settings, is_shipped, misspelt_reference, shipped_file
 from specdec_core.registry.validation_errors import describe
 

@@ -5,7 +5,7 @@ import pytest
 from specdec_core import TargetInfo
 from specdec_core.interface import ConfigError, PluginError
 from specdec_core.registry import Registry
-from specdec_core.registry.plugin_settings import plugin_settings
+from specdec_core.registry.settings_models import plugin_settings
 
 SPEC = """
     import sys

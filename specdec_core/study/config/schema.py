@@ -23,7 +23,7 @@ from specdec_core.interface.constraint import Constraint
 from specdec_core.interface.errors import shortened
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings, TargetConfig
 from specdec_core.registry import plugin_types
-from specdec_core.registry.plugin_settings import NO_SOURCE
+from specdec_core.registry.settings_models import NO_SOURCE
 from specdec_core.study.config.prompt_columns import Columns, check_template
 
 if TYPE_CHECKING:
