@@ -28,6 +28,7 @@ import benchmark_tables
 import digits
 import generation_tables
 import gpu_tables
+import launch_tables
 import paper_tables
 import replay_tables
 import typer
@@ -49,7 +50,7 @@ OUTPUT = re.compile(
 )
 _GENERATED = re.compile(
     r"(<!-- (?P<kind>arrays|include|keys|arguments|generation|checks|commands|paper|digits|"
-    r"beams|replays|measured|forecasts): "
+    r"beams|replays|launches|measured|forecasts): "
     r"(?P<what>\S+) -->\n).*?"
     r"(<!-- end of (?P=kind) -->)",
     re.DOTALL,
@@ -182,6 +183,7 @@ _TABLES = {
     "digits": digits.PARTS,
     "beams": beam_tables.TABLES,
     "replays": replay_tables.TABLES,
+    "launches": launch_tables.TABLES,
     "measured": benchmark_tables.TABLES,
     "forecasts": gpu_tables.TABLES,
 }

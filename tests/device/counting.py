@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from specdec_core.decoding import Decoder
-from tests.device.cases import PROMPTS, TOKENS
-from tests.simulated_gpu import Counts, counted
+from tests.device.cases import PROMPTS, catalogue_on, target_on
+from tests.simulated_gpu import Counts, counted, launches
+from tests.toys import Gamma
 
+TOKENS = 24
 WARM_UP = 2
 """Steps that are not counted: the prompt's, and the first of what is allocated once."""
 
@@ -37,11 +39,72 @@ class Cost:
     allocations: int
 
 
+LINES = (
+    *(
+        None,
+        "random",
+        "bigram",
+        "copy-recent",
+        "suffix",
+        "datastore",
+        "transformer",
+        "early-exit",
+        "heads",
+        "eagle3",
+    ),
+    *("dflash", "mtp", "chain", "hierarchy-bigram", "translated", "translated-text"),
+)
+TREES = ("trigram", "copy-recent", "transformer", "early-exit", "heads", "eagle3", "dflash", "mtp")
+RULES = ("block", "typical", "top-k", "rejection")
+SETTINGS = {"greedy, 1 sequence": (0, 1), "temperature 1, 4 sequences": (1, 4)}
+"""Temperature and sequences, by what the table calls them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is decoded: a name for the table, and arguments of the decoder."""
+
+    name: str
+    temperature: float
+    rows: int
+    who: str | None
+    family: str = "llama"
+    widths: tuple[int, ...] | None = None
+    rule: str | None = None
+    beams: int = 1
+
+    def cost(self) -> tuple[Cost, Counts]:
+        """Return what a step costs, and where."""
+        gamma = {"name": "tree", "widths": self.widths} if self.widths else Gamma(3)
+        drafted = {}
+        if self.who:
+            drafted = {"drafter": catalogue_on("cuda", self.family).make(self.who, afresh=True), "gamma": gamma}
+        made = Decoder(
+            target_on("cuda", self.family), temperature=self.temperature, rule=self.rule, strict=True, **drafted
+        )
+        return cost_of(made, self.rows, **({"beams": self.beams} if self.beams > 1 else {}))
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """Give each case with the name of its settings."""
+    for setting, (temperature, rows) in SETTINGS.items():
+        for who in LINES:
+            yield setting, Case(who or "no drafter", temperature, rows, who)
+        for who in TREES:
+            yield setting, Case(f"{who}, tree", temperature, rows, who, widths=(2, 2))
+        yield setting, Case("T5: no drafter", temperature, rows, None, "t5")
+        yield setting, Case("T5: transformer", temperature, rows, "transformer", "t5")
+        if temperature:
+            for rule in RULES:
+                yield setting, Case(f"transformer, rule {rule}", temperature, rows, "transformer", rule=rule)
+        else:
+            for who in (None, "copy-recent", "transformer"):
+                yield setting, Case(f"{who or 'no drafter'}, 3 beams", temperature, rows, who, beams=3)
+
+
 @contextlib.contextmanager
 def outside_of_modules() -> Iterator[Callable[[], int]]:
     """Give a function that returns the launches since, without those of modules."""
-    from tests.simulated_gpu import launches
-
     depth, begun, inside, start = 0, 0, 0, launches()
 
     def enter(*_: object) -> None:
@@ -69,7 +132,7 @@ def outside_of_modules() -> Iterator[Callable[[], int]]:
 
 def cost_of(decoder: Decoder, rows: int, **settings) -> tuple[Cost, Counts]:
     """Return what a step costs, and the counts of all counted steps with their lines."""
-    stream = decoder.stream(PROMPTS[:rows], max_new_tokens=TOKENS, seed=3, **settings)
+    stream = decoder.stream(PROMPTS[:rows], max_new_tokens=TOKENS, seed=3, ignore_eos=True, **settings)
     total, most = Counts(""), [0] * 6
     for _ in range(WARM_UP):
         next(stream)
@@ -77,9 +140,9 @@ def cost_of(decoder: Decoder, rows: int, **settings) -> tuple[Cost, Counts]:
         with counted() as counts, outside_of_modules() as outside:
             if next(stream, None) is None:
                 break
-            launches = outside()
+            own = outside()
         kinds = (("fetch", "synchronize"), ("upload",), ("upload_pageable",), ("upload_pinned",))
-        step = [*(counts.of(*kind) for kind in kinds), launches, counts.allocations]
+        step = [*(counts.of(*kind) for kind in kinds), own, counts.allocations]
         most = list(map(max, most, step))
         total.events.update(counts.events)
     return Cost(*most), total
