@@ -1,8 +1,10 @@
-"""What tests share: pairwise selection, and support modules instead of imports from other tests."""
+"""Rules for tests: pairwise selection, support modules, and facts instead of whole sentences."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from itertools import combinations, product
 from pathlib import Path
 
@@ -25,3 +27,30 @@ def test_every_pair_occurs(sizes):
 def test_no_test_imports_another():
     imports = re.compile(r"^\s*(from|import) tests\.(\w+\.)*test_", re.MULTILINE)
     assert not [path for path in Path(__file__).parent.rglob("*.py") if imports.search(path.read_text("utf-8"))]
+
+
+LONGEST = 16
+"""Words of an expectation. Whole sentences are in `tests/golden/messages.txt`."""
+
+
+def test_assertions_pin_facts_and_no_whole_sentences():
+    found = [
+        f"{path.name}:{text.lineno}: {text.value}"
+        for path in Path(__file__).parent.rglob("test_*.py")
+        for part in _expectations(ast.parse(path.read_text("utf-8")))
+        for text in ast.walk(part)
+        if isinstance(text, ast.Constant) and isinstance(text.value, str)
+        if len(re.findall(r"[A-Za-z']{2,}", text.value)) > LONGEST
+    ]
+    assert not found
+
+
+def _expectations(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what is asserted, what an error must match, and the values of parameters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            yield node.test
+        elif isinstance(node, ast.keyword) and node.arg == "match":
+            yield node.value
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "parametrize":
+            yield from node.args[1:]

@@ -107,10 +107,7 @@ def one_bigram(text, word):
 
 
 def test_an_order_above_what_the_file_holds(arpa, compare):
-    assert (
-        "whole.arpa holds n-grams of order 1 to 3; order 5 was asked for. Give an order of at most 3"
-        in compare("{name: ngram, arpa: whole.arpa, order: 5}")
-    )
+    assert "order 1 to 3; order 5 was asked for" in compare("{name: ngram, arpa: whole.arpa, order: 5}")
 
 
 def test_a_text_shorter_than_the_order(here, compare, specdec):

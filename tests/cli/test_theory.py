@@ -70,7 +70,7 @@ def test_speed_of_a_drafter_that_does_not_pay(theory):
 def test_speed_of_a_drafter_that_costs_nothing(theory):
     said = lines(theory("speed", "--alpha", 1, "--c", 0, "--max-gamma", 20))
     assert "Section 3.5: the optimal gamma is 20, the largest that was considered, for 21.000×." in said
-    assert "An oracle for gamma would draft the whole text in one step: the speed-up has no bound." in said
+    assert any("the speed-up has no bound" in line for line in said)
     assert of_json(theory("speed", "--alpha", 1, "--c", 0, "--json"))["oracle_improvement"] is None
 
 

@@ -86,10 +86,9 @@ def test_a_grid_is_counted_before_it_is_made(load, refused):
     grid = "grid: {gamma: [1, 2, 3], draft_sampling.temperature: [0, 1]}"
     text = GOOD.replace("gamma: 2", grid)
     assert len(load(text, max_runs=6).runs) == 7
-    assert refused(text, max_runs=5) == (
-        "4:21: this grid makes 6 runs (gamma 3 x draft_sampling.temperature 2); at most 5 are allowed. Vary less, "
-        "or raise the limit with --max-runs."
-    )
+    told = refused(text, max_runs=5)
+    assert told.startswith("4:21: this grid makes 6 runs (gamma 3 x draft_sampling.temperature 2); at most 5")
+    assert "--max-runs" in told
     two = text + f"  - {{name: b, drafter: echo, {grid}}}\n"
     assert refused(two, max_runs=11).startswith("3:1: with grids expanded there are 12 runs; at most 11 are")
     values = list(range(1, 300))

@@ -70,10 +70,9 @@ def test_what_is_always_1_is_taken(write, lenience):
 @pytest.mark.parametrize("lenience", REFUSED)
 def test_what_may_be_below_1_is_refused_where_it_stands(write, lenience):
     text = STUDY + f"  - {{name: mine, drafter: random, gamma: 4, lenience: {lenience}}}\n"
-    assert problems(write(text)) == [
-        "7:55: the lenience of run 'mine' may be below 1, but the study requires `lossless: true`; "
-        "remove the lenience, or set `lossless: false`."
-    ]
+    (problem,) = problems(write(text))
+    assert problem.startswith("7:55: the lenience of run 'mine' may be below 1")
+    assert "`lossless: true`" in problem
 
 
 def test_it_may_be_asked_for_from_the_command_line(write):

@@ -89,10 +89,9 @@ def test_a_lossless_study_refuses_lossy_rules(write):
     for rule, temperature in (("block", 1), ("rejection", 0), ("typical", 0), ("exact-match", 0)):
         load_study(study(rule, temperature))
     for rule, temperature in (("typical", 1), ("top-k", 1), ("top-k", 0)):
-        assert problems(study(rule, temperature)) == [
-            f"7:39: the rule {rule!r} of run 'random-2-{rule}' is lossy, but the study requires `lossless: true`; "
-            "choose a lossless rule such as 'token', or set `lossless: false`."
-        ]
+        (problem,) = problems(study(rule, temperature))
+        assert problem.startswith(f"7:39: the rule {rule!r} of run 'random-2-{rule}' is lossy")
+        assert "`lossless: true`" in problem
 
 
 def test_settings_of_a_rule_are_checked_and_may_be_varied(write):
