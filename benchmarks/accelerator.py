@@ -51,7 +51,7 @@ Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 
 
 def main() -> None:
-    """Run the parts, each in a process of its own, and print the result.
+    """Run the parts, each in a separate process, and print the result.
 
     Raises:
         SystemExit: A measurement failed. Others are complete.
@@ -104,7 +104,7 @@ def open_results(options: argparse.Namespace) -> Results:
 
 
 def run_process(part: str, seconds: float) -> None:
-    """Run a part in a process of its own, which can be stopped, and with which errors of the device end."""
+    """Run a part in a separate process, which can be stopped, and with which errors of the device end."""
     deadline = monotonic() + seconds
     for _ in range(3):
         left = max(deadline - monotonic(), 1)

@@ -177,7 +177,7 @@ class Cell(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Milliseconds of the steps of one round: the framework's, the whole, and each part in a run of its own."""
+    """Milliseconds of the steps of one round: the framework's, the whole, and each part in a separate run."""
 
     framework: list[float]
     whole: list[float]
@@ -256,7 +256,7 @@ def measure(cell: Cell, sides: Mapping[str, Callable[[Cell], Steps]], rounds: in
     return result
 
 
-# --- another checkout, in a process of its own ---------------------------------------------------------------
+# --- another checkout, in a separate process ---------------------------------------------------------------
 
 SERVE = "--serve"
 

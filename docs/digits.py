@@ -72,7 +72,7 @@ def record(each: int = EACH, shown: int = SHOWN, runs: Sequence[str] = ()) -> li
     """Decode the study's runs: one picture of each class at temperature 0, `each` at temperature 1.
 
     Args:
-        each: Pictures of a class at temperature 1, each with a seed of its own.
+        each: Pictures of a class at temperature 1, each with its own seed.
         shown: How many of them to keep as pictures.
         runs: Names of the runs; by default all except the baseline.
     """

@@ -38,7 +38,7 @@ def compare(
         bool,
         typer.Option(
             "--isolate",
-            help="Give each run a process of its own: a crash or a leak costs that run only. Each loads the "
+            help="Give each run a separate process: a crash or a leak costs that run only. Each loads the "
             "target, so memory is needed for one target more than there are drafters.",
         ),
     ] = False,

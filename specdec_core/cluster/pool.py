@@ -1,4 +1,4 @@
-"""Jobs in this process, in processes of their own, or on the workers of a Ray cluster.
+"""Jobs in this process, in separate processes, or on the workers of a Ray cluster.
 
 A job is a function and its arguments. It must be importable by its name, and its arguments and its result plain
 data, so that any worker can run it.
@@ -47,7 +47,7 @@ class Pool(Protocol):
             timed: Run one job at a time, always on the same device, which nothing else uses.
             cpus: Number of CPUs that a job which is not timed needs: those of one machine, if that has less.
             gpus: Number of GPUs that a job needs.
-            own: Run the jobs in the process with this name, where names have processes of their own.
+            own: Run the jobs in the process with this name, where names have separate processes.
             return_exceptions: Yield what a job raises, and go on with the others.
 
         Raises:

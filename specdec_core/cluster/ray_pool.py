@@ -62,7 +62,7 @@ class RayPool:
         timed: bool = False,
         cpus: int = 1,
         gpus: float = 0.0,
-        own: str | None = None,  # noqa: ARG002  # the workers are processes of their own
+        own: str | None = None,  # noqa: ARG002  # the workers are separate processes
         return_exceptions: bool = False,
     ) -> Iterator[Any]:
         """Start jobs; yield what a function returns for each; see `Pool.map`."""
@@ -176,7 +176,7 @@ class RayPool:
         return machines
 
     def _timing(self, gpus: float) -> Any:
-        """Return the worker of timed jobs, which has a device of its own."""
+        """Return the worker of timed jobs, which has a separate device."""
         if self._device is None or self._device[0] != gpus:
             self._give_back()
             able = [node.get("CPU", 0) for node in self._machines() if node.get("GPU", 0) >= gpus]

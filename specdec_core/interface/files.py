@@ -168,7 +168,7 @@ def _check_folder(path: Path, overwrite: bool, folder_with: str | None) -> None:
     if folder_with is None:
         raise ConfigError(f"output {path} is a folder, and a file goes there; give the name of a file in it.")
     if Path.cwd().is_relative_to(path.resolve()):
-        raise ConfigError(f"output {path} is the folder you are in, or holds it; give one of its own.")
+        raise ConfigError(f"output {path} is the folder you are in, or holds it; give a separate one.")
     if not any(path.iterdir()):
         return
     if not (path / folder_with).is_file():

@@ -71,7 +71,7 @@ class GenerationSettings(Validated):
     ignore_eos: bool = False
     """Decode to `max_new_tokens` whatever the model says: every run of a comparison does the same work."""
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    """Each sequence has a generator of its own, seeded with this and the sequence's number."""
+    """Each sequence has its own generator, seeded with this and the sequence's number."""
     beams: Annotated[int, Field(ge=1)] = 1
     """Width w of beam search, `num_beams` of transformers; 1 is none. More need temperature 0."""
     length_penalty: float = 1.0
@@ -253,7 +253,7 @@ class TargetConfig(ModelSettings):
     inflate: InflateConfig | None = None
     """Make the model slower without changing its distribution, to study speed."""
     tensor_parallel: Annotated[int, Field(ge=2)] | None = None
-    """Share the weights among this number of processes, each with a GPU of its own, started by `torchrun`. Needs
+    """Share the weights among this number of processes, each with its own GPU, started by `torchrun`. Needs
     accelerate."""
 
     exact_shapes: bool | Annotated[int, Field(ge=2)] = False

@@ -1,4 +1,4 @@
-"""The drafters of some runs, each once and with a name of its own. Importing this imports no torch."""
+"""The drafters of some runs, each once and with a separate name. Importing this imports no torch."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def beyond_token_ids(config: PluginConfig) -> Iterator[tuple[Keys, str, str]]:
     if config.needs_hidden_states:
         yield (), name, "works on the target's hidden states"
     elif isinstance(config, ModelSettings):
-        yield (), name, "brings a model of its own"
+        yield (), name, "brings its own model"
     elif not config.token_ids_only:
         yield (), name, "does not declare token_ids_only = True in its settings"
     else:

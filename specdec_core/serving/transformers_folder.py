@@ -91,7 +91,7 @@ def _link(source: Path, folder: Path, overwrite: bool) -> None:
     wrong = [file for file in there if file.resolve() != files.get(file.name)]
     for file in wrong:
         if file.name in files and not file.is_symlink():
-            raise ConfigError(f"{file} is a file of its own and stays; give another folder, or no --model.")
+            raise ConfigError(f"{file} is not a link to the model and stays; give another folder, or no --model.")
         if file.is_symlink() and not overwrite:
             raise ConfigError(f"{file} links to another model; --overwrite replaces it, or give another folder.")
     for file in wrong:

@@ -155,7 +155,7 @@ def compare(
         fresh: Discard what an earlier study left in the folder.
         plugin_timeout: Seconds that one call into a plugin may take before it is interrupted; see `Decoder`.
         max_runs: The most runs that the study may have, with grids expanded, over all tasks.
-        isolate: Give each run a process of its own, so that a plugin that crashes its process costs that run only.
+        isolate: Give each run a separate process, so that a plugin that crashes its process costs that run only.
             Each process loads the target, and all of them are in memory together.
         ray: Address of a Ray cluster whose workers load the models and decode: `auto`, `local`, `HOST:PORT` or
             `ray://HOST:PORT`; or a pool that is open. None for this process. Runs are timed one at a time, on a
@@ -179,7 +179,7 @@ def compare(
         )
     if isolate and ray is not None:
         raise ConfigError(
-            "isolate and ray are both given; a worker of Ray is a process of its own. Use one of them."
+            "isolate and ray are both given; a worker of Ray is a separate process. Use one of them."
         )
     if plugin_timeout is not None:
         study = replace(study, plugin_timeout=plugin_timeout)

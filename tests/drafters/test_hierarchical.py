@@ -433,7 +433,7 @@ def test_there_is_one_middle_model(settings, message):
 
 def test_a_middle_without_a_model_is_refused(target):
     config = HierarchicalConfig(middle=TableDrafter(VOCAB), drafter=PluginConfig(), gamma=PluginConfig())
-    with pytest.raises(ConfigError, match="'TableDrafter' in 'middle' drafts with no model of its own"):
+    with pytest.raises(ConfigError, match="'TableDrafter' in 'middle' drafts without its own model"):
         HierarchicalDrafter(config, target.info())
 
 

@@ -1,4 +1,4 @@
-"""Drafters that draft with a model of their own, token by token."""
+"""Drafters that draft with their own model, token by token."""
 
 from __future__ import annotations
 

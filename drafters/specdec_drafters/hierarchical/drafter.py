@@ -62,7 +62,7 @@ def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel
     """Return the model in the middle.
 
     Raises:
-        ConfigError: `middle` is a drafter without a model of its own.
+        ConfigError: `middle` is a drafter without its own model.
         ModelError: The model cannot be loaded, or cannot draft for the target.
     """
     if config.middle is None:
@@ -71,7 +71,7 @@ def _middle_model(config: HierarchicalConfig, target: TargetInfo) -> LoadedModel
     if not isinstance(drafter, ModelDrafter):
         name = getattr(config.middle, "name", type(drafter).__name__)
         raise ConfigError(
-            f"drafter 'hierarchical': {name!r} in 'middle' drafts with no model of its own, which the drafter "
+            f"drafter 'hierarchical': {name!r} in 'middle' drafts without its own model, which the drafter "
             "below could accelerate. Name 'transformer', 'early-exit' or 'quantised' there, or a model in 'model'."
         )
     return drafter.loaded

@@ -12,7 +12,7 @@ from specdec_core.interface import DrafterConfig, Nested
 class TranslatedConfig(DrafterConfig):
     """A drafter whose tokenizer is not the target's.
 
-    A drafter with a tokenizer of its own, and how its drafts become tokens of the target.
+    A drafter with its own tokenizer, and how its drafts become tokens of the target.
     """
 
     needs_tokenizer: ClassVar[bool] = True

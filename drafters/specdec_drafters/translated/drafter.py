@@ -43,7 +43,7 @@ _FEW = 0.1
 
 
 class TranslatedDrafter(CompositeDrafter):
-    """Drafts with a drafter that has a tokenizer of its own.
+    """Drafts with a drafter that has its own tokenizer.
 
     The drafter sees the committed text in its own tokens: the text of the target's tokens, tokenized anew. Where
     that changes tokens that the drafter has read, it is rolled back to those before.

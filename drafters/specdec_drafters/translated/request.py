@@ -1,4 +1,4 @@
-"""The request to a drafter with a tokenizer of its own, in its own tokens."""
+"""The request to a drafter with its own tokenizer, in its own tokens."""
 
 from __future__ import annotations
 

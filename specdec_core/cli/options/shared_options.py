@@ -59,7 +59,7 @@ Ray: TypeAlias = Annotated[
         "--ray",
         help="Load models and decode on the workers of a Ray cluster: HOST:PORT, ray://HOST:PORT, or local for a "
         "new one on this machine. Without ADDRESS, the one that RAY_ADDRESS names or that runs here, else a new "
-        "one. What is timed is run one at a time, on a device of its own. Needs specdec-core[ray].",
+        "one. What is timed is run one at a time, on a separate device. Needs specdec-core[ray].",
         metavar="[ADDRESS]",
     ),
 ]

@@ -32,7 +32,7 @@ UNSUPPORTED: Mapping[str, str] = {
     "dola_layers": "DoLa reads hidden states of several layers. Sample or decode greedily",
     "constraints": "constrained beam search. `prefix_allowed_tokens_fn` restricts tokens",
     "force_words_ids": "constrained beam search. `prefix_allowed_tokens_fn` restricts tokens",
-    "guidance_scale": "its logits processor keeps a cache of its own. Pass 1, or leave it out",
+    "guidance_scale": "its logits processor keeps its own cache. Pass 1, or leave it out",
     "output_attentions": "a pass holds several drafted tokens. `output_scores` and `output_logits` work",
     "output_hidden_states": "a pass holds several drafted tokens. `output_scores` and `output_logits` work",
     "synced_gpus": "a model that is sharded by FSDP or ZeRO 3 is not decoded",

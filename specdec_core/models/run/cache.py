@@ -1,4 +1,4 @@
-"""The key-value cache: preallocated buffers, written in place and rolled back by changing a length.
+"""The key-value cache: preallocated buffers, written in place; `ModelSession.rollback` only changes a length.
 
 A slot is a position: slot i of a row holds the keys and values of the row's i-th token. Slots after the row's
 length are stale: they are masked, and the next forward pass overwrites them. A step concatenates and copies

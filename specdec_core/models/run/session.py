@@ -312,7 +312,7 @@ class ModelSession:
         )
 
     def _run_row_by_row(self, block: Block) -> Output:
-        """Run each row in a forward pass of its own, for families without ragged batches."""
+        """Run each row in a separate forward pass, for families without ragged batches."""
         out: Output | None = None
         for row, (padding, count) in enumerate(zip(block.padding, block.counts, strict=True)):
             if count == 0:

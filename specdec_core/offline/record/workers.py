@@ -65,7 +65,7 @@ class RecordedTarget:
     def verify_times(
         self, prompts: Sequence[Sequence[int]], settings: PartHeader, gamma: int, timings: int, batch_size: int = 1
     ) -> VerifyTimes:
-        """Time the target's forward pass with drafts of each length, on a device of its own."""
+        """Time the target's forward pass with drafts of each length, on a separate device."""
         how = (prompts, settings, gamma, timings, batch_size)
         timed: VerifyTimes = self._jobs.ask(_verify_times, *how, timed=True)
         return timed

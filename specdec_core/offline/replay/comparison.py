@@ -57,7 +57,7 @@ def replay(
         target: The record's target, for drafters that work on it: one of the hub is loaded only if it is named,
             here or by the study.
         gammas: With drafters: what a run takes as `gamma`. Every drafter is a run at each of them.
-        machines: Machines whose seconds are expected, each with tables of its own; by default the one that
+        machines: Machines whose seconds are expected, each with its own tables; by default the one that
             recorded, if its T(k) was recorded, with the time of the drafters here.
         output: As for `compare`.
         settings: Overrides of the study in the form `key=value`, as passed to `--set`.

@@ -94,7 +94,7 @@ class ExpectedCounts:
 
 
 def expected_counts(texts: Sequence[DraftedText], gamma: int) -> ExpectedCounts:
-    """Return the expected counts of decoding texts with a fixed gamma, each in a batch of its own.
+    """Return the expected counts of decoding texts with a fixed gamma, each in a separate batch.
 
     Args:
         texts: What is known of drafts along each text; their K is at least gamma.

@@ -95,7 +95,7 @@ def replay_study(
 def _check_names(machines: Sequence[Machine]) -> None:
     again = [name for name, count in Counter(machine.name for machine in machines).items() if count > 1]
     if again:
-        raise ConfigError(f"several machines are called {again[0]!r}; give each file a name of its own.")
+        raise ConfigError(f"several machines are called {again[0]!r}; give each file a separate name.")
 
 
 def _on_machines(task: Task, machines: Sequence[Machine]) -> list[Task]:

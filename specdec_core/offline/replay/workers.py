@@ -58,7 +58,7 @@ class PooledReplay:
         return self._acceptance
 
     def costs(self, target: StepCosts, timings: int = 20, batch_size: int = 1) -> StepCosts:
-        """Return the costs of steps; one worker times D(k) on a device of its own. See `DrafterReplay.costs`."""
+        """Return the costs of steps; one worker times D(k) on a separate device. See `DrafterReplay.costs`."""
         most = timings * self._asked.max_gamma * batch_size
         some = self._chosen[:most], list(self.acceptance()[:most])
         job = (self._asked, *some, target, timings, batch_size)

@@ -35,7 +35,7 @@ class RaceSettings:
     Attributes:
         error: Probability with which it may stop the fastest candidate, at most.
         margin: A candidate is not stopped if it may be slower than the leader by less than this fraction: the
-            times of steps have errors of their own, which no number of texts makes smaller.
+            times of steps have errors, too, which no number of texts makes smaller.
         finalists: The most candidates that are left at its end.
         seed: Of the order in which prompts come.
     """

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own: a plugin that breaks its process costs one run only.
+"""Jobs in separate processes: a plugin that breaks its process costs one run only.
 
 The pool sends jobs to a process, and receives results and the share of a job that is done, in the form in which
 `multiprocessing` sends objects. A process ends when its standard input does, so that it never outlives the study,
@@ -35,7 +35,7 @@ class ProcessEndedError(PluginError):
 
 
 class IsolatedPool(LocalPool):
-    """Runs the jobs of each name in a process of its own, and those without a name in this one.
+    """Runs the jobs of each name in a separate process, and those without a name in this one.
 
     Plugins are those that are installed.
     """

@@ -46,7 +46,7 @@ def run_study(
         output: Folder that stores finished repeats, which the caller has locked with `exclusive_lock`; without it,
             a stopped study cannot be resumed.
         fresh: Discard what an earlier study left in the folder.
-        isolate: Give each run a process of its own, which loads the target again, with the installed plugins.
+        isolate: Give each run a separate process, which loads the target again, with the installed plugins.
         pool: Workers that load the targets and time the runs, with the installed plugins; by default this process.
             Runs that are not timed decode side by side.
         registry: Where plugins come from; by default the installed ones.

@@ -49,7 +49,7 @@ class Targets:
         pool: Runs what is asked of a target; None for this process.
         folder: Base for relative paths, which must lead to the same files on every worker.
         timed: Whether runs are timed, one at a time.
-        isolate: Give each run a process of its own.
+        isolate: Give each run a separate process.
     """
 
     def __init__(self, pool: Pool | None, folder: Path, *, timed: bool, isolate: bool = False) -> None:

@@ -149,7 +149,7 @@ class TargetJobs:
             function: Called with the target as a job names it, and the arguments.
             arguments: The arguments.
             timed: Run it alone, always on the same device.
-            own: Name of the run that it is for, where runs have processes of their own.
+            own: Name of the run that it is for, where runs have separate processes.
         """
         jobs = [(self.target, *arguments)]
         cpus = self.target.threads
