@@ -1,6 +1,10 @@
 """`specdec plugins`, `specdec validate` and `specdec schema`: commands that run no model."""
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
 
 from specdec_core.cli.options.shared_options import (
     AsJson,
@@ -11,8 +15,11 @@ from specdec_core.cli.options.shared_options import (
     output_console,
     print_json,
 )
+from specdec_core.interface.errors import ConfigError
 from specdec_core.registry import PluginRecord, default_registry
 from specdec_core.study import MAX_RUNS, Run, Study, Task, load_study, study_schema
+from specdec_core.study.config.study import with_task
+from specdec_core.study.report.formats import number
 from specdec_core.study.report.layout import Column, Prose, ReportTable, Row, for_terminal
 
 _SHOWN = 160
@@ -74,17 +81,25 @@ def _plugins_table(records: list[PluginRecord]) -> ReportTable:
 
 
 def validate(
-    study: StudyFile, settings: Settings = None, max_runs: MaxRuns = MAX_RUNS, wide: Wide = False
+    study: StudyFile,
+    settings: Settings = None,
+    max_runs: MaxRuns = MAX_RUNS,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Forecast the memory that each run needs, from the models' configs.")
+    ] = False,
+    wide: Wide = False,
 ) -> None:
     """Check a study without loading a model, and list its runs with grids expanded.
 
-    All problems are reported at once, as file:line:column, with exit code 2.
+    All problems are reported at once, as file:line:column, with exit code 2. With --memory, a run that the memory
+    of this machine does not hold is a problem, too.
 
     For example:
 
     ```
     specdec validate examples/quickstart.yaml
     specdec validate study.yaml --set batch_size=4 --set runs.0.gamma=2
+    specdec validate study.yaml --memory
     ```
     """
     loaded = load_study(study, settings or (), max_runs=max_runs)
@@ -96,6 +111,39 @@ def validate(
     columns = (Column(name, numeric=False) for name in names)
     rows = (Row(tuple(_run_cells(run, with_rule=with_rule))) for run in loaded.runs)
     console.print(for_terminal(ReportTable(tuple(columns), tuple(rows))))
+    if memory:
+        _show_memory(loaded, console)
+
+
+def _show_memory(study: Study, console: Console) -> None:
+    from specdec_core.study.memory import memory_needs
+
+    needs = list(memory_needs(study))
+    columns = (
+        Column("run", numeric=False),
+        Column("batch", spare=1),
+        Column("tokens", spare=2),
+        Column("weights\nGB"),
+        Column("caches\nGB"),
+        Column("scores\nGB", spare=3),
+        Column("total\nGB"),
+        Column("free\nGB"),
+        Column("", numeric=False),
+    )
+    rows = []
+    for one in needs:
+        sizes = (one.weights, one.caches, one.scores, one.total, one.free)
+        cells = (number(None if size is None else size / 1e9, 2) for size in sizes)
+        name = with_task(one.task, one.run)
+        counts = str(one.sequences), str(one.tokens)
+        rows.append(Row((name, *counts, *cells, "" if one.fits else "does not fit"), "" if one.fits else "red"))
+    console.print(Prose(f"Memory, forecast for {needs[0].device}:"))
+    console.print(for_terminal(ReportTable(columns, tuple(rows))))
+    if missing := [with_task(one.task, one.run) for one in needs if not one.fits]:
+        raise ConfigError(
+            f"the memory of {needs[0].device} does not hold {', '.join(missing)}: decode fewer prompts together "
+            "(batch_size), or fewer new tokens, or set auto_find_batch_size: true."
+        )
 
 
 def _headlines(study: Study) -> list[str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Protocol, TypeVar
 
+import torch
+
 from specdec_core.decoding.guard.plugin_guard import PluginGuard
 from specdec_core.decoding.guard.watch import watched
 from specdec_core.decoding.observers import Observer
 from specdec_core.interface import SessionInfo, StepReport
+from specdec_core.interface.errors import OutOfMemoryError
+from specdec_core.models.device import free_memory, is_out_of_memory
 
 
 class Steps(Protocol):
@@ -64,8 +68,22 @@ def steps_of(
                 for observer in observers:
                     observer.on_step(report)
                 yield report
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise _out_of_memory(info) from error
         finally:
             with watch.interrupting():
                 batch.close()
     guard.warn(stacklevel + 1)
     return batch, guard
+
+
+def _out_of_memory(info: SessionInfo) -> OutOfMemoryError:
+    free = free_memory(torch.device(info.device))
+    left = "" if free is None else f", of which {free / 1e9:.1f} GB are free without this batch's last tensors"
+    return OutOfMemoryError(
+        f"the memory of {info.device}{left}, does not hold a batch of {info.batch_size} sequences of up to "
+        f"{info.capacity} tokens. Decode fewer prompts together, or fewer new tokens; `specdec validate --memory` "
+        "forecasts what a study needs."
+    )

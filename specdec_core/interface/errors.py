@@ -50,6 +50,10 @@ class ModelError(SpecdecError):
     """A model cannot be loaded, or cannot be decoded by this framework; the reason is in the message."""
 
 
+class OutOfMemoryError(SpecdecError):
+    """The memory of a device does not hold a batch; the message says which, and what to do."""
+
+
 class PromptError(SpecdecError):
     """A prompt is empty, too long for the model, or not readable."""
 

@@ -41,6 +41,26 @@ def parse_device(device: str) -> torch.device:
     return parsed
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that the memory of a device is used up, a GPU's or the CPU's."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes of memory that are free on a device; None where that is not known."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        facts = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:
+        return None
+    found = re.search(r"^MemAvailable: +([0-9]+) kB$", facts, re.MULTILINE)
+    return None if found is None else 1024 * int(found[1])
+
+
 def parse_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
     """Return the `dtype` argument of `from_pretrained` for a setting.
 

@@ -375,6 +375,7 @@ class ModelOutline:
         eos_ids: End-of-sequence token ids.
         start_id: The decoder's first token for encoder-decoder models, else None.
         max_positions: The most tokens of a sequence, or None if there is no limit.
+        config: Its configuration, of transformers.
     """
 
     tokenizer: Any
@@ -382,6 +383,7 @@ class ModelOutline:
     eos_ids: tuple[int, ...]
     start_id: int | None
     max_positions: int | None
+    config: Any
 
 
 def load_outline(
@@ -415,6 +417,7 @@ def load_outline(
             eos_ids=_ids(_first_setting("eos_token_id", generation, text_config), str(model)),
             start_id=start if config.is_encoder_decoder else None,
             max_positions=length_limit(text_config),
+            config=config,
         )
     return replace(outline, tokenizer=read_tokenizer(location, options, subfolder))
 

@@ -295,6 +295,9 @@ class StudyConfig(_Part):
     """What the new texts must be: a JSON schema, a regular expression or a grammar. Needs llguidance."""
     batch_size: Annotated[int, Field(ge=1)] = 1
     """Number of prompts to decode together."""
+    auto_find_batch_size: bool = False
+    """Decode a batch that the memory does not hold in two halves, and these in halves again, instead of failing
+    the run. A note says so: its times are then not those of `batch_size`."""
     repeats: _Repeats = RepeatsConfig(min=3, max=3)
     """How often each run is timed, in turns: a number, a mapping, or `auto` for its defaults."""
     timing: bool = True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import thread_time
 from typing import TypeAlias
 
-from specdec_core.decoding import Metrics, PluginFailure, Prompt
+from specdec_core.decoding import BatchResult, Metrics, PluginFailure, Prompt
+from specdec_core.interface.errors import OutOfMemoryError
 from specdec_core.interface.settings import GenerationSettings, SamplingSettings
 from specdec_core.models import LoadedModel
 from specdec_core.models.fast.packing import describe_hardware
@@ -37,6 +38,7 @@ class RunJob:
         batch_size: Number of prompts of a full batch.
         folder: Base for relative paths.
         plugin_timeout: Seconds that one call into a plugin may take; see `Decoder`.
+        halve: Decode a batch in halves where memory is short.
         warmup: What a drafter that remembers decodes before the prompts of each repeat.
     """
 
@@ -48,6 +50,7 @@ class RunJob:
     batch_size: int
     folder: Path
     plugin_timeout: float | None = None
+    halve: bool = False
     warmup: Sequence[Batch] = ()
 
     def same_task(self, other: RunJob) -> bool:
@@ -70,7 +73,6 @@ class PreparedRun:
     def __init__(self, target: LoadedModel, job: RunJob, registry: Registry) -> None:
         self._target = target
         self._job = job
-        prompts, _ = job.batches[0]
         self._decoder = make_decoder(
             target,
             job.run,
@@ -86,7 +88,8 @@ class PreparedRun:
             slow = constraint.model_copy(update={"fast_forward": False})
             self._generation = job.generation.model_copy(update={"constraint": slow})
         short = min(_WARM_UP_TOKENS, self._generation.max_new_tokens)
-        self._decoder.generate(prompts, self._generation.model_copy(update={"max_new_tokens": short}))
+        for _ in self._decode(job.batches[0], self._generation.model_copy(update={"max_new_tokens": short})):
+            pass
 
     def measure(self, number: int, progress: Callable[[float], None]) -> Repeat:
         """Decode all prompts once, after the drafter has forgotten what earlier repeats taught it.
@@ -103,21 +106,24 @@ class PreparedRun:
         remembers = drafter is not None and drafter.remembers
         if drafter is not None:
             drafter.reset()
-        for prompts, seeds in job.warmup if remembers else ():
-            warm = self._decoder.generate(prompts, self._generation, seeds=seeds)
-            failures += warm.failures
-            notes.update(dict.fromkeys(warm.notes))
-        for done, (prompts, seeds) in enumerate(job.batches):
+        for batch in job.warmup if remembers else ():
+            for warm in self._decode(batch, self._generation):
+                failures += warm.failures
+                notes.update(dict.fromkeys(warm.notes))
+        for done, batch in enumerate(job.batches):
             if done:
                 progress(done / len(job.batches))
             before = thread_time()
-            result = self._decoder.generate(prompts, self._generation, seeds=seeds)
+            results = list(self._decode(batch, self._generation))
             cpu_seconds += thread_time() - before
-            metrics += result.metrics
-            failures += result.failures
-            notes.update(dict.fromkeys(result.notes))
-            best = result.sequences[:: job.generation.num_return_sequences]
-            outputs += [Output(one.tokens, one.text) for one in best]
+            if len(results) > 1:
+                notes[f"batches of {len(batch[0])} did not fit in memory; they were decoded in parts."] = None
+            for result in results:
+                metrics += result.metrics
+                failures += result.failures
+                notes.update(dict.fromkeys(result.notes))
+                best = result.sequences[:: job.generation.num_return_sequences]
+                outputs += [Output(one.tokens, one.text) for one in best]
         return Repeat(
             *(job.task, job.run.name, number, metrics, tuple(failures), tuple(outputs)),
             device=describe_hardware(self._target),
@@ -127,3 +133,17 @@ class PreparedRun:
             remembers=remembers,
             varies=gamma is not None and gamma.varies,
         )
+
+    def _decode(self, batch: Batch, generation: GenerationSettings) -> Iterator[BatchResult]:
+        """Decode a batch; where memory is short and the study allows it, in halves."""
+        prompts, seeds = batch
+        try:
+            yield self._decoder.generate(prompts, generation, seeds=seeds)
+            return
+        except OutOfMemoryError:
+            if not self._job.halve or len(prompts) == 1:
+                raise
+        # Outside of the handler, which holds what the batch has allocated.
+        half = (len(prompts) + 1) // 2
+        for part in (slice(half), slice(half, None)):
+            yield from self._decode((prompts[part], seeds[part]), generation)

@@ -187,6 +187,7 @@ class _Runs:
             self._study.config.batch_size,
             self._targets.folder,
             self._study.plugin_timeout,
+            self._study.config.auto_find_batch_size,
             warmup,
         )
         self._ready[task.name, run.name] = self._targets.prepare(task, job)

@@ -1,0 +1,138 @@
+"""The memory that the runs of a study need, forecast from configs before a weight is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specdec_core.costs.gpu.counting import ModelWork
+from specdec_core.interface import PluginConfig
+from specdec_core.interface.settings import ModelSettings
+from specdec_core.models import ModelOutline, load_outline
+from specdec_core.models.device import free_memory, parse_device, parse_dtype
+from specdec_core.registry import nested_settings
+from specdec_core.study.config.prompts import encode_prompts
+from specdec_core.study.config.study import Run, Study, Task
+
+_SCORES = 4
+"""Bytes of a probability; logits and p of the target and q of the drafter are kept in float32."""
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """The bytes that a run needs at its largest batch.
+
+    Attributes:
+        task: Name of its task; None if the study has one only.
+        run: Name of the run.
+        device: The target's device.
+        sequences: Number of sequences that are decoded together, beams included.
+        tokens: Number of tokens of the longest, drafts included.
+        weights: Weights of the target and of draft models, each as often as it is kept.
+        caches: Keys and values of both.
+        scores: Logits and probabilities of a step.
+        free: Bytes that are free on the device; None where that is not known.
+    """
+
+    task: str | None
+    run: str
+    device: str
+    sequences: int
+    tokens: int
+    weights: int
+    caches: int
+    scores: int
+    free: int | None
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.caches + self.scores
+
+    @property
+    def fits(self) -> bool:
+        """Whether that much is free, as far as it is known."""
+        return self.free is None or self.total <= self.free
+
+
+def memory_needs(study: Study) -> Iterator[MemoryNeed]:
+    """Yield the memory that each run needs.
+
+    Models that are spread over devices or quantized need less on each device. What a forward pass allocates for a
+    moment is not counted: for a prompt of n tokens, some n times the width of the largest layer.
+
+    Args:
+        study: The study.
+
+    Raises:
+        ModelError: A model's config or tokenizer cannot be read.
+        PromptError: A chat has no template.
+    """
+    for task in study.tasks:
+        settings = task.target
+        outline = load_outline(
+            settings.model, folder=study.folder, revision=settings.revision, subfolder=settings.subfolder
+        )
+        device = parse_device(settings.device)
+        longest = max(map(len, _token_ids(task, outline)))
+        for run in task.runs:
+            yield _need(study, task, run, outline, device, longest)
+
+
+def _token_ids(task: Task, outline: ModelOutline) -> Iterator[list[int]]:
+    prompts = encode_prompts(task.prompts, outline.tokenizer, model=task.target.model)
+    for one in prompts:
+        yield outline.tokenizer(one).input_ids if isinstance(one, str) else list(one)
+
+
+def _need(
+    study: Study, task: Task, run: Run, outline: ModelOutline, device: torch.device, longest: int
+) -> MemoryNeed:
+    rows = min(study.config.batch_size, len(task.prompts)) * task.generation.beams
+    gamma = _gamma(run)
+    source = longest if outline.config.is_encoder_decoder else 0
+    new = task.generation.max_new_tokens + gamma + 1
+    tokens = max(source, new) if source else longest + new
+    if outline.max_positions is not None:
+        tokens = min(tokens, outline.max_positions + gamma + 1)
+    parts = [_model(task.target, outline, device, rows * tokens)]
+    for config in () if run.drafter is None else _draft_models(run.drafter):
+        drafts = load_outline(
+            config.model, folder=study.folder, revision=config.revision, subfolder=config.subfolder
+        )
+        parts.append(_model(config, drafts, device, rows * tokens))
+    scores = rows * (gamma + 1) * outline.vocab_size * _SCORES * (2 if run.drafter is None else 3)
+    weights, caches = map(sum, zip(*parts, strict=True))
+    return MemoryNeed(task.name, run.name, str(device), rows, tokens, weights, caches, scores, free_memory(device))
+
+
+def _model(settings: ModelSettings, outline: ModelOutline, device: torch.device, tokens: int) -> tuple[int, int]:
+    """Return the bytes of a model's weights, and of its cache for so many tokens."""
+    found = parse_dtype(settings.dtype, device)
+    dtype = found if isinstance(found, torch.dtype) else _stored(outline.config)
+    work = ModelWork(outline.config, dtype)
+    # Packed weights are a second copy.
+    copies = 2 if settings.packed is True or (settings.packed == "auto" and device.type == "cpu") else 1
+    return copies * work.parameters * dtype.itemsize, work.cached_bytes(tokens)
+
+
+def _stored(config: Any) -> torch.dtype:
+    dtype = getattr(config, "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def _draft_models(config: PluginConfig) -> Iterator[ModelSettings]:
+    """Yield the draft models that a drafter's settings name, those of nested drafters included."""
+    if isinstance(config, ModelSettings):
+        yield config
+    for nested in nested_settings(config):
+        yield from _draft_models(nested.config)
+
+
+def _gamma(run: Run) -> int:
+    """Return the longest draft that a run's settings name; 0 without a drafter."""
+    limits = (getattr(run.gamma, name, None) for name in ("max_gamma", "gamma"))
+    return next((one for one in limits if isinstance(one, int)), 0 if run.drafter is None else 16)
