@@ -62,7 +62,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Speculation(Generic[Y, Z]):
-    """What `speculate` found. Printed, it is a timeline of the calls.
+    """The result of `speculate`. Printed, it is a timeline of the calls.
 
     Attributes:
         outcome: What was drawn; its distribution is the one that f returned.

@@ -40,7 +40,7 @@ _MAX_PROMPT = 100_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class _RunOptions:
-    """What drafts."""
+    """The drafter."""
 
     drafter: Annotated[
         str | None, Option(help="The drafter: a name, or YAML with its settings; none by default.")
@@ -62,7 +62,7 @@ class _RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class _TextOptions(TextOptions):
-    """What the target decodes, and how."""
+    """The prompts, and the settings of decoding."""
 
     prompts: Annotated[str | None, Option(help=PROMPTS_HELP, metavar="FILE|YAML")] = None
     constraint: Annotated[

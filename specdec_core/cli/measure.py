@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _TaskOptions(TaskOptions):
-    """What a target decodes."""
+    """The prompts of a target."""
 
     batch_size: Annotated[
         int | None, Option(help="Prompts decoded together while steps are timed.  [default: 1]")
@@ -51,7 +51,7 @@ class _TaskOptions(TaskOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class _MeasureOptions:
-    """What is measured, and how; each option is a field of `MeasureSettings`."""
+    """The settings of a measurement; each option is a field of `MeasureSettings`."""
 
     tokens: Annotated[int | None, Option(help="Target tokens at which drafts are verified.  [default: 10000]")] = (
         None
@@ -75,7 +75,7 @@ class _MeasureOptions:
 
 @dataclass(frozen=True)
 class _Job:
-    """What is measured.
+    """A measurement.
 
     Attributes:
         task: The target and its prompts.

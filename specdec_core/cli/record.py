@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordOptions:
-    """What is recorded, and how."""
+    """The content of a recording, and its settings."""
 
     samples: Annotated[
         int | None,

@@ -14,7 +14,7 @@ TIME_AGAIN = (
     "Time the steps again while the machine does nothing else: `specdec record --timings` renews the times in a "
     "record, `specdec measure` those in the file of a machine"
 )
-"""What to do where times are noisy."""
+"""Advice where times are noisy."""
 
 
 @dataclass(frozen=True)

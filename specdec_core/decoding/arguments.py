@@ -48,7 +48,7 @@ LenienceLike: TypeAlias = LenienceController | float | PluginName
 RuleLike: TypeAlias = AcceptanceRule | PluginName
 """An acceptance rule, or what names an installed one."""
 ConstraintLike: TypeAlias = Constraint | Mapping[str, Any]
-"""What a text must be: a `Constraint`, or a mapping with its fields."""
+"""A constraint on a text: a `Constraint`, or a mapping with its fields."""
 
 _Settings = TypeVar("_Settings", bound=BaseModel)
 _BASES: Mapping[str, type] = {

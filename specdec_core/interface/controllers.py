@@ -19,7 +19,7 @@ MAX_GAMMA = 1000
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """What controllers know about a batch when it starts.
+    """Facts about a batch for controllers, when it starts.
 
     Attributes:
         batch_size: B.

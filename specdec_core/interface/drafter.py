@@ -54,7 +54,7 @@ class TargetFeatures(Protocol):
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """What a drafter knows about the target when its weights or tables are loaded.
+    """Facts about the target for a drafter, when its weights or tables are loaded.
 
     Attributes:
         vocab_size: V, the number of logits the target returns.
@@ -106,7 +106,7 @@ class LoopFactory(Protocol):
 
 @dataclass(frozen=True)
 class SessionInfo:
-    """What a drafter knows about a batch when it starts.
+    """Facts about a batch for a drafter, when it starts.
 
     Attributes:
         batch_size: B.
@@ -130,7 +130,7 @@ class SessionInfo:
 
 
 class DraftRequest(Protocol):
-    """What the core asks of a drafter in one step, and the means to draw draft tokens. Implemented by the core.
+    """A request for a draft in one step, and the means to draw its tokens. Implemented by the core.
 
     Draw tokens with `sample` (from logits), `draw` (from probabilities) or `sample_candidates` (from those of
     a few tokens), then return `proposal()`. Each method draws one token per sequence and records the distribution

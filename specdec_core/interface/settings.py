@@ -189,7 +189,7 @@ class ModelSettings(Validated):
     """How to spread the weights over devices, instead of `device`: `auto`, `balanced`, `sequential`, or a mapping
     of modules to devices. Needs accelerate."""
     max_memory: dict[str, int | str] | None = None
-    """What each device may hold under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
+    """The memory of each device under `device_map: auto`, e.g. `{"0": 20GiB, cpu: 60GiB}`."""
     offload_folder: Path | None = None
     """Folder for weights that `device_map` leaves on disk; relative to the study file."""
     revision: str | None = None

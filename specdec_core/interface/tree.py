@@ -117,7 +117,7 @@ class BestFirstTree:
 
 
 TreeShape: TypeAlias = TokenTree | BestFirstTree
-"""What a gamma controller may ask for instead of a line."""
+"""The trees that a gamma controller may ask for instead of a line."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 
 
 class MeasureSettings(BaseModel):
-    """What to measure, and how."""
+    """The settings of a measurement."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 

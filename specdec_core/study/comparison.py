@@ -34,7 +34,7 @@ _WIDTH = 200
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a study found out: printed it is a table, and in a notebook a table with charts.
+    """The result of a study: printed it is a table, and in a notebook a table with charts.
 
     Attributes:
         study: The study that was run.

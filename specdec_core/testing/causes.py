@@ -34,7 +34,7 @@ _MUST_RETURN = {
         "    return request.proposal()"
     ),
 }
-"""What the function that drafts must return."""
+"""The return value of the function that drafts."""
 
 
 def cause_of(failure: BaseException) -> str:

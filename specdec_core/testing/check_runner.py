@@ -23,7 +23,7 @@ _TIMEOUTS = 3
 
 @dataclass
 class Findings:
-    """What the checks of a subject have found so far.
+    """The results of the checks of a subject so far.
 
     Attributes:
         timeouts: How many checks in a row were stopped by their limits.

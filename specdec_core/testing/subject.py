@@ -48,7 +48,7 @@ class Subject:
     label: ClassVar[str]
     """The name of the kind in messages."""
     make_must_be: ClassVar[str]
-    """What `make` must be, for messages."""
+    """The type of `make`, for messages."""
     base_attributes: ClassVar[tuple[str, ...]] = ("config",)
     """The arguments of the base class's constructor, which stores them under these names."""
 
@@ -225,7 +225,7 @@ class DrafterSubject(Subject):
 
     @property
     def needs(self) -> type[DrafterConfig]:
-        """What the drafter says that it needs."""
+        """The drafter's declared needs."""
         return self.config if issubclass(self.config, DrafterConfig) else DrafterConfig
 
     @property

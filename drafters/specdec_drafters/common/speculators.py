@@ -48,7 +48,7 @@ class TrainedFor(BaseModel):
 
 
 class SpeculatorConfig(BaseModel):
-    """What the configs of all types have in common. transformers adds many keys, so that others are ignored."""
+    """The keys common to the configs of all types. transformers adds many keys, so that others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

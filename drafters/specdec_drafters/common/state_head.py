@@ -19,7 +19,7 @@ _MASKS = {FULL: create_causal_mask, SLIDING: create_sliding_window_causal_mask}
 
 @dataclass(frozen=True)
 class HeadOutput:
-    """What a forward pass returns, as models of transformers do.
+    """The result of a forward pass, as models of transformers do.
 
     Attributes:
         logits: `[B, K, V]`, minus infinity for tokens that the head does not draft.

@@ -89,7 +89,7 @@ def _weights_read(loaded: LoadedModel) -> int:
 
 @dataclass(frozen=True)
 class ExitWorth:
-    """What is expected of drafting with an exit.
+    """The expected worth of drafting with an exit.
 
     Attributes:
         layers: Number of layers before the exit.

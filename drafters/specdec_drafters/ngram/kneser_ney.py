@@ -50,7 +50,7 @@ MIN_PROBABILITY = 1e-99
 
 @dataclass(frozen=True)
 class Discounts:
-    """What is taken from the adjusted counts of one order.
+    """The discounts of the adjusted counts of one order.
 
     Attributes:
         amounts: D(1), D(2), D(3 and more).

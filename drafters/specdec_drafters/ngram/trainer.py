@@ -36,7 +36,7 @@ class NgramTrainer(Trainer):
     """
 
     config: NgramTrainerConfig
-    """What was asked for."""
+    """The options given."""
 
     def train(self, progress: Progress) -> TrainingReport:
         """Count, estimate, and write the ARPA file.

@@ -90,7 +90,7 @@ def generate_with(
 
 
 class GenerateWith:
-    """What `generate_with` returns; see there for its arguments.
+    """The function that `generate_with` returns; see there for its arguments.
 
     A model is wrapped, and a drafter loaded for it, in the first call; its weights are not copied.
 

@@ -21,7 +21,7 @@ from specdec_core.sampling.logits import LogitsToProbs, applied
 
 @dataclass(frozen=True)
 class Padding:
-    """What stands before the text of each row, where the processors read it.
+    """The tokens before the text of each row, which the processors read.
 
     Attributes:
         left: For each of B rows, the ids before its text.

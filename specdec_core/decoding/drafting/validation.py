@@ -18,9 +18,9 @@ TOLERANCE = 1e-3
 """How far the sum of q may be from 1; half-precision softmaxes stay well below."""
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""What logits and probabilities may be."""
+"""Data types of logits and probabilities."""
 INTEGERS = (torch.int64, torch.int32)
-"""What ids may be."""
+"""Data types of ids."""
 
 # What only the device can see is reported as one code per sequence, fetched with the step's single transfer.
 FINE, BAD_ID, BAD_SUM, BAD_TOKEN, BAD_PARENT, TOO_DEEP = range(6)

@@ -25,7 +25,7 @@ REFUSALS = {
     5: "its deviation is not a number from 0 to 1. Algorithm 1 takes its place.",
     6: "its path does not lead from the root of the tree from child to child. Algorithm 1 takes its place.",
 }
-"""What may be wrong with the values of a rule's answer."""
+"""Faults in the values of a rule's answer."""
 _UNSOUND = "sound is False although the target's distribution is one. Algorithm 1 takes its place."
 _MOST_DEVIATION = 1.001
 """A total variation is at most 1; sums over a large vocabulary in float32 exceed that a little."""

@@ -89,7 +89,7 @@ OF_PROCESS = (
     GlobalSetting("the working directory", os.getcwd, os.chdir),
     GlobalSetting("signal handlers", _signal_handlers, _set_signal_handlers),
 )
-"""What all threads share; restored after each call into a drafter."""
+"""Settings that all threads share; restored after each call into a drafter."""
 CHECKED = (
     *OF_THREAD,
     *OF_PROCESS,
@@ -110,7 +110,7 @@ CHECKED = (
     ),
     GlobalSetting("environment variables", lambda: dict(os.environ), _set_environment),
 )
-"""What the kit checks."""
+"""Settings that the kit checks."""
 
 
 def read(settings: Iterable[GlobalSetting]) -> list[Any]:

@@ -27,7 +27,7 @@ from specdec_core.interface.errors import ModelError, SpecdecError
 from specdec_core.models.packages import require
 
 Command: TypeAlias = tuple[Any, ...]
-"""What a rank shall do, and its arguments, as plain data."""
+"""A command for a rank, and its arguments, as plain data."""
 
 _PATIENCE = timedelta(days=20)
 """How long a rank waits for rank 0, which may train, or wait for somebody at a keyboard."""

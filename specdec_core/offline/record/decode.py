@@ -91,7 +91,7 @@ class TextJob:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of each token besides its probability.
+    """The values kept for each token besides its probability.
 
     Attributes:
         hidden: Number format of the hidden state that it was predicted from; None for no hidden states.
@@ -166,7 +166,7 @@ def record_texts(
 
 @dataclass(frozen=True, eq=False)
 class ForcedPass:
-    """What a target computes where it reads a text of L tokens.
+    """The outputs of a target over a text of L tokens.
 
     Attributes:
         logits: `[L, V]`, what each token was drawn from; None if they were not asked for.

@@ -27,7 +27,7 @@ from specdec_core.study.run.provenance import library_versions
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """What to record, and how.
+    """The settings of a recording.
 
     Attributes:
         rows: Number of texts that are decoded together.
@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Outline:
-    """What is known of a record before its first text.
+    """The facts of a record before its first text.
 
     Attributes:
         header: What `record.json` will hold.

@@ -97,7 +97,7 @@ class DrafterReplay:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the results should know."""
+        """Notes for readers of the results."""
         return tuple(self._preparation.notes)
 
     def for_texts(self, texts: RecordPart, acceptance: Sequence[TextAcceptance] | None = None) -> DrafterReplay:
@@ -299,7 +299,7 @@ def _in_chunks(texts: Sequence[ForcedText], session: TextSession, max_gamma: int
 
 
 class _Found:
-    """What is found out about the drafts along one text.
+    """The drafts found along one text.
 
     Args:
         text: The text.

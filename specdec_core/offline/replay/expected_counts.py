@@ -30,7 +30,7 @@ _CELLS = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class DraftedText:
-    """What is known of drafts along one text of L tokens.
+    """The drafts along one text of L tokens.
 
     Attributes:
         accept: `[L, K]` float64. `accept[i, j]` is the probability that token j of a draft that begins at position

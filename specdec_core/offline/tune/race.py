@@ -47,7 +47,7 @@ class RaceSettings:
 
 
 Outcome: TypeAlias = Literal["finalist", "stopped", "beyond", "refused"]
-"""What became of a candidate; see `Tried`."""
+"""The fate of a candidate; see `Tried`."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _ROWS = 20
 
 @dataclass(frozen=True)
 class TunedTask:
-    """What was found for one task.
+    """The result for one task.
 
     Attributes:
         task: Its name; None for the only task of a study without `tasks`.
@@ -60,7 +60,7 @@ class TunedTask:
 
     @property
     def warning(self) -> str | None:
-        """What makes the race doubtful."""
+        """Doubts about the race."""
         if not self.noisy:
             return None
         return (

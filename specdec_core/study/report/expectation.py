@@ -133,7 +133,7 @@ def acceptance_by_position(run: Metrics) -> tuple[float, ...]:
 
 
 class Expectation:
-    """What one repeat of a run predicts for every gamma.
+    """The prediction of one repeat of a run for every gamma.
 
     Args:
         run: Metrics of the repeat.

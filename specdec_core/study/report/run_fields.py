@@ -95,7 +95,7 @@ class RunSpeed:
 
 @dataclass(frozen=True)
 class RunExpectation:
-    """What theory expects of a run, and why it is as fast as it is.
+    """The expectation of theory for a run, and the reason for its speed.
 
     Attributes:
         speedup_expected: Theorem 3.8 with this run's alpha, c and mean draft length. It assumes that verifying a
@@ -126,7 +126,7 @@ class RunExpectation:
 
 @dataclass(frozen=True)
 class ReplayedOn:
-    """What a run was replayed on, and how certain its numbers are.
+    """The record of a replayed run, and the certainty of its numbers.
 
     Intervals are 95% confidence intervals over texts of other prompts like these: texts are clustered by prompt.
 

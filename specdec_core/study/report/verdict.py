@@ -45,7 +45,7 @@ _AGAIN = "Time the study again on a quiet machine."
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a study says about the runs of a task.
+    """The verdict of a study on the runs of a task.
 
     Attributes:
         answer: Which run is fastest, or which cannot be told apart, in a sentence or two.

@@ -119,7 +119,7 @@ class SimulatedBatch:
 
     @property
     def log(self) -> str:
-        """What was done so far, one action per line."""
+        """The actions so far, one per line."""
         lines = [f"opened {self.scenario}"]
         if self.reports:
             lines.append(f"reported {len(self.reports)} step(s); the last: {_short(self.reports[-1])}")

@@ -182,7 +182,7 @@ class _Section:
 
     @property
     def caption(self) -> str:
-        """What its table holds."""
+        """The content of its table."""
         if self.replayed is None:
             return f"Measured{'' if untimed(self.runs) else ' and expected'}, the baseline first"
         line = replay_line(self.replayed)
